@@ -1,0 +1,280 @@
+//! The figures by name: which series each is made of, what it is held against, and its goals.
+
+use serde::Serialize;
+
+use crate::series::Series;
+
+pub(crate) struct Figure {
+    pub(crate) name: &'static str,
+    pub(crate) unit: Unit,
+    pub(crate) subject: Series,
+    pub(crate) floor: Option<Floor>,
+    pub(crate) peers: &'static [(&'static str, Series)],
+    /// Told beside it, in the same unit.
+    pub(crate) also: &'static [(&'static str, Series)],
+    pub(crate) goals: &'static [Goal],
+    pub(crate) note: &'static str,
+}
+
+pub(crate) struct Floor {
+    pub(crate) name: &'static str,
+    pub(crate) series: Series,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum Unit {
+    #[serde(rename = "ms")]
+    Ms,
+    #[serde(rename = "MiB/s")]
+    MibPerSecond,
+    #[serde(rename = "KiB")]
+    Kib,
+}
+
+/// How large the file of the throughput figures is.
+pub(crate) const LARGE_MIB: u64 = 256;
+
+impl Unit {
+    /// From a sample. A throughput's p99 is that of the slow end, since the time is ranked, not the rate.
+    pub(crate) fn of(self, sample: f64) -> f64 {
+        match self {
+            Self::Ms => sample / 1e6,
+            Self::MibPerSecond => LARGE_MIB as f64 / (sample / 1e9),
+            Self::Kib => sample,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ms => "ms",
+            Self::MibPerSecond => "MiB/s",
+            Self::Kib => "KiB",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Goal {
+    /// p50 against the floor's.
+    RatioAtMost(f64),
+    RatioAtLeast(f64),
+    AtMost(f64),
+    /// p99 against p50.
+    TailAtMost(f64),
+    /// The peer's p50 is at least so many times this one.
+    TimesFasterThan(&'static str, f64),
+    /// What is told beside it, against the floor.
+    AlsoAtMost(&'static str, f64),
+}
+
+impl Figure {
+    /// All that must be measured for it.
+    pub(crate) fn series(&self) -> impl Iterator<Item = Series> {
+        let floor = self.floor.iter().map(|floor| floor.series);
+        let beside = self.peers.iter().chain(self.also).map(|(_, series)| *series);
+        std::iter::once(self.subject).chain(floor).chain(beside)
+    }
+}
+
+const BWRAP: &[(&str, Series)] = &[("bwrap", Series::Bwrap)];
+const FLOOR_CREATE: Option<Floor> = Some(Floor { name: "floor.create", series: Series::FloorCreate });
+const AS_CREATE: &[Goal] = &[Goal::RatioAtMost(2.0), Goal::TimesFasterThan("bwrap", 1.0), Goal::TailAtMost(10.0)];
+const LARGE_NOTE: &str = "256 MiB in 256 KiB pieces; warm page cache, no fsync. The p99 is that of the slow end.";
+
+pub(crate) const FIGURES: &[Figure] = &[
+    Figure {
+        name: "engine.create_exec",
+        unit: Unit::Ms,
+        subject: Series::CreateExec,
+        floor: FLOOR_CREATE,
+        peers: BWRAP,
+        also: &[],
+        goals: AS_CREATE,
+        note: "create, ready, first /bin/true to its exit; back to back; destroy is not measured",
+    },
+    Figure {
+        name: "engine.create_exec_spaced",
+        unit: Unit::Ms,
+        subject: Series::CreateExecSpaced,
+        floor: Some(Floor { name: "floor.create, one every 200 ms", series: Series::FloorCreateSpaced }),
+        peers: &[("bwrap", Series::BwrapSpaced)],
+        also: &[],
+        goals: AS_CREATE,
+        note: "as engine.create_exec, one every 200 ms",
+    },
+    Figure {
+        name: "engine.exec",
+        unit: Unit::Ms,
+        subject: Series::Exec,
+        floor: Some(Floor { name: "floor.exec", series: Series::FloorExec }),
+        peers: &[
+            ("bwrap", Series::Bwrap),
+            ("docker_exec", Series::DockerExec),
+            ("docker_exec_api", Series::DockerExecApi),
+        ],
+        also: &[("spaced", Series::ExecSpaced), ("floor_spaced", Series::FloorExecSpaced)],
+        goals: &[Goal::RatioAtMost(1.5), Goal::TimesFasterThan("docker_exec", 50.0)],
+        note: "/bin/true in a live sandbox, to its exit; docker_exec_api is docker exec without its command line program",
+    },
+    Figure {
+        name: "engine.wake_exec",
+        unit: Unit::Ms,
+        subject: Series::WakeExec,
+        floor: FLOOR_CREATE,
+        peers: BWRAP,
+        also: &[],
+        goals: AS_CREATE,
+        note: "start after stop, then the first /bin/true to its exit; stop is not measured",
+    },
+    Figure {
+        name: "engine.create_at_1000",
+        unit: Unit::Ms,
+        subject: Series::CrowdLast,
+        floor: Some(Floor { name: "the first hundred of the same thousand", series: Series::CrowdFirst }),
+        peers: &[],
+        also: &[],
+        goals: &[Goal::RatioAtMost(1.5)],
+        note: "create to ready, of the last hundred of 1,000 live sandboxes",
+    },
+    Figure {
+        name: "engine.kib_at_1000",
+        unit: Unit::Kib,
+        subject: Series::CrowdMemory,
+        floor: None,
+        peers: &[],
+        also: &[
+            ("mem_available_before", Series::CrowdAvailableBefore),
+            ("mem_available_after", Series::CrowdAvailableAfter),
+        ],
+        goals: &[Goal::AtMost(512.0)],
+        note: "fall of MemAvailable for each of 1,000 live idle sandboxes",
+    },
+    Figure {
+        name: "engine.burst_100",
+        unit: Unit::Ms,
+        subject: Series::Burst,
+        floor: FLOOR_CREATE,
+        peers: &[],
+        also: &[],
+        goals: &[Goal::RatioAtMost(150.0)],
+        note: "100 creates at once, until all are ready",
+    },
+    Figure {
+        name: "engine.read_256m",
+        unit: Unit::MibPerSecond,
+        subject: Series::Read,
+        floor: Some(Floor { name: "plain read", series: Series::PlainRead }),
+        peers: &[],
+        also: &[],
+        goals: &[Goal::RatioAtLeast(0.85)],
+        note: LARGE_NOTE,
+    },
+    Figure {
+        name: "engine.write_256m",
+        unit: Unit::MibPerSecond,
+        subject: Series::Write,
+        floor: Some(Floor { name: "plain write", series: Series::PlainWrite }),
+        peers: &[],
+        also: &[("with_fsync", Series::WriteSynced), ("plain_with_fsync", Series::PlainWriteSynced)],
+        goals: &[Goal::RatioAtLeast(0.85)],
+        note: LARGE_NOTE,
+    },
+    Figure {
+        name: "engine.small_files",
+        unit: Unit::Ms,
+        subject: Series::SmallReplace,
+        floor: Some(Floor { name: "plain open + write + close", series: Series::PlainSmall }),
+        peers: &[],
+        also: &[("unpack", Series::SmallUnpack)],
+        goals: &[Goal::RatioAtMost(3.0), Goal::AlsoAtMost("unpack", 1.5)],
+        note: "10,000 files of 1 KiB, each replaced whole; new files, no fsync",
+    },
+    Figure {
+        name: "floor.create",
+        unit: Unit::Ms,
+        subject: Series::FloorCreate,
+        floor: Some(Floor { name: "floor.fork_exec", series: Series::ForkExec }),
+        peers: BWRAP,
+        also: &[("spaced", Series::FloorCreateSpaced)],
+        goals: &[],
+        note: "in C: namespaces, idmapped overlay, proc, two tmpfs, pivot_root, init, /bin/true; with its directories made",
+    },
+    Figure {
+        name: "floor.exec",
+        unit: Unit::Ms,
+        subject: Series::FloorExec,
+        floor: Some(Floor { name: "floor.fork_exec", series: Series::ForkExec }),
+        peers: &[("docker_exec", Series::DockerExec)],
+        also: &[("spaced", Series::FloorExecSpaced)],
+        goals: &[],
+        note: "in C: an init in such namespaces, asked over a socketpair: vfork, exec, wait, answer",
+    },
+    Figure {
+        name: "floor.fork_exec",
+        unit: Unit::Ms,
+        subject: Series::ForkExec,
+        floor: Some(Floor { name: "floor.fork_exec", series: Series::ForkExec }),
+        peers: &[],
+        also: &[("spaced", Series::ForkExecSpaced)],
+        goals: &[],
+        note: "in C: fork, exec of /bin/true, wait",
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_figure_that_was_promised_has_its_name_once() {
+        let names: BTreeSet<_> = FIGURES.iter().map(|figure| figure.name).collect();
+        let promised = [
+            "engine.create_exec",
+            "engine.create_exec_spaced",
+            "engine.exec",
+            "engine.wake_exec",
+            "engine.create_at_1000",
+            "engine.kib_at_1000",
+            "engine.burst_100",
+            "engine.read_256m",
+            "engine.write_256m",
+            "engine.small_files",
+            "floor.create",
+            "floor.exec",
+            "floor.fork_exec",
+        ];
+        assert_eq!(names, promised.into_iter().collect());
+        assert_eq!(FIGURES.len(), promised.len());
+    }
+
+    #[test]
+    fn every_series_is_measured_once_in_a_round_and_used() {
+        let measured: BTreeSet<_> = Series::ROUND.iter().copied().collect();
+        assert_eq!(measured.len(), Series::ROUND.len());
+        assert_eq!(measured, FIGURES.iter().flat_map(Figure::series).collect());
+    }
+
+    #[test]
+    fn a_goal_names_only_what_the_figure_has() {
+        for figure in FIGURES {
+            let has = |list: &[(&str, Series)], name: &str| list.iter().any(|(known, _)| *known == name);
+            for goal in figure.goals {
+                assert!(match goal {
+                    Goal::TimesFasterThan(peer, _) => has(figure.peers, peer),
+                    Goal::AlsoAtMost(name, _) => has(figure.also, name) && figure.floor.is_some(),
+                    Goal::RatioAtMost(_) | Goal::RatioAtLeast(_) => figure.floor.is_some(),
+                    Goal::AtMost(_) | Goal::TailAtMost(_) => true,
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn a_throughput_is_mib_over_seconds() {
+        assert_eq!(Unit::MibPerSecond.of(0.5e9), 512.0);
+        assert_eq!(Unit::Ms.of(1.5e6), 1.5);
+        assert_eq!(Unit::Kib.of(350.0), 350.0);
+    }
+}

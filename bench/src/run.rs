@@ -1,0 +1,213 @@
+//! The run: rounds of all series that the wanted figures need, pooled.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, Result, bail};
+use cabana_engine::{Config, Engine};
+use cabana_sandbox::{Base, SandboxSpec};
+use tokio::{sync::OnceCell, task::spawn_blocking};
+
+use crate::{
+    crowd::Crowd,
+    docker::Docker,
+    figure::Figure,
+    files::{Fsync, Ours, Plain},
+    floors::Floors,
+    progress::Progress,
+    rhythm::Rhythm,
+    series::{Effort, Pool, Series},
+    subject::Subject,
+};
+
+const BWRAP: &[&str] =
+    &["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "/bin/true"];
+const BURST: usize = 100;
+
+/// What can be measured here. The engine and Docker are started when the first series asks for them.
+pub(crate) struct Bench {
+    place: PathBuf,
+    floors: Floors,
+    plain: Plain,
+    docker: OnceCell<Arc<Docker>>,
+    engine: OnceCell<Arc<Engine>>,
+    subject: OnceCell<Arc<Subject>>,
+    crowd: OnceCell<Crowd>,
+}
+
+impl Bench {
+    /// `programs` is where the floors are compiled to; `place` is an empty directory on the disk to measure.
+    pub(crate) fn new(programs: &Path, place: &Path) -> Result<Self> {
+        Ok(Self {
+            place: place.to_owned(),
+            floors: Floors::build(programs, &place.join("floor"))?,
+            plain: Plain::new(&place.join("plain"))?,
+            docker: OnceCell::new(),
+            engine: OnceCell::new(),
+            subject: OnceCell::new(),
+            crowd: OnceCell::new(),
+        })
+    }
+
+    /// What fails is told, left out of the later rounds and recorded: the rest is worth having.
+    pub(crate) async fn run(&self, figures: &[&Figure], effort: Effort) -> Result<Pool> {
+        let wanted: BTreeSet<_> = figures.iter().flat_map(|figure| figure.series()).collect();
+        let steps: Vec<_> = steps(&wanted, effort).collect();
+        let progress = Progress::new(steps.len())?;
+        let mut pool = Pool::default();
+        for (round, series) in steps {
+            if pool.failure(series).is_none() {
+                progress.begin(&format!("round {round}: {}", series.label()));
+                match self.measure(series, series.plan(effort).samples).await {
+                    Ok(samples) => pool.add(series, &samples),
+                    Err(error) => {
+                        progress.tell(&format!("{}: {error:#}", series.label()));
+                        pool.fail(series, format!("{error:#}"));
+                    }
+                }
+            }
+            progress.end();
+        }
+        progress.finish();
+        Ok(pool)
+    }
+
+    /// Ends what the run left alive. The private dockerd ends with the last that holds it.
+    pub(crate) async fn close(&self) -> Result<()> {
+        if let Some(subject) = self.subject.get() {
+            subject.close().await?;
+        }
+        if let Some(engine) = self.engine.get() {
+            engine.close().await;
+        }
+        Ok(())
+    }
+
+    async fn measure(&self, series: Series, samples: usize) -> Result<Vec<f64>> {
+        let back_to_back = Rhythm::back_to_back(samples);
+        let spaced = Rhythm::spaced(samples);
+        match series {
+            Series::ForkExec => self.floors.command(back_to_back, &["/bin/true"]).await,
+            Series::ForkExecSpaced => self.floors.command(spaced, &["/bin/true"]).await,
+            Series::FloorCreate => self.floors.create(back_to_back).await,
+            Series::FloorCreateSpaced => self.floors.create(spaced).await,
+            Series::FloorExec => self.floors.exec(back_to_back).await,
+            Series::FloorExecSpaced => self.floors.exec(spaced).await,
+            Series::Bwrap => self.bwrap(back_to_back).await,
+            Series::BwrapSpaced => self.bwrap(spaced).await,
+            Series::DockerExec => self.docker_exec(back_to_back).await,
+            Series::DockerExecApi => self.docker_exec_api(samples).await,
+            Series::CreateExec => self.subject().await?.create_exec(back_to_back).await,
+            Series::CreateExecSpaced => self.subject().await?.create_exec(spaced).await,
+            Series::Exec => self.subject().await?.exec(back_to_back).await,
+            Series::ExecSpaced => self.subject().await?.exec(spaced).await,
+            Series::WakeExec => self.subject().await?.wake_exec(back_to_back).await,
+            Series::Burst => self.burst(samples).await,
+            Series::CrowdFirst => Ok(self.crowd().await?.first()),
+            Series::CrowdLast => Ok(self.crowd().await?.last()),
+            Series::CrowdMemory => Ok(vec![self.crowd().await?.kib_each()]),
+            Series::CrowdAvailableBefore => Ok(vec![self.crowd().await?.available_before]),
+            Series::CrowdAvailableAfter => Ok(vec![self.crowd().await?.available_after]),
+            Series::PlainRead => self.plain(move |plain| plain.read(samples)).await,
+            Series::PlainWrite => self.plain(move |plain| plain.write(samples, Fsync::No)).await,
+            Series::PlainWriteSynced => self.plain(move |plain| plain.write(samples, Fsync::Yes)).await,
+            Series::PlainSmall => self.plain(move |plain| plain.small(samples)).await,
+            Series::Read => self.ours().await?.read(samples).await,
+            Series::Write => self.ours().await?.write(samples, Fsync::No).await,
+            Series::WriteSynced => self.ours().await?.write(samples, Fsync::Yes).await,
+            Series::SmallReplace => self.ours().await?.small_one_by_one(samples).await,
+            Series::SmallUnpack => self.ours().await?.small_unpack(samples).await,
+        }
+    }
+
+    async fn bwrap(&self, rhythm: Rhythm) -> Result<Vec<f64>> {
+        let installed = std::process::Command::new("bwrap").arg("--version").output();
+        if installed.is_err() {
+            bail!("bwrap is not installed (Debian: apt-get install bubblewrap)");
+        }
+        self.floors.command(rhythm, BWRAP).await
+    }
+
+    async fn docker_exec(&self, rhythm: Rhythm) -> Result<Vec<f64>> {
+        let argv = self.docker().await?.exec_argv();
+        self.floors.command(rhythm, &argv.iter().map(String::as_str).collect::<Vec<_>>()).await
+    }
+
+    async fn docker_exec_api(&self, samples: usize) -> Result<Vec<f64>> {
+        let docker = self.docker().await?.clone();
+        spawn_blocking(move || {
+            docker.exec_by_api()?; // warms up
+            (0..samples).map(|_| docker.exec_by_api()).collect()
+        })
+        .await?
+    }
+
+    async fn docker(&self) -> Result<&Arc<Docker>> {
+        self.docker.get_or_try_init(|| async { Ok(Arc::new(spawn_blocking(Docker::start).await??)) }).await
+    }
+
+    async fn subject(&self) -> Result<&Arc<Subject>> {
+        let engine = self.engine().await?.clone();
+        Ok(self.subject.get_or_init(|| async { Arc::new(Subject::new(engine, SandboxSpec::new(Base::Host))) }).await)
+    }
+
+    async fn engine(&self) -> Result<&Arc<Engine>> {
+        let config = Config::new(self.place.join("engine"));
+        let open = || async { Engine::open(config).await.context("the engine does not open") };
+        self.engine.get_or_try_init(open).await
+    }
+
+    async fn burst(&self, samples: usize) -> Result<Vec<f64>> {
+        let subject = self.subject().await?;
+        let mut told = Vec::with_capacity(samples);
+        for _ in 0..samples {
+            told.push(subject.burst(BURST).await.context("a burst")?);
+        }
+        Ok(told)
+    }
+
+    async fn crowd(&self) -> Result<&Crowd> {
+        let subject = self.subject().await?;
+        self.crowd.get_or_try_init(|| Crowd::gather(subject)).await
+    }
+
+    async fn plain(&self, what: impl FnOnce(&Plain) -> Result<Vec<f64>> + Send + 'static) -> Result<Vec<f64>> {
+        let plain = self.plain.clone();
+        spawn_blocking(move || what(&plain)).await?
+    }
+
+    async fn ours(&self) -> Result<Ours> {
+        Ok(Ours::new(self.subject().await?.live().await?, &self.place))
+    }
+}
+
+/// Round by round, and in each the series that have one left. What is measured only once comes in the last round.
+fn steps(wanted: &BTreeSet<Series>, effort: Effort) -> impl Iterator<Item = (usize, Series)> {
+    let rounds = effort.rounds();
+    (1..=rounds).flat_map(move |round| {
+        let due = move |series: &&Series| wanted.contains(series) && series.plan(effort).rounds > rounds - round;
+        Series::ROUND.iter().filter(due).map(move |series| (round, *series))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floor_and_figure_take_turns_and_the_crowd_comes_once() {
+        let wanted = [Series::FloorCreate, Series::CreateExec, Series::CrowdFirst].into();
+        let steps: Vec<_> = steps(&wanted, Effort::Quick).collect();
+        let expected = [
+            (1, Series::FloorCreate),
+            (1, Series::CreateExec),
+            (2, Series::FloorCreate),
+            (2, Series::CreateExec),
+            (2, Series::CrowdFirst),
+        ];
+        assert_eq!(steps, expected);
+    }
+}

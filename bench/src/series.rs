@@ -1,0 +1,209 @@
+//! What is measured. A series is one thing done again and again in one rhythm; its samples are nanoseconds, or KiB for
+//! memory. Figures are made of series (see `figure.rs`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Series {
+    ForkExec,
+    ForkExecSpaced,
+    FloorCreate,
+    FloorCreateSpaced,
+    FloorExec,
+    FloorExecSpaced,
+    Bwrap,
+    BwrapSpaced,
+    DockerExec,
+    DockerExecApi,
+    CreateExec,
+    CreateExecSpaced,
+    Exec,
+    ExecSpaced,
+    WakeExec,
+    Burst,
+    CrowdFirst,
+    CrowdLast,
+    CrowdMemory,
+    CrowdAvailableBefore,
+    CrowdAvailableAfter,
+    PlainRead,
+    Read,
+    PlainWrite,
+    Write,
+    PlainWriteSynced,
+    WriteSynced,
+    PlainSmall,
+    SmallReplace,
+    SmallUnpack,
+}
+
+/// How often a series is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) rounds: usize,
+    pub(crate) samples: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effort {
+    Full,
+    Quick,
+}
+
+impl Effort {
+    pub(crate) fn rounds(self) -> usize {
+        match self {
+            Self::Full => 5,
+            Self::Quick => 2,
+        }
+    }
+}
+
+impl Series {
+    /// The order in one round. What is compared stands side by side: the machine's noise comes in waves of seconds, and
+    /// then hits both.
+    pub(crate) const ROUND: &'static [Self] = &[
+        Self::ForkExec,
+        Self::FloorCreate,
+        Self::CreateExec,
+        Self::Bwrap,
+        Self::FloorCreateSpaced,
+        Self::CreateExecSpaced,
+        Self::BwrapSpaced,
+        Self::ForkExecSpaced,
+        Self::WakeExec,
+        Self::FloorExec,
+        Self::Exec,
+        Self::DockerExec,
+        Self::DockerExecApi,
+        Self::FloorExecSpaced,
+        Self::ExecSpaced,
+        Self::Burst,
+        Self::PlainRead,
+        Self::Read,
+        Self::PlainWrite,
+        Self::Write,
+        Self::PlainWriteSynced,
+        Self::WriteSynced,
+        Self::PlainSmall,
+        Self::SmallReplace,
+        Self::SmallUnpack,
+        Self::CrowdFirst,
+        Self::CrowdLast,
+        Self::CrowdMemory,
+        Self::CrowdAvailableBefore,
+        Self::CrowdAvailableAfter,
+    ];
+
+    pub(crate) fn plan(self, effort: Effort) -> Plan {
+        let (full, quick) = match self {
+            Self::ForkExec | Self::FloorExec | Self::Exec => (200, 50),
+            Self::FloorCreate | Self::CreateExec => (100, 30),
+            Self::WakeExec => (50, 10),
+            Self::Bwrap => (40, 10),
+            Self::FloorCreateSpaced | Self::CreateExecSpaced => (20, 5),
+            Self::BwrapSpaced | Self::ForkExecSpaced | Self::FloorExecSpaced | Self::ExecSpaced => (10, 5),
+            Self::DockerExec | Self::DockerExecApi => (10, 3),
+            Self::PlainRead | Self::Read | Self::PlainWrite | Self::Write => (3, 2),
+            Self::PlainWriteSynced | Self::WriteSynced => (1, 1),
+            Self::Burst | Self::PlainSmall | Self::SmallReplace | Self::SmallUnpack => (2, 1),
+            Self::CrowdFirst | Self::CrowdLast => return Plan { rounds: 1, samples: 100 },
+            Self::CrowdMemory | Self::CrowdAvailableBefore | Self::CrowdAvailableAfter => {
+                return Plan { rounds: 1, samples: 1 };
+            }
+        };
+        let samples = match effort {
+            Effort::Full => full,
+            Effort::Quick => quick,
+        };
+        Plan { rounds: effort.rounds(), samples }
+    }
+
+    /// What a reader of the progress sees.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::ForkExec => "floor: fork + exec",
+            Self::ForkExecSpaced => "floor: fork + exec, one every 200 ms",
+            Self::FloorCreate => "floor: create",
+            Self::FloorCreateSpaced => "floor: create, one every 200 ms",
+            Self::FloorExec => "floor: exec",
+            Self::FloorExecSpaced => "floor: exec, one every 200 ms",
+            Self::Bwrap => "peer: bwrap",
+            Self::BwrapSpaced => "peer: bwrap, one every 200 ms",
+            Self::DockerExec => "peer: docker exec",
+            Self::DockerExecApi => "peer: docker exec without its command line program",
+            Self::CreateExec => "create + first command",
+            Self::CreateExecSpaced => "create + first command, one every 200 ms",
+            Self::Exec => "a command in a live sandbox",
+            Self::ExecSpaced => "a command in a live sandbox, one every 200 ms",
+            Self::WakeExec => "start after stop + first command",
+            Self::Burst => "100 creates at once",
+            Self::CrowdFirst
+            | Self::CrowdLast
+            | Self::CrowdMemory
+            | Self::CrowdAvailableBefore
+            | Self::CrowdAvailableAfter => "1,000 live sandboxes",
+            Self::PlainRead => "plain read of 256 MiB",
+            Self::Read => "read of 256 MiB",
+            Self::PlainWrite => "plain write of 256 MiB",
+            Self::Write => "write of 256 MiB",
+            Self::PlainWriteSynced => "plain write of 256 MiB + fsync",
+            Self::WriteSynced => "write of 256 MiB + fsync",
+            Self::PlainSmall => "10,000 small files, plain",
+            Self::SmallReplace => "10,000 small files, one by one",
+            Self::SmallUnpack => "10,000 small files, unpack",
+        }
+    }
+}
+
+/// The samples of all rounds together, and what could not be measured.
+#[derive(Default)]
+pub(crate) struct Pool {
+    samples: BTreeMap<Series, Vec<f64>>,
+    failures: BTreeMap<Series, String>,
+}
+
+impl Pool {
+    pub(crate) fn add(&mut self, series: Series, samples: &[f64]) {
+        self.samples.entry(series).or_default().extend_from_slice(samples);
+    }
+
+    pub(crate) fn fail(&mut self, series: Series, why: String) {
+        self.failures.insert(series, why);
+    }
+
+    pub(crate) fn samples(&self, series: Series) -> &[f64] {
+        self.samples.get(&series).map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn failure(&self, series: Series) -> Option<&str> {
+        self.failures.get(&series).map(String::as_str)
+    }
+
+    /// Each reason once, though several series may share it.
+    pub(crate) fn failures(&self) -> BTreeSet<&str> {
+        self.failures.values().map(String::as_str).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_pooled() {
+        let mut pool = Pool::default();
+        pool.add(Series::Exec, &[1.0, 2.0]);
+        pool.add(Series::Exec, &[3.0]);
+        assert_eq!(pool.samples(Series::Exec), [1.0, 2.0, 3.0]);
+        assert!(pool.samples(Series::Read).is_empty());
+    }
+
+    #[test]
+    fn a_shared_reason_is_told_once() {
+        let mut pool = Pool::default();
+        pool.fail(Series::DockerExec, "no docker".into());
+        pool.fail(Series::DockerExecApi, "no docker".into());
+        assert_eq!(pool.failures().len(), 1);
+    }
+}

@@ -1,0 +1,90 @@
+//! How a failure of ours is told: what happened, what to do, and where to read more.
+
+use std::{error::Error as _, io::Write, process::ExitCode};
+
+use cabana_model::Code;
+use cabana_sandbox::Error;
+
+/// The exit code of failures of ours, which a command inside is unlikely to have (env, timeout and docker use it so).
+pub(crate) const OURS: u8 = 125;
+
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: Code,
+    message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: without_numbers(message.into()) }
+    }
+
+    /// A wrong value on the command line. The message must not hold the value of a variable.
+    pub(crate) fn bad(message: impl Into<String>) -> Self {
+        Self::new(Code::BadRequest, message)
+    }
+
+    pub(crate) fn report(&self, exit: u8) -> ExitCode {
+        let Self { message, code } = self;
+        tell(&format!("error: {message}\nhint: {}\ncode: {code} (docs/errors/{code}.md)", code.hint()));
+        ExitCode::from(exit)
+    }
+}
+
+/// A line on standard error. That nobody can read it is no reason to panic, and to lose the exit code over it.
+pub(crate) fn tell(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// The words of an error of the system are enough: its number means nothing to most, and the words stand before it.
+fn without_numbers(message: String) -> String {
+    let Some((before, rest)) = message.split_once(" (os error ") else { return message };
+    match rest.split_once(')') {
+        Some((number, after)) if number.bytes().all(|b| b.is_ascii_digit()) => {
+            without_numbers(format!("{before}{after}"))
+        }
+        _ => message,
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let mut message = error.to_string();
+        // Only some messages name their cause themselves.
+        if let Some(cause) = error.source().map(ToString::to_string).filter(|cause| !message.contains(cause.as_str())) {
+            message = format!("{message}: {cause}");
+        }
+        Self::new(error.code(), message)
+    }
+}
+
+impl From<cabana_engine::OpenError> for Failure {
+    fn from(error: cabana_engine::OpenError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+impl From<cabana_engine::rootless::Refused> for Failure {
+    fn from(error: cabana_engine::rootless::Refused) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_errors_are_left_out() {
+        let failure = Failure::new(Code::Internal, "a (os error 2): b (os error 13); c (os error x) d");
+        assert_eq!(failure.message, "a: b; c (os error x) d");
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let failure = Failure::from(Error::failed("mounting", "no device"));
+        assert_eq!(failure.message, "mounting failed: no device");
+        let failure = Failure::from(Error::Offline("connection refused".into()));
+        assert_eq!(failure.message, "the provider cannot be reached: connection refused");
+    }
+}

@@ -1,0 +1,59 @@
+//! The binary `cabana`: wires the engine to the command line. One file a verb.
+
+mod data;
+mod doctor;
+mod failure;
+mod run;
+mod template;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+
+/// Gives a command, or every conversation of an agent, a Linux sandbox of its own.
+#[derive(Parser)]
+#[command(name = "cabana", version, arg_required_else_help = true)]
+struct Cli {
+    /// Where layers, templates and sandboxes lie. Without it: /var/lib/cabana as root, else $XDG_DATA_HOME/cabana
+    #[arg(long, env = "CABANA_DATA", global = true, value_name = "DIR")]
+    data: Option<PathBuf>,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Run(run::Args),
+    Template(template::Args),
+    Doctor(doctor::Args),
+}
+
+fn main() -> ExitCode {
+    // First of all: this may be the start of one of the engine's own processes.
+    cabana_engine::helper_main();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    // Whoever is root is asked before a user namespace makes everybody root.
+    let data = match data::directory(cli.data) {
+        Ok(data) => data,
+        Err(failure) => return failure.report(failure::OURS),
+    };
+    match cli.verb {
+        Verb::Run(args) => run::main(args, data),
+        Verb::Template(args) => template::main(args, data),
+        Verb::Doctor(args) => doctor::main(&args, &data),
+    }
+}
+
+/// Help is no error. Wrong use of `run` must not look like an exit code of the command that was to run.
+fn usage(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    let verb = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
+    match (error.use_stderr(), verb.as_deref()) {
+        (false, _) => ExitCode::SUCCESS,
+        (true, Some("run")) => ExitCode::from(failure::OURS),
+        (true, _) => ExitCode::from(2),
+    }
+}

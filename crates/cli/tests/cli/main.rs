@@ -1,0 +1,12 @@
+//! The binary as its users meet it: words, exit codes, bytes, signals, terminals, templates, and ordinary users.
+
+#![allow(clippy::unwrap_used)] // a case that cannot go on says so by a panic
+
+mod doctor;
+mod kit;
+mod run;
+mod signals;
+mod template;
+mod terminal;
+mod user;
+mod words;

@@ -1,0 +1,153 @@
+//! Control groups: one for each live sandbox, handed over to its init.
+//!
+//! Version 2 alone: it ends a whole tree at once and lets a process be started right inside a group. Moving a process
+//! into a group afterwards waits for every processor of the machine, for milliseconds when it is quiet; so none is moved.
+
+use std::{
+    fs, io,
+    os::{fd::OwnedFd, unix::fs::chown},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{Mode as FileMode, OFlags};
+
+use crate::rootless::Mode;
+
+/// Where our groups lie.
+pub(crate) struct Cgroups {
+    parent: PathBuf,
+    /// Part of each name where ranges are shared, and so tell nothing apart.
+    prefix: String,
+}
+
+pub(crate) struct Cgroup {
+    path: PathBuf,
+    pub(crate) dir: OwnedFd,
+}
+
+impl Cgroups {
+    /// `None`: there is no version 2 here, or nothing of it that we may write to.
+    pub(crate) fn find(mode: Mode) -> Option<Self> {
+        let mount = mount_point(&fs::read_to_string("/proc/self/mountinfo").ok()?)?;
+        let (parent, prefix) = match mode {
+            Mode::Root => (mount.join("cabana"), "r".to_owned()),
+            // Below our own group, if it was given to us.
+            Mode::Shared | Mode::Single => {
+                let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+                let own = own_group(&groups)?;
+                (mount.join(own.trim_start_matches('/')).join("cabana"), format!("{}-", std::process::id()))
+            }
+        };
+        match fs::create_dir(&parent) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return None,
+            _ => {}
+        }
+        // Groups without the file that ends a tree are older than all that we need.
+        let cgroups = Self { parent, prefix };
+        let probe = cgroups.make(u32::MAX - std::process::id(), rustix::process::getuid().as_raw()).ok()??;
+        let whole = probe.path.join("cgroup.kill").exists();
+        probe.remove();
+        whole.then_some(cgroups)
+    }
+
+    /// A group whose files belong to `owner`; `None` when there is one with living processes in it.
+    pub(crate) fn make(&self, number: u32, owner: u32) -> io::Result<Option<Cgroup>> {
+        let path = self.parent.join(format!("{}{number}", self.prefix));
+        match fs::create_dir(&path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let dir = rustix::fs::open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, FileMode::empty())?;
+        let cgroup = Cgroup { path, dir };
+        if !cgroup.is_empty() {
+            return Ok(None);
+        }
+        // Init makes groups below it, and starts processes from its own group into them.
+        chown(&cgroup.path, Some(owner), Some(owner))?;
+        chown(cgroup.path.join("cgroup.procs"), Some(owner), Some(owner))?;
+        Ok(Some(cgroup))
+    }
+}
+
+impl Cgroup {
+    pub(crate) fn is_empty(&self) -> bool {
+        fs::read_to_string(self.path.join("cgroup.events"))
+            .is_ok_and(|text| text.lines().any(|line| line == "populated 0"))
+    }
+
+    /// Processor time of all that ever ran in it, in microseconds.
+    pub(crate) fn cpu_us(&self) -> u64 {
+        let text = fs::read_to_string(self.path.join("cpu.stat")).unwrap_or_default();
+        let usage = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
+        usage.and_then(|number| number.parse().ok()).unwrap_or(0)
+    }
+
+    /// All processes in it and below, as the host numbers them.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        let mut pids = Vec::new();
+        let mut left = vec![self.path.clone()];
+        while let Some(dir) = left.pop() {
+            let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+            pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
+            left.extend(groups_in(&dir));
+        }
+        pids
+    }
+
+    pub(crate) fn remove(self) {
+        // Lowest first; what still lives keeps its group, and the range with it (see `Ranges::try_lease`).
+        let mut groups = vec![self.path];
+        let mut next = 0;
+        while next < groups.len() {
+            let below = groups_in(&groups[next]);
+            groups.extend(below);
+            next += 1;
+        }
+        for group in groups.iter().rev() {
+            let _ = fs::remove_dir(group);
+        }
+    }
+}
+
+fn groups_in(dir: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+/// Where version 2 is mounted, by the text of mountinfo.
+fn mount_point(mountinfo: &str) -> Option<PathBuf> {
+    mountinfo.lines().find_map(|line| {
+        let (mount, kind) = line.split_once(" - ")?;
+        let path = mount.split(' ').nth(4)?;
+        kind.starts_with("cgroup2 ").then(|| PathBuf::from(path.replace("\\040", " ")))
+    })
+}
+
+fn own_group(cgroup: &str) -> Option<&str> {
+    cgroup.lines().find_map(|line| line.strip_prefix("0::"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_2_is_found_alone_and_beside_version_1() {
+        let alone = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
+        let hybrid = "31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n32 30 0:28 / /sys/fs/cgroup/unified rw shared:4 - cgroup2 cgroup2 rw\n";
+        assert_eq!(mount_point(alone), Some("/sys/fs/cgroup".into()));
+        assert_eq!(mount_point(hybrid), Some("/sys/fs/cgroup/unified".into()));
+        assert_eq!(mount_point("31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"), None);
+        assert_eq!(mount_point("odd line\n\n"), None);
+    }
+
+    #[test]
+    fn our_own_group_is_the_one_of_version_2() {
+        assert_eq!(own_group("12:cpu:/a\n0::/user.slice/x.scope\n"), Some("/user.slice/x.scope"));
+        assert_eq!(own_group("12:cpu:/a\n"), None);
+    }
+}

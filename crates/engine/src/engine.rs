@@ -1,0 +1,557 @@
+//! The provider: makes, starts, stops and deletes sandboxes, and knows those that live.
+
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use cabana_sandbox::{
+    Base, Capabilities, Enforced, Error, Found, Identities, LayerId, Provider, Result, Sandbox, SandboxEvent,
+    SandboxId, SandboxSpec, State, Stream,
+};
+use futures_util::{StreamExt, stream};
+use tokio::{
+    sync::mpsc,
+    task::{JoinHandle, spawn_blocking},
+};
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    data_dir::{DataDir, OpenError},
+    home::{Home, Homes},
+    identity::Ranges,
+    kernel::fdpass,
+    layers::{HostBase, Store, Templates},
+    live::{Live, Parts, SetupError},
+    plan::{self, Plan},
+    rootless,
+    sandbox::EngineSandbox,
+    spawner::{LaunchError, Spawner},
+    wire::{Failure, Spawn, Step},
+};
+
+/// How an engine is set up.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where layers, templates and sandboxes lie.
+    pub data: PathBuf,
+    /// What is started as the spawner: a program whose `main` begins with [`crate::helper_main`].
+    pub helper: PathBuf,
+}
+
+impl Config {
+    /// The running program is its own helper.
+    pub fn new(data: impl Into<PathBuf>) -> Self {
+        Self { data: data.into(), helper: PathBuf::from("/proc/self/exe") }
+    }
+}
+
+/// Sandboxes by namespaces, overlays and a spawner: no container runtime underneath.
+pub struct Engine {
+    shared: Arc<Shared>,
+    events: Mutex<Option<mpsc::Receiver<(SandboxId, SandboxEvent)>>>,
+}
+
+/// What the tasks of an engine share.
+pub(crate) struct Shared {
+    pub(crate) data: DataDir,
+    pub(crate) store: Store,
+    pub(crate) homes: Homes,
+    pub(crate) ranges: Ranges,
+    spawner: Spawner,
+    slots: Mutex<HashMap<SandboxId, Arc<Slot>>>,
+    /// Looked at at the first use, and kept: a look costs more than a sandbox.
+    host_base: tokio::sync::Mutex<Option<Arc<HostBase>>>,
+    pub(crate) tasks: TaskTracker,
+    happened: mpsc::Sender<(SandboxId, SandboxEvent)>,
+}
+
+/// One sandbox's place: whoever changes its shape holds the lock.
+type Slot = tokio::sync::Mutex<Option<Arc<Live>>>;
+
+impl Engine {
+    pub async fn open(config: Config) -> Result<Arc<Self>, OpenError> {
+        let opened = spawn_blocking(move || open_blocking(&config)).await;
+        opened.map_err(|error| OpenError::Host { what: error.to_string() }).flatten().map(Arc::new)
+    }
+
+    pub fn templates(&self) -> Templates<'_> {
+        Templates::new(&self.shared.data, &self.shared.store)
+    }
+
+    /// Whether a sandbox that was made from this template is there.
+    pub fn uses_template(&self, name: &str) -> bool {
+        let named = Base::Named(name.to_owned());
+        self.shared
+            .homes
+            .all()
+            .iter()
+            .any(|id| self.shared.homes.read(id).is_ok_and(|record| record.spec.base == named))
+    }
+
+    /// Ends the sandboxes that live, the spawner and all tasks. What is persistent stays on disk.
+    pub async fn close(&self) {
+        let slots: Vec<_> = self.shared.slots().iter().map(|(id, slot)| (id.clone(), slot.clone())).collect();
+        for (id, slot) in slots {
+            let mut slot = slot.lock().await;
+            if let Some(live) = slot.take() {
+                self.shared.end(&live).await;
+            }
+            let _ = spawn_blocking({
+                let (shared, id) = (self.shared.clone(), id);
+                move || shared.homes.remove_ephemeral(&id)
+            })
+            .await;
+        }
+        self.shared.spawner.close().await;
+        self.shared.tasks.close();
+        self.shared.tasks.wait().await;
+    }
+}
+
+fn open_blocking(config: &Config) -> Result<Engine, OpenError> {
+    let host = |error: &dyn std::fmt::Display| OpenError::Host { what: error.to_string() };
+    let data = DataDir::open(&config.data)?;
+    let mode = rootless::mode().map_err(|error| host(&error))?;
+    let ranges = Ranges::open(mode).map_err(|error| host(&error))?;
+    let store = Store::open(&data, ranges.storage()).map_err(|error| host(&error))?;
+    let homes = Homes::open(&data, ranges.storage()).map_err(|source| OpenError::Io {
+        path: config.data.clone(),
+        step: "opening the sandboxes",
+        source,
+    })?;
+    let tasks = TaskTracker::new();
+    let (happened, events) = mpsc::channel(1024);
+    let spawner = Spawner::new(config.helper.clone(), tasks.clone());
+    let shared = Shared {
+        data,
+        store,
+        homes,
+        ranges,
+        spawner,
+        slots: Mutex::default(),
+        host_base: tokio::sync::Mutex::default(),
+        tasks,
+        happened,
+    };
+    Ok(Engine { shared: Arc::new(shared), events: Mutex::new(Some(events)) })
+}
+
+impl Shared {
+    fn slots(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<Slot>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn slot(&self, id: &SandboxId) -> Arc<Slot> {
+        self.slots().entry(id.clone()).or_default().clone()
+    }
+
+    /// A slot that nobody uses any more is let go, or a million sandboxes that came and went would stay in memory.
+    fn let_go(&self, id: &SandboxId, slot: Arc<Slot>) {
+        let mut slots = self.slots();
+        drop(slot);
+        if slots
+            .get(id)
+            .is_some_and(|slot| Arc::strong_count(slot) == 1 && slot.try_lock().is_ok_and(|live| live.is_none()))
+        {
+            slots.remove(id);
+        }
+    }
+
+    async fn create(self: Arc<Self>, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
+        let slot = self.slot(&id);
+        let mut held = slot.lock().await;
+        if let Some(live) = held.as_ref() {
+            return Ok(Arc::new(EngineSandbox::new(self.clone(), live.clone())));
+        }
+        let plan = match self.plan(&spec).await {
+            Ok(plan) => plan,
+            Err(error) => {
+                drop(held);
+                self.let_go(&id, slot);
+                return Err(error);
+            }
+        };
+        let made = blocking({
+            let (shared, id, spec, plan) = (self.clone(), id.clone(), spec.clone(), plan.clone());
+            move || shared.homes.make(&id, &spec, &plan)
+        })
+        .await;
+        let launched = match made {
+            Ok(home) => match self.launch(&id, &spec, &plan, &home).await {
+                Ok(live) => Ok(live),
+                Err(error) => {
+                    let _ = blocking(move || home.remove().map_err(removing)).await;
+                    Err(error)
+                }
+            },
+            Err(error) => Err(error),
+        };
+        match launched {
+            Ok(live) => {
+                *held = Some(live.clone());
+                Ok(Arc::new(EngineSandbox::new(self.clone(), live)))
+            }
+            Err(error) => {
+                drop(held);
+                self.let_go(&id, slot);
+                Err(error)
+            }
+        }
+    }
+
+    async fn start(self: Arc<Self>, id: SandboxId) -> Result<Arc<dyn Sandbox>> {
+        let slot = self.slot(&id);
+        let mut held = slot.lock().await;
+        if let Some(live) = held.as_ref() {
+            return Ok(Arc::new(EngineSandbox::new(self.clone(), live.clone())));
+        }
+        let started = self.start_home(&id).await;
+        if let Ok(live) = &started {
+            *held = Some(live.clone());
+        }
+        drop(held);
+        if started.is_err() {
+            self.let_go(&id, slot);
+        }
+        Ok(Arc::new(EngineSandbox::new(self.clone(), started?)))
+    }
+
+    async fn start_home(self: &Arc<Self>, id: &SandboxId) -> Result<Arc<Live>> {
+        let (home, record) = blocking({
+            let (shared, id) = (self.clone(), id.clone());
+            move || {
+                let record = shared.homes.read(&id)?;
+                Ok((shared.homes.open_home(&id)?, record))
+            }
+        })
+        .await?;
+        let (plan, changed) = self.plan_again(&record).await?;
+        if let Some((was, now)) = changed {
+            let _ = self.happened.try_send((id.clone(), SandboxEvent::BaseChanged { was, now }));
+        }
+        self.launch(id, &record.spec, &plan, &home).await
+    }
+
+    async fn stop(self: Arc<Self>, id: SandboxId) -> Result<()> {
+        let slot = self.slot(&id);
+        let mut held = slot.lock().await;
+        let stopped = match held.take() {
+            Some(live) => {
+                self.end(&live).await;
+                let (shared, id) = (self.clone(), id.clone());
+                blocking(move || shared.homes.remove_ephemeral(&id).map_err(removing)).await
+            }
+            None if self.homes.has(&id) => Ok(()),
+            None => Err(Error::NoSandbox(id.clone())),
+        };
+        drop(held);
+        self.let_go(&id, slot);
+        stopped
+    }
+
+    async fn destroy(self: Arc<Self>, id: SandboxId) -> Result<()> {
+        let slot = self.slot(&id);
+        let mut held = slot.lock().await;
+        if let Some(live) = held.take() {
+            self.end(&live).await;
+        }
+        let removed = blocking({
+            let (shared, id) = (self.clone(), id.clone());
+            move || shared.homes.remove(&id).map_err(removing)
+        })
+        .await;
+        drop(held);
+        self.let_go(&id, slot);
+        removed
+    }
+
+    async fn end(&self, live: &Live) {
+        live.stop().await;
+        if let Some(lease) = live.take_lease() {
+            self.ranges.give_back(lease);
+        }
+    }
+
+    async fn host_base(self: &Arc<Self>) -> Result<Arc<HostBase>> {
+        let mut known = self.host_base.lock().await;
+        let held = known.clone();
+        let shared = self.clone();
+        let base = blocking(move || match held {
+            Some(base) if HostBase::current_fingerprint() == base.fingerprint => Ok(base),
+            _ => HostBase::prepare(&shared.data, &shared.store).map(Arc::new),
+        })
+        .await?;
+        *known = Some(base.clone());
+        Ok(base)
+    }
+
+    /// What a new sandbox stands on.
+    async fn plan(self: &Arc<Self>, spec: &SandboxSpec) -> Result<Plan> {
+        let host = match spec.base {
+            Base::Host => Some(self.host_base().await?),
+            _ => None,
+        };
+        let (shared, spec) = (self.clone(), spec.clone());
+        blocking(move || plan::of(&shared.data, &shared.store, host.as_deref(), &spec)).await
+    }
+
+    /// What a sandbox that is there stands on now, and whether that changed.
+    async fn plan_again(self: &Arc<Self>, record: &crate::home::Record) -> Result<(Plan, Option<(String, String)>)> {
+        let mut plan = record.plan.clone();
+        if plan.fingerprint.is_none() {
+            return Ok((plan, None));
+        }
+        let base = self.host_base().await?;
+        let was = plan.fingerprint.replace(base.fingerprint.clone());
+        plan.trees = plan::trees_of(&base);
+        let changed = was.filter(|was| *was != base.fingerprint).map(|was| (was, base.fingerprint.clone()));
+        Ok((plan, changed))
+    }
+
+    /// From directories to a running sandbox.
+    async fn launch(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        spec: &SandboxSpec,
+        plan: &Plan,
+        home: &Home,
+    ) -> Result<Arc<Live>> {
+        let prepared = blocking({
+            let (shared, spec, plan, fs) = (self.clone(), spec.clone(), plan.clone(), home.fs());
+            move || {
+                let lease = shared.ranges.lease().map_err(|error| Error::failed("leasing ids", error))?;
+                match plan::mounts(&shared.store, &spec, &plan, &fs, shared.ranges.storage(), lease.ids) {
+                    Ok(mounts) => Ok((lease, mounts)),
+                    Err(error) => {
+                        shared.ranges.give_back(lease);
+                        Err(error)
+                    }
+                }
+            }
+        });
+        let (lease, (overlays, mounts, fds)) = prepared.await?;
+        let (control, theirs) = match fdpass::pair() {
+            Ok(pair) => pair,
+            Err(error) => {
+                self.ranges.give_back(lease);
+                return Err(Error::failed("making a socket", error));
+            }
+        };
+        let request = Spawn {
+            tag: 0,
+            ids_base: lease.ids.base,
+            ids_count: lease.ids.count,
+            hostname: b"cabana".to_vec(),
+            overlays,
+            mounts,
+            volatile: spec.lifetime == cabana_sandbox::Lifetime::Ephemeral,
+            sudo: spec.sudo,
+            cgroup: lease.cgroup.is_some(),
+        };
+        let mut passed: Vec<BorrowedFd<'_>> = vec![theirs.as_fd()];
+        passed.extend(lease.cgroup.as_ref().map(|cgroup| cgroup.dir.as_fd()));
+        passed.extend(fds.iter().map(OwnedFd::as_fd));
+        let launched = self.spawner.launch(request, &passed).await;
+        drop(passed);
+        drop((theirs, fds));
+        let launched = match launched {
+            Ok(launched) => launched,
+            Err(error) => {
+                self.ranges.give_back(lease);
+                return Err(match error {
+                    LaunchError::Refused(failure) => setup_error(failure),
+                    LaunchError::Unreachable(error) => Error::Offline(error.into()),
+                });
+            }
+        };
+        let channel = crate::channel::Channel::new(control)
+            .map_err(|error| Error::failed("opening the control socket", error))?;
+        let parts = Parts {
+            id: id.clone(),
+            defaults: plan.defaults.clone(),
+            lease,
+            channel,
+            pidfd: launched.pidfd,
+            tasks: self.tasks.clone(),
+        };
+        let live = Live::new(parts).await.map_err(|(error, lease)| {
+            lease.into_iter().for_each(|lease| self.ranges.give_back(lease));
+            match error {
+                SetupError::Refused(failure) => setup_error(failure),
+                SetupError::Lost(error) => Error::failed("setting the sandbox up", error),
+            }
+        })?;
+        self.tasks.spawn(self.clone().follow(live.clone()));
+        Ok(live)
+    }
+
+    /// Hears of the end of a sandbox that nobody asked for.
+    async fn follow(self: Arc<Self>, live: Arc<Live>) {
+        if !live.listen().await {
+            return;
+        }
+        let slot = self.slot(&live.id);
+        let mut held = slot.lock().await;
+        if held.as_ref().is_some_and(|held| Arc::ptr_eq(held, &live)) {
+            *held = None;
+        }
+        if let Some(lease) = live.take_lease() {
+            self.ranges.give_back(lease);
+        }
+        let _ = self.happened.try_send((live.id.clone(), SandboxEvent::Died));
+        let (shared, id) = (self.clone(), live.id.clone());
+        let _ = spawn_blocking(move || shared.homes.remove_ephemeral(&id)).await;
+        drop(held);
+        self.let_go(&live.id, slot);
+    }
+}
+
+fn removing(error: io::Error) -> Error {
+    Error::failed("removing the sandbox's directory", error)
+}
+
+async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    joined(spawn_blocking(act)).await
+}
+
+async fn joined<T>(task: JoinHandle<Result<T>>) -> Result<T> {
+    task.await.map_err(|error| Error::failed("a background step", error)).flatten()
+}
+
+/// Says what to do where the kernel's answer is a riddle.
+fn setup_error(failure: Failure) -> Error {
+    let errno = io::Error::from_raw_os_error(failure.errno);
+    let why = match (failure.step, failure.errno) {
+        (Step::MountIds, libc::EINVAL) => "the file system of the layers does not support mapped ids",
+        (Step::Proc, libc::EPERM) => "/proc of this host is partly masked, as in a container",
+        (Step::Clone, libc::ENOSPC) => "the limit of namespaces is reached (user.max_*_namespaces)",
+        (Step::Clone, libc::EPERM) => "this host does not allow user namespaces",
+        (Step::Clone, libc::EAGAIN) => "the limit of processes is reached (kernel.pid_max or RLIMIT_NPROC)",
+        (_, libc::ENOSPC) => return Error::NoSpace,
+        _ => return Error::failed(failure.step.text(), errno),
+    };
+    Error::failed(failure.step.text(), format!("{errno}: {why}; `cabana doctor` says what to do"))
+}
+
+#[async_trait]
+impl Provider for Engine {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            provider: "engine",
+            identities: self.shared.ranges.identities(),
+            memory: Enforced::No,
+            cpu: Enforced::No,
+            pids: Enforced::No,
+            disk: Enforced::No,
+            network_off: Enforced::ByKernel,
+            network_allow: Enforced::No,
+            network_public: Enforced::No,
+            network_host: Enforced::No,
+            kill_tree: if self.shared.ranges.has_cgroups() { Enforced::ByKernel } else { Enforced::ByWatching },
+            exec: true,
+            connect: true,
+            pause: false,
+            snapshot: false,
+            search: true,
+            late_views: false,
+            host_base: true,
+            outlives_server: false,
+            replays_output: false,
+        }
+    }
+
+    async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {
+        self.capabilities().check(spec)?;
+        let mut spec = spec.clone();
+        if self.shared.ranges.identities() == Identities::Single {
+            spec.user = Some(cabana_sandbox::User::root()); // there is nobody else
+        }
+        // A task of its own: who stops waiting does not leave half a sandbox.
+        let made = self.shared.tasks.spawn(self.shared.clone().create(id.clone(), spec));
+        joined(made).await
+    }
+
+    async fn attach(&self, id: &SandboxId) -> Result<Found> {
+        let slot = self.shared.slots().get(id).cloned();
+        if let Some(slot) = slot
+            && let Some(live) = slot.lock().await.as_ref()
+        {
+            return Ok(Found::Running(Arc::new(EngineSandbox::new(self.shared.clone(), live.clone()))));
+        }
+        Ok(if self.shared.homes.has(id) { Found::Stopped } else { Found::Absent })
+    }
+
+    async fn start(&self, id: &SandboxId) -> Result<Arc<dyn Sandbox>> {
+        joined(self.shared.tasks.spawn(self.shared.clone().start(id.clone()))).await
+    }
+
+    async fn pause(&self, _: &SandboxId) -> Result<()> {
+        Err(unsupported("pausing"))
+    }
+
+    async fn stop(&self, id: &SandboxId) -> Result<()> {
+        joined(self.shared.tasks.spawn(self.shared.clone().stop(id.clone()))).await
+    }
+
+    async fn destroy(&self, id: &SandboxId) -> Result<()> {
+        joined(self.shared.tasks.spawn(self.shared.clone().destroy(id.clone()))).await
+    }
+
+    async fn list(&self) -> Result<Stream<(SandboxId, State)>> {
+        let shared = self.shared.clone();
+        let ids = blocking(move || Ok(shared.homes.all())).await?;
+        let live: Vec<_> = self.shared.slots().iter().map(|(id, slot)| (id.clone(), slot.clone())).collect();
+        let mut running = std::collections::HashSet::new();
+        for (id, slot) in live {
+            if slot.lock().await.is_some() {
+                running.insert(id);
+            }
+        }
+        let state = move |id: SandboxId| {
+            let state = if running.contains(&id) { State::Running } else { State::Stopped };
+            Ok((id, state))
+        };
+        Ok(stream::iter(ids.into_iter().map(state)).boxed())
+    }
+
+    async fn snapshot(&self, _: &SandboxId) -> Result<Base> {
+        Err(unsupported("snapshots"))
+    }
+
+    async fn save(&self, _: &SandboxId) -> Result<Stream<Bytes>> {
+        Err(unsupported("saving"))
+    }
+
+    async fn restore(&self, _: &SandboxId, _: &SandboxSpec, _: Stream<Bytes>) -> Result<()> {
+        Err(unsupported("restoring"))
+    }
+
+    async fn import(&self, layer: &LayerId, tar: Stream<Bytes>) -> Result<()> {
+        if self.shared.store.has(layer) {
+            return Ok(());
+        }
+        let (shared, layer) = (self.shared.clone(), *layer);
+        crate::files::fed(tar, move |tar| shared.store.import_checked(&layer, tar)).await
+    }
+
+    fn events(&self) -> Stream<(SandboxId, SandboxEvent)> {
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match events {
+            Some(events) => {
+                stream::unfold(events, |mut events| async { events.recv().await.map(|event| (Ok(event), events)) })
+                    .boxed()
+            }
+            None => stream::empty().boxed(), // there is one reader
+        }
+    }
+}
+
+fn unsupported(what: &'static str) -> Error {
+    Error::Unsupported { provider: "engine", what }
+}

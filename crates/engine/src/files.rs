@@ -1,0 +1,349 @@
+//! A sandbox's files from outside: `guest` does the work, on threads that have become the user.
+//!
+//! Each operation is one hop to a blocking thread; what is small is opened, moved and closed in that one. What is longer
+//! moves in chunks, a hop each, with one read ahead, so that a slow client holds no thread.
+
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use async_trait::async_trait;
+use bytes::{Buf, Bytes};
+use cabana_guest::{Listing, Reader, Rooted, Watch, Writer};
+use cabana_sandbox::{
+    Alter, Depth, Error, FileInfo, Files, Hit, Read, Result, SandboxPath, Search, Stream, User, WatchEvent, Write,
+};
+use futures_util::{StreamExt, stream};
+use tokio::{
+    io::unix::AsyncFd,
+    sync::mpsc,
+    task::{JoinHandle, spawn_blocking},
+};
+
+use crate::{
+    kernel::{readiness, thread_identity::ActingAs},
+    live::{Close, Live},
+};
+
+const CHUNK: usize = 256 * 1024;
+
+pub(crate) struct EngineFiles {
+    live: Arc<Live>,
+    user: Option<User>,
+}
+
+/// Something open that ends with the sandbox, in whosever hands it is.
+struct Held<T>(Mutex<Option<T>>);
+
+impl<T: Send> Close for Held<T> {
+    fn close(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+impl<T: Send + 'static> Held<T> {
+    fn new(live: &Live, thing: T) -> Arc<Self> {
+        let held = Arc::new(Self(Mutex::new(Some(thing))));
+        let all: Arc<dyn Close> = held.clone();
+        live.hold(Arc::downgrade(&all));
+        held
+    }
+
+    fn with<R>(&self, act: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
+        act(self.0.lock().unwrap_or_else(PoisonError::into_inner).as_mut().ok_or(Error::Gone)?)
+    }
+
+    fn take(&self) -> Result<T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or(Error::Gone)
+    }
+}
+
+async fn joined<T>(hop: JoinHandle<Result<T>>) -> Result<T> {
+    hop.await.map_err(|error| Error::failed("a file operation", error)).flatten()
+}
+
+impl EngineFiles {
+    pub(crate) fn new(live: Arc<Live>, user: Option<User>) -> Self {
+        Self { live, user }
+    }
+
+    /// One hop: on a thread that is the user for as long as it takes.
+    fn hop<T: Send + 'static>(&self, act: impl FnOnce(&Rooted) -> Result<T> + Send + 'static) -> JoinHandle<Result<T>> {
+        let files = self.again();
+        spawn_blocking(move || files.act_here(act))
+    }
+
+    /// On this thread, which may block.
+    fn act_here<T>(&self, act: impl FnOnce(&Rooted) -> Result<T>) -> Result<T> {
+        let root = self.live.root()?;
+        let identity = self.live.identity(self.user.as_ref())?;
+        let _acting = ActingAs::new(&identity);
+        act(&root)
+    }
+
+    async fn act<T: Send + 'static>(&self, act: impl FnOnce(&Rooted) -> Result<T> + Send + 'static) -> Result<T> {
+        joined(self.hop(act)).await
+    }
+
+    fn again(&self) -> Self {
+        Self { live: self.live.clone(), user: self.user.clone() }
+    }
+}
+
+#[async_trait]
+impl Files for EngineFiles {
+    async fn stat(&self, path: &SandboxPath) -> Result<FileInfo> {
+        let path = path.clone();
+        self.act(move |root| root.stat(&path)).await
+    }
+
+    async fn list(&self, dir: &SandboxPath) -> Result<Stream<Vec<FileInfo>>> {
+        let (dir, live) = (dir.clone(), self.live.clone());
+        let (first, listing) = self
+            .act(move |root| {
+                let mut listing: Listing = root.list(&dir)?;
+                let first = listing.next_batch()?;
+                Ok((first, Held::new(&live, listing)))
+            })
+            .await?;
+        let rest = stream::try_unfold((self.again(), listing), |(files, listing)| async move {
+            let next = listing.clone();
+            let batch = files.act(move |_| next.with(Listing::next_batch)).await?;
+            Ok(batch.map(|batch| (batch, (files, listing))))
+        });
+        match first {
+            Some(first) => Ok(stream::iter([Ok(first)]).chain(rest).boxed()),
+            None => Ok(stream::empty().boxed()),
+        }
+    }
+
+    async fn read(&self, path: &SandboxPath, what: Read) -> Result<(FileInfo, Stream<Bytes>)> {
+        let path = path.clone();
+        let (info, chunks, reader) = self
+            .act(move |root| {
+                let (info, mut reader) = root.read(&path, what)?;
+                let first = reader.next_chunk()?;
+                // A short one is most likely the last, which only another read tells.
+                let second =
+                    if first.as_ref().is_some_and(|first| first.len() < CHUNK) { reader.next_chunk()? } else { None };
+                let more = first.as_ref().is_some_and(|first| first.len() >= CHUNK) || second.is_some();
+                let chunks: Vec<Bytes> = first.into_iter().chain(second).collect();
+                Ok((info, chunks, more.then_some(reader)))
+            })
+            .await?;
+        let start = stream::iter(chunks.into_iter().map(Ok));
+        match reader {
+            None => Ok((info, start.boxed())),
+            Some(reader) => Ok((info, start.chain(read_on(Held::new(&self.live, reader))).boxed())),
+        }
+    }
+
+    async fn write(&self, path: &SandboxPath, how: Write, mut body: Stream<Bytes>) -> Result<FileInfo> {
+        if how.len.is_some_and(|len| len > how.cap) {
+            return Err(Error::TooLarge { cap: how.cap }); // before the body, which may be long in coming
+        }
+        let path = path.clone();
+        let (first, ended) = gather(&mut body).await?;
+        if ended {
+            let whole = move |root: &Rooted| {
+                let mut writer: Writer = root.write(&path, how)?;
+                first.iter().try_for_each(|bytes| writer.put(bytes))?;
+                writer.finish()
+            };
+            return self.act(whole).await;
+        }
+        let live = self.live.clone();
+        let begin = move |root: &Rooted| {
+            let mut writer = root.write(&path, how)?;
+            first.iter().try_for_each(|bytes| writer.put(bytes))?;
+            Ok(Held::new(&live, writer))
+        };
+        let writer = self.act(begin).await?;
+        loop {
+            let (next, ended) = gather(&mut body).await?;
+            let held = writer.clone();
+            let putting = self.hop(move |_| held.with(|writer| next.iter().try_for_each(|bytes| writer.put(bytes))));
+            joined(putting).await?;
+            if ended {
+                return self.act(move |_| writer.take()?.finish()).await;
+            }
+        }
+    }
+
+    async fn alter(&self, step: Alter) -> Result<()> {
+        self.act(move |root| root.alter(&step)).await
+    }
+
+    async fn watch(&self, dir: &SandboxPath, depth: Depth) -> Result<Stream<WatchEvent>> {
+        let (dir, live) = (dir.clone(), self.live.clone());
+        let (watch, ready) = self
+            .act(move |root| {
+                let watch: Watch = root.watch(&dir, depth)?;
+                let ready = watch.as_fd().try_clone_to_owned().map_err(|error| Error::failed("watching", error))?;
+                Ok((Held::new(&live, watch), ready))
+            })
+            .await?;
+        let ready = readiness::watch(ready).map_err(|error| Error::failed("watching", error))?;
+        let watching = Watching { files: self.again(), watch, ready, told: VecDeque::new() };
+        Ok(stream::try_unfold(watching, |mut watching| async { Ok(Some((watching.next().await?, watching))) }).boxed())
+    }
+
+    async fn search(&self, what: Search) -> Result<Stream<Vec<Hit>>> {
+        let (send, receive) = mpsc::channel(2);
+        let failed = send.clone();
+        let search = self.hop(move |root| root.search(&what, &mut |hits| send.blocking_send(Ok(hits)).is_ok()));
+        told(receive, failed, search, &self.live).await
+    }
+
+    async fn pack(&self, dir: &SandboxPath) -> Result<Stream<Bytes>> {
+        let dir = dir.clone();
+        let (send, receive) = mpsc::channel(2);
+        let failed = send.clone();
+        let pack = self.hop(move |root| {
+            let mut out = io::BufWriter::with_capacity(CHUNK, ToStream(send));
+            root.pack(&dir, &mut out)?;
+            io::Write::flush(&mut out).map_err(|error| Error::failed("packing", error))
+        });
+        told(receive, failed, pack, &self.live).await
+    }
+
+    async fn unpack(&self, dir: &SandboxPath, tar: Stream<Bytes>) -> Result<()> {
+        let (dir, files) = (dir.clone(), self.again());
+        fed(tar, move |tar| files.act_here(|root| root.unpack(&dir, tar))).await
+    }
+}
+
+/// Gives a stream to something that reads and blocks, on a thread of its own.
+pub(crate) async fn fed<T: Send + 'static>(
+    mut body: Stream<Bytes>,
+    eat: impl FnOnce(&mut dyn io::Read) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let (send, receive) = mpsc::channel(2);
+    let eating = spawn_blocking(move || eat(&mut FromStream { receive, rest: Bytes::new() }));
+    let mut broken = None;
+    while let Some(next) = body.next().await {
+        // The reader is told of an error too: a body that breaks off must not look like one that ends.
+        let end = next.is_err();
+        let part = next.map_err(|error| broken = Some(error)).ok();
+        if send.send(part).await.is_err() || end {
+            break;
+        }
+    }
+    drop(send);
+    let done = joined(eating).await;
+    broken.map_or(done, Err)
+}
+
+/// Hands over what comes through the channel, and at its end what became of the hop that filled it. A refusal at its
+/// beginning is one of the call.
+async fn told<T: Send + 'static>(
+    mut receive: mpsc::Receiver<Result<T>>,
+    failed: mpsc::Sender<Result<T>>,
+    hop: JoinHandle<Result<()>>,
+    live: &Live,
+) -> Result<Stream<T>> {
+    live.tasks.spawn(async move {
+        if let Err(error) = joined(hop).await {
+            let _ = failed.send(Err(error)).await;
+        }
+    });
+    let Some(first) = receive.recv().await.transpose()? else { return Ok(stream::empty().boxed()) };
+    let rest = stream::unfold(receive, |mut receive| async { receive.recv().await.map(|next| (next, receive)) });
+    Ok(stream::iter([Ok(first)]).chain(rest).boxed())
+}
+
+/// Chunk after chunk, the next one on its way while the last is used.
+fn read_on(reader: Arc<Held<Reader>>) -> Stream<Bytes> {
+    fn ahead(reader: &Arc<Held<Reader>>) -> JoinHandle<Result<Option<Bytes>>> {
+        let reader = reader.clone();
+        spawn_blocking(move || reader.with(Reader::next_chunk))
+    }
+    let first = ahead(&reader);
+    let chunks = stream::try_unfold((reader, first), |(reader, next)| async move {
+        let chunk = joined(next).await?;
+        Ok(chunk.map(|chunk| {
+            let next = ahead(&reader);
+            (chunk, (reader, next))
+        }))
+    });
+    chunks.boxed()
+}
+
+/// About a chunk's worth of the body, and whether that was all of it.
+async fn gather(body: &mut Stream<Bytes>) -> Result<(Vec<Bytes>, bool)> {
+    let (mut parts, mut length) = (Vec::new(), 0);
+    while length < CHUNK {
+        match body.next().await {
+            Some(part) => {
+                let part = part?;
+                length += part.len();
+                parts.push(part);
+            }
+            None => return Ok((parts, true)),
+        }
+    }
+    Ok((parts, false))
+}
+
+struct Watching {
+    files: EngineFiles,
+    watch: Arc<Held<Watch>>,
+    ready: AsyncFd<OwnedFd>,
+    told: VecDeque<WatchEvent>,
+}
+
+impl Watching {
+    async fn next(&mut self) -> Result<WatchEvent> {
+        loop {
+            if let Some(event) = self.told.pop_front() {
+                return Ok(event);
+            }
+            let watch = self.watch.clone();
+            self.told.extend(self.files.act(move |_| watch.with(Watch::take)).await?);
+            if self.told.is_empty() {
+                let mut guard = self.ready.readable().await.map_err(|error| Error::failed("watching", error))?;
+                // Before the events are taken: one that comes in between makes it ready again.
+                guard.clear_ready();
+                drop(guard);
+                let watch = self.watch.clone();
+                self.told.extend(self.files.act(move |_| watch.with(Watch::take)).await?);
+            }
+        }
+    }
+}
+
+struct ToStream(mpsc::Sender<Result<Bytes>>);
+
+impl io::Write for ToStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.blocking_send(Ok(Bytes::copy_from_slice(bytes))).map_err(|_| io::ErrorKind::BrokenPipe)?;
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+struct FromStream {
+    /// `None` in it: the body broke off.
+    receive: mpsc::Receiver<Option<Bytes>>,
+    rest: Bytes,
+}
+
+impl io::Read for FromStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.rest.is_empty() {
+            match self.receive.blocking_recv() {
+                Some(Some(next)) => self.rest = next,
+                Some(None) => return Err(io::Error::other("the body broke off")),
+                None => return Ok(0),
+            }
+        }
+        let count = buffer.len().min(self.rest.len());
+        self.rest.copy_to_slice(&mut buffer[..count]);
+        Ok(count)
+    }
+}

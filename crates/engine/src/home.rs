@@ -1,0 +1,194 @@
+//! Where a sandbox lies on disk: its record, and its own layer.
+//!
+//! A persistent one has `sandboxes/<id>/` with `record.json` and `fs/`; it is made under another name and renamed, so it
+//! is there as a whole or not at all. Ephemeral ones lie below a directory of the process that made them, which is locked
+//! as long as that process lives: whoever opens the data directory next removes what a killed one left behind.
+
+use std::{
+    ffi::CString,
+    fs, io,
+    os::{
+        fd::AsFd,
+        unix::{ffi::OsStrExt, fs::chown},
+    },
+    path::{Path, PathBuf},
+};
+
+use cabana_guest::{IdMap, tree};
+use cabana_sandbox::{Error, Lifetime, Result, SandboxId, SandboxSpec};
+use serde::{Deserialize, Serialize};
+
+use crate::{data_dir::DataDir, layers::Lock, plan::Plan};
+
+pub(crate) struct Homes {
+    persistent: PathBuf,
+    ephemeral: PathBuf,
+    /// Held until this process ends, by whatever end.
+    _alive: Lock,
+    ids: IdMap,
+}
+
+/// One sandbox's directory.
+pub(crate) struct Home {
+    parent: PathBuf,
+    name: String,
+}
+
+/// What a sandbox was made from. Enough to start it again.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Record {
+    pub(crate) spec: SandboxSpec,
+    pub(crate) plan: Plan,
+}
+
+impl Homes {
+    pub(crate) fn open(data: &DataDir, ids: IdMap) -> io::Result<Self> {
+        let all = data.path().join("ephemeral");
+        fs::create_dir_all(&all)?;
+        remove_left_over(&all);
+        let (ephemeral, alive) = loop {
+            let dir = all.join(uuid::Uuid::new_v4().simple().to_string());
+            fs::create_dir(&dir)?;
+            // Between the two, another process may have taken it for something left over.
+            match Lock::exclusive(&dir) {
+                Ok(lock) if !lock.is_removed()? => break (dir, lock),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        };
+        Ok(Self { persistent: data.sandboxes(), ephemeral, _alive: alive, ids })
+    }
+
+    fn home(&self, id: &SandboxId) -> Home {
+        let ephemeral = Home { parent: self.ephemeral.clone(), name: id.to_string() };
+        if ephemeral.path().exists() {
+            ephemeral
+        } else {
+            Home { parent: self.persistent.clone(), name: id.to_string() }
+        }
+    }
+
+    pub(crate) fn has(&self, id: &SandboxId) -> bool {
+        self.home(id).path().exists()
+    }
+
+    pub(crate) fn open_home(&self, id: &SandboxId) -> Result<Home> {
+        let home = self.home(id);
+        if home.path().exists() { Ok(home) } else { Err(Error::NoSandbox(id.clone())) }
+    }
+
+    pub(crate) fn read(&self, id: &SandboxId) -> Result<Record> {
+        let text = match fs::read(self.home(id).path().join("record.json")) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Error::NoSandbox(id.clone())),
+            Err(error) => return Err(Error::failed("reading the sandbox's record", error)),
+        };
+        serde_json::from_slice(&text).map_err(|error| Error::failed("reading the sandbox's record", error))
+    }
+
+    pub(crate) fn make(&self, id: &SandboxId, spec: &SandboxSpec, plan: &Plan) -> Result<Home> {
+        if self.has(id) {
+            return Err(Error::invalid(
+                "id",
+                format!("sandbox {id} is there already, stopped: start it or delete it first"),
+            ));
+        }
+        let parent = match spec.lifetime {
+            Lifetime::Ephemeral => &self.ephemeral,
+            Lifetime::Persistent => &self.persistent,
+        };
+        let home = Home { parent: parent.clone(), name: id.to_string() };
+        let draft = Home { parent: parent.clone(), name: format!(".new-{id}") };
+        let record = Record { spec: spec.clone(), plan: plan.clone() };
+        let made = draft.fill(&record, plan.overlays(), self.ids).and_then(|()| fs::rename(draft.path(), home.path()));
+        made.map(|()| home).map_err(|error| {
+            let _ = draft.remove();
+            match error.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::NoSpace,
+                _ => Error::failed("making the sandbox's directory", error),
+            }
+        })
+    }
+
+    pub(crate) fn remove(&self, id: &SandboxId) -> io::Result<()> {
+        self.home(id).remove()
+    }
+
+    pub(crate) fn remove_ephemeral(&self, id: &SandboxId) -> io::Result<()> {
+        Home { parent: self.ephemeral.clone(), name: id.to_string() }.remove()
+    }
+
+    /// What its own layer takes on disk.
+    pub(crate) fn disk_usage(&self, id: &SandboxId) -> Result<u64> {
+        let failed = |error| Error::failed("measuring the sandbox's layer", error);
+        let fs = fs::File::open(self.home(id).fs()).map_err(failed)?;
+        Ok(tree::usage(fs.as_fd()).map_err(failed)?.bytes)
+    }
+
+    pub(crate) fn all(&self) -> Vec<SandboxId> {
+        let names = |dir: &Path| {
+            let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect::<Vec<_>>()
+        };
+        let all = [names(&self.persistent), names(&self.ephemeral)].concat();
+        // A draft is no id.
+        all.into_iter().filter_map(|name| SandboxId::new(name).ok()).collect()
+    }
+}
+
+impl Drop for Homes {
+    fn drop(&mut self) {
+        let _ = remove_tree(&self.ephemeral);
+    }
+}
+
+impl Home {
+    fn path(&self) -> PathBuf {
+        self.parent.join(&self.name)
+    }
+
+    /// What is mounted: the upper and work directories of all overlays.
+    pub(crate) fn fs(&self) -> PathBuf {
+        self.path().join("fs")
+    }
+
+    fn fill(&self, record: &Record, overlays: usize, ids: IdMap) -> io::Result<()> {
+        let _ = remove_tree(&self.path()); // of a process that was killed while it made it
+        fs::create_dir(self.path())?;
+        fs::write(self.path().join("record.json"), serde_json::to_vec(record)?)?;
+        let (fs, root) = (self.fs(), ids.outside(0));
+        fs::create_dir(&fs)?;
+        for number in 0..overlays {
+            for name in [format!("upper{number}"), format!("work{number}")] {
+                let dir = fs.join(name);
+                fs::create_dir(&dir)?;
+                chown(&dir, root, root)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remove(&self) -> io::Result<()> {
+        remove_tree(&self.path())
+    }
+}
+
+/// Without following links, whatever a guest left there, and however deep.
+fn remove_tree(path: &Path) -> io::Result<()> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+    let parent = match fs::File::open(parent) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        parent => parent?,
+    };
+    tree::remove(parent.as_fd(), &CString::new(name.as_bytes())?)
+}
+
+fn remove_left_over(all: &Path) {
+    for owner in fs::read_dir(all).into_iter().flatten().flatten() {
+        // Nobody holds it: its process is gone, and so are its sandboxes.
+        if let Ok(Some(_lock)) = Lock::try_exclusive(&owner.path()) {
+            let _ = remove_tree(&owner.path());
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Whose ids a sandbox has: a fixed range on disk, and a leased one while it runs.
+//!
+//! As root, all layers lie on disk in one storage range, and each live sandbox has 65,536 ids that no other live sandbox
+//! on this machine has, whichever process made it. A layer's ids are mapped when it is mounted, so a stopped sandbox needs
+//! none, and nothing on disk is tied to a range. An ordinary user has one range for all, or a single id.
+#![allow(unsafe_code)]
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd},
+        unix::fs::{DirBuilderExt, OpenOptionsExt},
+    },
+    path::Path,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use cabana_guest::IdMap;
+use cabana_sandbox::Identities;
+
+use crate::{
+    cgroup::{Cgroup, Cgroups},
+    rootless::Mode,
+};
+
+/// How many ids a sandbox has.
+pub(crate) const COUNT: u32 = 65_536;
+
+/// On disk: the range that the systems of this world leave to files of foreign machines, so that nobody on this one owns them.
+const STORAGE: u32 = 0x7ffe_0000;
+
+/// Live ranges: above what container managers hand out, below the storage range.
+const FIRST_LIVE: u32 = 0x7000_0000;
+const RANGES: u32 = (STORAGE - FIRST_LIVE) / COUNT;
+
+pub(crate) struct Ranges {
+    mode: Mode,
+    cgroups: Option<Cgroups>,
+    /// A byte for each range, locked while it is leased: by the kernel, so that a process that is killed gives back.
+    locks: Option<File>,
+    /// Leased by us and free again: the next sandbox finds cgroup and id map as it needs them.
+    free: Mutex<Vec<Lease>>,
+    next: AtomicU32,
+}
+
+/// A range and a cgroup, for as long as a sandbox lives.
+pub(crate) struct Lease {
+    number: u32,
+    pub(crate) ids: IdMap,
+    pub(crate) cgroup: Option<Cgroup>,
+}
+
+impl Ranges {
+    const KEEP: usize = 16;
+
+    pub(crate) fn open(mode: Mode) -> io::Result<Self> {
+        let locks = match mode {
+            Mode::Root => Some(open_locks(Path::new("/run/cabana"))?),
+            Mode::Shared | Mode::Single => None,
+        };
+        Ok(Self {
+            mode,
+            cgroups: Cgroups::find(mode),
+            locks,
+            free: Mutex::default(),
+            next: AtomicU32::new(std::process::id()),
+        })
+    }
+
+    /// How files lie on disk.
+    pub(crate) fn storage(&self) -> IdMap {
+        match self.mode {
+            Mode::Root => IdMap { base: STORAGE, count: COUNT },
+            Mode::Shared => IdMap { base: 1, count: COUNT },
+            Mode::Single => IdMap { base: 0, count: 1 },
+        }
+    }
+
+    pub(crate) fn identities(&self) -> Identities {
+        match self.mode {
+            Mode::Root => Identities::Own,
+            Mode::Shared => Identities::Shared,
+            Mode::Single => Identities::Single,
+        }
+    }
+
+    pub(crate) fn has_cgroups(&self) -> bool {
+        self.cgroups.is_some()
+    }
+
+    pub(crate) fn lease(&self) -> io::Result<Lease> {
+        if let Some(lease) = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop() {
+            return Ok(lease);
+        }
+        for _ in 0..RANGES {
+            let number = self.next.fetch_add(1, Ordering::Relaxed) % RANGES;
+            if let Some(lease) = self.try_lease(number)? {
+                return Ok(lease);
+            }
+        }
+        Err(io::Error::other(format!("all {RANGES} ranges of ids are in use")))
+    }
+
+    fn try_lease(&self, number: u32) -> io::Result<Option<Lease>> {
+        if let Some(locks) = &self.locks
+            && !lock_byte(locks.as_fd(), number, libc::F_WRLCK as i16)?
+        {
+            return Ok(None);
+        }
+        let ids = match self.mode {
+            Mode::Root => IdMap { base: FIRST_LIVE + number * COUNT, count: COUNT },
+            Mode::Shared | Mode::Single => self.storage(),
+        };
+        let cgroup = match &self.cgroups {
+            Some(cgroups) => match cgroups.make(number, ids.base)? {
+                Some(cgroup) => Some(cgroup),
+                // Its last processes are still dying, though their owner is gone: a range is used again when nobody has it.
+                None => return self.unlock(number).map(|()| None),
+            },
+            None => None,
+        };
+        Ok(Some(Lease { number, ids, cgroup }))
+    }
+
+    /// Only when nothing of the sandbox lives any more.
+    pub(crate) fn give_back(&self, lease: Lease) {
+        let empty = lease.cgroup.as_ref().is_none_or(Cgroup::is_empty);
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if empty && free.len() < Self::KEEP {
+            free.push(lease);
+        } else {
+            drop(free);
+            self.end(lease);
+        }
+    }
+
+    fn end(&self, lease: Lease) {
+        let number = lease.number;
+        if let Some(cgroup) = lease.cgroup {
+            cgroup.remove();
+        }
+        let _ = self.unlock(number);
+    }
+
+    fn unlock(&self, number: u32) -> io::Result<()> {
+        match &self.locks {
+            Some(locks) => lock_byte(locks.as_fd(), number, libc::F_UNLCK as i16).map(drop),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Ranges {
+    fn drop(&mut self) {
+        let free = std::mem::take(&mut *self.free.lock().unwrap_or_else(PoisonError::into_inner));
+        free.into_iter().for_each(|lease| self.end(lease));
+    }
+}
+
+fn open_locks(dir: &Path) -> io::Result<File> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(dir.join("ranges"))
+}
+
+/// Locks or unlocks one byte for this open file; false when somebody else has it.
+fn lock_byte(file: BorrowedFd<'_>, number: u32, kind: i16) -> io::Result<bool> {
+    // SAFETY: plain numbers: all zero is a value of it.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind;
+    lock.l_whence = libc::SEEK_SET as i16;
+    lock.l_start = i64::from(number);
+    lock.l_len = 1;
+    // SAFETY: reads a local.
+    let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+    if done == 0 {
+        return Ok(true);
+    }
+    match io::Error::last_os_error() {
+        error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        error => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn live_ranges_and_the_storage_range_do_not_touch() {
+        const { assert!(FIRST_LIVE + RANGES * COUNT <= STORAGE) };
+        const { assert!(STORAGE + (COUNT - 1) < i32::MAX as u32) };
+        assert!(RANGES > 4000);
+    }
+
+    #[test]
+    fn a_range_has_one_owner_and_comes_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = (open_locks(dir.path()).unwrap(), open_locks(dir.path()).unwrap());
+        let take = libc::F_WRLCK as i16;
+        assert!(lock_byte(one.as_fd(), 7, take).unwrap());
+        assert!(!lock_byte(two.as_fd(), 7, take).unwrap());
+        assert!(lock_byte(two.as_fd(), 8, take).unwrap());
+        drop(one);
+        assert!(lock_byte(two.as_fd(), 7, take).unwrap());
+    }
+}

@@ -1,0 +1,340 @@
+//! Commands: started in init's own memory, without waiting for their exec.
+//!
+//! A vfork would stop init until the exec is through, and a guest can hold up an exec for as long as a lease lasts. So
+//! the child shares init's memory like after a vfork, on a stack of its own, while init goes on; a pipe that the exec
+//! closes tells when the stack is free again.
+#![allow(unsafe_code)]
+
+use std::{
+    collections::HashMap,
+    os::fd::{AsRawFd, OwnedFd, RawFd},
+    ptr,
+    sync::atomic::{AtomicI32, AtomicU32, Ordering},
+};
+
+use super::tree::{Forest, Tree};
+use crate::{
+    kernel::sys::{self, Stack},
+    wire::{ExecPlan, Failure, FromInit, Step},
+};
+
+pub(super) struct Execs {
+    null: OwnedFd,
+    forest: Forest,
+    secret: sys::Secret,
+    /// What a program may open: soft as programs that use select expect it, hard for those that know better.
+    open_files: (u64, u64),
+    starting: Vec<Starting>,
+    running: HashMap<i32, Running>,
+    /// Ended, but something of their tree lives on.
+    lingering: Vec<Tree>,
+    /// One stack is kept: commands mostly come one after the other.
+    stack: Option<Stack>,
+}
+
+struct Starting {
+    pid: i32,
+    exec: u64,
+    /// Closed by the exec, or by the end.
+    done: OwnedFd,
+    child: Box<Child>,
+    stack: Stack,
+}
+
+struct Running {
+    exec: u64,
+    tree: Tree,
+    began: u64,
+    deadline: Option<u64>,
+    timed_out: bool,
+    /// Whether the server has heard of it: an exit comes after a start, always.
+    told: bool,
+    ended: Option<FromInit>,
+}
+
+impl Execs {
+    pub(super) fn new(null: OwnedFd, forest: Forest, secret: sys::Secret) -> Self {
+        let hard =
+            rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX).min(524_288);
+        let open_files = (hard.min(1024), hard);
+        Self {
+            null,
+            forest,
+            secret,
+            open_files,
+            starting: Vec::new(),
+            running: HashMap::new(),
+            lingering: Vec::new(),
+            stack: None,
+        }
+    }
+
+    /// An answer now is a refusal; otherwise it comes when the exec is through.
+    pub(super) fn start(&mut self, body: &[u8], fds: Vec<OwnedFd>) -> Option<FromInit> {
+        let plan = ExecPlan::decode(body).ok()?;
+        let exec = plan.exec;
+        if fds.len() != plan.descriptors() {
+            return Some(refuse(exec, Step::Request, libc::EINVAL));
+        }
+        match self.try_start(&plan, &fds) {
+            Ok(()) => None,
+            Err((step, errno)) => Some(refuse(exec, step, errno.0)),
+        }
+    }
+
+    fn try_start(&mut self, plan: &ExecPlan<'_>, fds: &[OwnedFd]) -> Result<(), (Step, sys::Errno)> {
+        let tree = self.forest.plant().map_err(|errno| (Step::Cgroup, errno))?;
+        let (done, closed_by_exec) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+            .map_err(|errno| (Step::Fork, sys::Errno(errno.raw_os_error())))?;
+        // The pipes were made by the server: the user must own them, or it could not open its own /dev/stdout.
+        for fd in fds.iter().filter(|_| !plan.terminal && plan.uid != 0) {
+            let _ = rustix::fs::fchown(fd, Some(rustix::process::Uid::from_raw(plan.uid)), None);
+        }
+        let child = Box::new(Child::new(plan, fds, &self.null, self.open_files));
+        let stack = match self.stack.take() {
+            Some(stack) => stack,
+            None => Stack::new().map_err(|errno| (Step::Fork, errno))?,
+        };
+        let how = sys::Clone { flags: 0, cgroup: tree.cgroup() };
+        let began = sys::monotonic_ns();
+        // SAFETY: `run` makes raw calls only and ends in exec or exit; child and stack are kept until `done` says so.
+        let spawned = unsafe { sys::spawn(how, self.secret, &stack, run, ptr::from_ref::<Child>(&child) as usize) };
+        drop(closed_by_exec);
+        let pid = match spawned {
+            Ok(pid) => pid,
+            Err(errno) => {
+                self.stack = Some(stack);
+                self.lingering.push(tree);
+                return Err((Step::Fork, errno));
+            }
+        };
+        let deadline = (plan.timeout_ns > 0).then(|| began.saturating_add(plan.timeout_ns));
+        let running = Running { exec: plan.exec, tree, began, deadline, timed_out: false, told: false, ended: None };
+        self.running.insert(pid, running);
+        self.starting.push(Starting { pid, exec: plan.exec, done, child, stack });
+        Ok(())
+    }
+
+    pub(super) fn add_starting(&self, fds: &mut Vec<libc::pollfd>) {
+        let poll =
+            |starting: &Starting| libc::pollfd { fd: starting.done.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        fds.extend(self.starting.iter().map(poll));
+    }
+
+    /// Those whose exec is through, or failed.
+    pub(super) fn started(&mut self) -> Vec<FromInit> {
+        let mut answers = Vec::new();
+        let mut place = 0;
+        while place < self.starting.len() {
+            let mut poll =
+                [libc::pollfd { fd: self.starting[place].done.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+            if !matches!(sys::poll(&mut poll, Some(0)), Ok(1)) {
+                place += 1;
+                continue;
+            }
+            let Starting { pid, exec, child, stack, .. } = self.starting.swap_remove(place);
+            self.stack = Some(stack);
+            match child.failure() {
+                Some(failure) => {
+                    if let Some(running) = self.running.remove(&pid) {
+                        self.lingering.push(running.tree);
+                    }
+                    answers.push(FromInit::NotStarted { exec, failure });
+                }
+                None => {
+                    answers.push(FromInit::Started { exec, pid: pid as u32 });
+                    if let Some(running) = self.running.get_mut(&pid) {
+                        running.told = true;
+                        if running.ended.is_some() {
+                            answers.extend(self.finish(pid));
+                        }
+                    }
+                }
+            }
+        }
+        answers
+    }
+
+    /// A child was waited for.
+    pub(super) fn ended(&mut self, waited: &sys::Waited) -> Vec<FromInit> {
+        let Some(running) = self.running.get_mut(&waited.pid) else { return Vec::new() };
+        running.ended = Some(FromInit::Exited {
+            exec: running.exec,
+            status: waited.status as u32,
+            timed_out: running.timed_out,
+            wall_ns: sys::monotonic_ns().saturating_sub(running.began),
+            cpu_us: waited.cpu_us,
+            peak_kib: waited.peak_kib,
+        });
+        if running.told { self.finish(waited.pid) } else { self.started() }
+    }
+
+    fn finish(&mut self, pid: i32) -> Vec<FromInit> {
+        let Some(running) = self.running.remove(&pid) else { return Vec::new() };
+        self.lingering.push(running.tree);
+        running.ended.into_iter().collect()
+    }
+
+    pub(super) fn signal(&self, exec: u64, signal: i32, tree: bool) {
+        let Some((pid, running)) = self.running.iter().find(|(_, running)| running.exec == exec) else { return };
+        match tree {
+            true => running.tree.signal(*pid, signal),
+            false => drop(sys::kill(*pid, signal)),
+        }
+    }
+
+    pub(super) fn next_deadline(&self, now: u64) -> Option<u64> {
+        let deadlines =
+            self.running.values().filter(|running| !running.timed_out).filter_map(|running| running.deadline);
+        deadlines.min().map(|deadline| deadline.saturating_sub(now))
+    }
+
+    pub(super) fn enforce_timeouts(&mut self, now: u64) {
+        for (pid, running) in &mut self.running {
+            if !running.timed_out && running.deadline.is_some_and(|deadline| deadline <= now) {
+                running.timed_out = true;
+                running.tree.signal(*pid, libc::SIGKILL);
+            }
+        }
+    }
+
+    /// Takes back the trees in which nothing lives any more.
+    pub(super) fn tidy(&mut self) {
+        let mut place = 0;
+        while place < self.lingering.len() {
+            if self.lingering[place].is_empty() {
+                self.forest.fell(self.lingering.swap_remove(place));
+            } else {
+                place += 1;
+            }
+        }
+    }
+}
+
+fn refuse(exec: u64, step: Step, errno: i32) -> FromInit {
+    FromInit::NotStarted { exec, failure: Failure { step, errno } }
+}
+
+/// All that the child needs, ready to be handed to the kernel: it can neither allocate nor look anything up.
+struct Child {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+    terminal: bool,
+    stdio: [RawFd; 3],
+    open_files: (u64, u64),
+    cwd: *const libc::c_char,
+    programs: Vec<*const libc::c_char>,
+    argv: Vec<*const libc::c_char>,
+    env: Vec<*const libc::c_char>,
+    step: AtomicU32,
+    errno: AtomicI32,
+    /// What the pointers point into.
+    _texts: Vec<std::ffi::CString>,
+}
+
+impl Child {
+    fn new(plan: &ExecPlan<'_>, fds: &[OwnedFd], null: &OwnedFd, open_files: (u64, u64)) -> Self {
+        let mut texts = Vec::new();
+        let mut keep = |text: &std::ffi::CStr| {
+            texts.push(text.to_owned());
+            texts.last().map_or(ptr::null(), |text: &std::ffi::CString| text.as_ptr())
+        };
+        let mut keep_all = |list: &[&std::ffi::CStr]| list.iter().map(|text| keep(text)).collect::<Vec<_>>();
+        let programs = keep_all(&plan.programs);
+        let mut argv = keep_all(&plan.argv);
+        let mut env = keep_all(&plan.env);
+        argv.push(ptr::null());
+        env.push(ptr::null());
+        let cwd = keep(plan.cwd);
+        let stdio = match (plan.terminal, plan.stdin) {
+            (true, _) => [fds[0].as_raw_fd(); 3],
+            (false, true) => [fds[0].as_raw_fd(), fds[1].as_raw_fd(), fds[2].as_raw_fd()],
+            (false, false) => [null.as_raw_fd(), fds[0].as_raw_fd(), fds[1].as_raw_fd()],
+        };
+        Self {
+            uid: plan.uid,
+            gid: plan.gid,
+            groups: plan.groups.clone(),
+            terminal: plan.terminal,
+            stdio,
+            open_files,
+            cwd,
+            programs,
+            argv,
+            env,
+            step: AtomicU32::new(0),
+            errno: AtomicI32::new(0),
+            _texts: texts,
+        }
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        let errno = self.errno.load(Ordering::Acquire);
+        let step = match self.step.load(Ordering::Acquire) {
+            0 => Step::Session,
+            1 => Step::Terminal,
+            2 => Step::Descriptors,
+            3 => Step::Identity,
+            4 => Step::Workdir,
+            _ => Step::Exec,
+        };
+        (errno != 0).then_some(Failure { step, errno })
+    }
+
+    /// In the child. The steps are counted, so that a failure names its own.
+    fn become_command(&self) -> sys::Errno {
+        let count = |step: u32| self.step.store(step, Ordering::Release);
+        macro_rules! attempt {
+            ($step:literal, $call:expr) => {
+                count($step);
+                if let Err(errno) = $call {
+                    return errno;
+                }
+            };
+        }
+        attempt!(0, sys::setsid());
+        attempt!(2, sys::dup3(self.stdio[0], 0, 0));
+        attempt!(2, sys::dup3(self.stdio[1], 1, 0));
+        attempt!(2, sys::dup3(self.stdio[2], 2, 0));
+        if self.terminal {
+            attempt!(1, sys::ioctl(0, libc::TIOCSCTTY, 0));
+        }
+        // Closed by the exec, not before: the pipe to init is among them.
+        attempt!(2, sys::close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC));
+        let _ = sys::set_rlimit(libc::RLIMIT_CORE, 0, u64::MAX);
+        let _ = sys::set_rlimit(libc::RLIMIT_NOFILE, self.open_files.0, self.open_files.1);
+        // Refused where there is a single id, and then there are no groups to have.
+        let groups = sys::setgroups(&self.groups);
+        if !self.groups.is_empty() {
+            attempt!(3, groups);
+        }
+        attempt!(3, sys::setresgid(self.gid, self.gid, self.gid));
+        attempt!(3, sys::setresuid(self.uid, self.uid, self.uid));
+        // As the user: a directory that it may not enter is no working directory for it.
+        attempt!(4, sys::chdir(self.cwd));
+        count(5);
+        sys::default_signals();
+        let mut first = None;
+        for program in &self.programs {
+            // SAFETY: null-terminated arrays of NUL-terminated strings, kept by init until this is through.
+            let errno = unsafe { sys::execve(*program, self.argv.as_ptr(), self.env.as_ptr()) };
+            // As a shell does it: what is there but may not be run says more than what is not there.
+            if first.is_none() || first == Some(sys::Errno(libc::ENOENT)) {
+                first = Some(errno);
+            }
+            if !matches!(errno.0, libc::ENOENT | libc::ENOTDIR | libc::EACCES) {
+                break;
+            }
+        }
+        first.unwrap_or(sys::Errno(libc::ENOENT))
+    }
+}
+
+extern "C" fn run(child: usize) -> ! {
+    // SAFETY: init keeps the box until the pipe is closed, which happens after the last use of it here.
+    let child = unsafe { &*(child as *const Child) };
+    let errno = child.become_command();
+    child.errno.store(errno.0, Ordering::Release);
+    sys::exit(127)
+}

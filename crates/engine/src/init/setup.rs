@@ -1,0 +1,298 @@
+//! From a bare clone to a sandbox: mounts, names, walls. Every step that fails says which it was.
+#![allow(unsafe_code)]
+
+use std::{
+    ffi::{CStr, CString},
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+
+use super::{Ready, tree::Forest};
+use crate::{
+    kernel::{
+        mounts,
+        sys::{self, Errno},
+    },
+    walls,
+    wire::{Failure, Place, Spawn, Step},
+};
+
+type Done<T = ()> = Result<T, Failure>;
+
+fn io_at(step: Step) -> impl Fn(io::Error) -> Failure {
+    move |error| Failure { step, errno: error.raw_os_error().unwrap_or(libc::EIO) }
+}
+
+fn rx_at(step: Step) -> impl Fn(rustix::io::Errno) -> Failure {
+    move |errno| Failure { step, errno: errno.raw_os_error() }
+}
+
+fn sys_at(step: Step) -> impl Fn(Errno) -> Failure {
+    move |errno| Failure { step, errno: errno.0 }
+}
+
+pub(super) fn run(
+    spawn: &Spawn,
+    layers: &[OwnedFd],
+    control: OwnedFd,
+    cgroup: Option<OwnedFd>,
+) -> Result<Ready, (OwnedFd, Failure)> {
+    match build(spawn, layers, &cgroup) {
+        Ok(built) => Ok(Ready {
+            control,
+            null: built.null,
+            signals: built.signals,
+            forest: built.forest,
+            root: built.root,
+            terminals: built.terminals,
+            secret: built.secret,
+        }),
+        Err(failure) => Err((control, failure)),
+    }
+}
+
+struct Built {
+    null: OwnedFd,
+    signals: OwnedFd,
+    forest: Forest,
+    root: OwnedFd,
+    terminals: OwnedFd,
+    secret: sys::Secret,
+}
+
+fn build(spawn: &Spawn, layers: &[OwnedFd], cgroup: &Option<OwnedFd>) -> Done<Built> {
+    become_root()?;
+    attach_layers(spawn, layers)?;
+    mount_overlays(spawn)?;
+    let new_root = open_dir(c"/n", Step::Overlay)?;
+    mount_views(spawn, layers, new_root.as_fd())?;
+    forbid_user_namespaces()?;
+    mount_proc(new_root.as_fd())?;
+    let terminals = mount_dev(spawn, new_root.as_fd())?;
+    rustix::process::fchdir(&new_root).map_err(rx_at(Step::Pivot))?;
+    mounts::pivot_here().map_err(io_at(Step::Pivot))?;
+    drop(new_root);
+    let root = open_dir(c"/", Step::Pivot)?;
+    bring_loopback_up()?;
+    rustix::system::sethostname(&spawn.hostname).map_err(rx_at(Step::Hostname))?;
+    let forest = match cgroup {
+        Some(cgroup) => {
+            // Now, and not in the clone: only from here on is the sandbox's own cgroup the root of what it sees.
+            sys::unshare(libc::CLONE_NEWCGROUP).map_err(sys_at(Step::Cgroup))?;
+            Forest::in_cgroup(cgroup.try_clone().map_err(io_at(Step::Cgroup))?).map_err(sys_at(Step::Cgroup))?
+        }
+        None => Forest::without_cgroup(),
+    };
+    let null = sys::open_at(libc::AT_FDCWD, c"/dev/null", libc::O_RDWR).map_err(sys_at(Step::Dev))?;
+    // SAFETY: opened just now.
+    let null = unsafe { OwnedFd::from_raw_fd(null) };
+    // The spawner's socket, and whatever else it had open: nothing of it stays.
+    for standard in 0..3 {
+        sys::dup3(null.as_raw_fd(), standard, 0).map_err(sys_at(Step::Descriptors))?;
+    }
+    let signals = sys::signalfd(1 << (libc::SIGCHLD - 1)).map_err(sys_at(Step::Walls))?;
+    // SAFETY: opened just now.
+    let signals = unsafe { OwnedFd::from_raw_fd(signals) };
+    let secret = raise_walls(spawn)?;
+    Ok(Built { null, signals, forest, root, terminals, secret })
+}
+
+fn become_root() -> Done {
+    // Refused in a namespace of a single id, where there are no other groups to be rid of.
+    let _ = sys::setgroups(&[]);
+    sys::setresgid(0, 0, 0).map_err(sys_at(Step::BecomeRoot))?;
+    sys::setresuid(0, 0, 0).map_err(sys_at(Step::BecomeRoot))?;
+    sys::umask(0o022);
+    sys::prctl(libc::PR_SET_DUMPABLE, 0).map_err(sys_at(Step::BecomeRoot))
+}
+
+fn open_dir(path: &CStr, step: Step) -> Done<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty()).map_err(rx_at(step))
+}
+
+/// A directory in the new root that must not be a link: a template could point it anywhere.
+fn open_mount_point(root: BorrowedFd<'_>, name: &CStr, step: Step) -> Done<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(root, name, flags, Mode::empty()).map_err(rx_at(step))
+}
+
+fn path_of(fd: &OwnedFd) -> CString {
+    // Digits and slashes only: there is no NUL in it.
+    CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default()
+}
+
+fn lower_place(number: usize) -> CString {
+    CString::new(format!("/l/{number}")).unwrap_or_default()
+}
+
+fn attach_layers(spawn: &Spawn, layers: &[OwnedFd]) -> Done {
+    for (number, (plan, mount)) in spawn.mounts.iter().zip(layers).enumerate() {
+        match plan.place {
+            Place::Own => mounts::attach(mount.as_fd(), c"/u").map_err(io_at(Step::Attach))?,
+            Place::Lower { .. } => mounts::attach(mount.as_fd(), &lower_place(number)).map_err(io_at(Step::Attach))?,
+            Place::View { .. } => {}
+        }
+    }
+    Ok(())
+}
+
+/// The places have names that mean nothing, since every process inside can read them in its mountinfo.
+fn mount_overlays(spawn: &Spawn) -> Done {
+    for (number, target) in spawn.overlays.iter().enumerate() {
+        let lower: Vec<String> = spawn
+            .mounts
+            .iter()
+            .enumerate()
+            .filter(|(_, plan)| plan.place == Place::Lower { overlay: number as u32 })
+            .map(|(place, _)| format!("/l/{place}"))
+            .collect();
+        let volatile = if spawn.volatile { ",volatile" } else { "" };
+        let options = format!(
+            "userxattr,lowerdir={},upperdir=/u/upper{number},workdir=/u/work{number}{volatile}",
+            lower.join(":")
+        );
+        let options = CString::new(options).map_err(|_| Failure { step: Step::Overlay, errno: libc::EINVAL })?;
+        let suid = if spawn.sudo { 0 } else { libc::MS_NOSUID };
+        let point = match number {
+            0 => open_dir(c"/n", Step::Overlay)?,
+            _ => {
+                let root = open_dir(c"/n", Step::Overlay)?;
+                let name =
+                    CString::new(&target[1..]).map_err(|_| Failure { step: Step::Overlay, errno: libc::EINVAL })?;
+                open_mount_point(root.as_fd(), &name, Step::Overlay)?
+            }
+        };
+        mounts::plain(c"cabana", &path_of(&point), c"overlay", libc::MS_NODEV | suid, &options)
+            .map_err(io_at(Step::Overlay))?;
+    }
+    Ok(())
+}
+
+fn mount_views(spawn: &Spawn, layers: &[OwnedFd], root: BorrowedFd<'_>) -> Done {
+    for (plan, mount) in spawn.mounts.iter().zip(layers) {
+        if let Place::View { at, directory } = &plan.place {
+            let point = make_mount_point(root, at, *directory).map_err(rx_at(Step::View))?;
+            mounts::attach_onto(mount.as_fd(), point.as_fd()).map_err(io_at(Step::View))?;
+        }
+    }
+    Ok(())
+}
+
+/// Opens `path` in the new root, making what is missing of it. Links are followed inside the root and nowhere else.
+fn make_mount_point(root: BorrowedFd<'_>, path: &[u8], directory: bool) -> rustix::io::Result<OwnedFd> {
+    let open = |at: &[u8], flags| {
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let at = if at.is_empty() { b"." } else { at };
+        rustix::fs::openat2(root, at, OFlags::PATH | OFlags::CLOEXEC | flags, Mode::empty(), resolve)
+    };
+    let path = path.strip_prefix(b"/").unwrap_or(path);
+    let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
+    let mut above = 0;
+    for end in ends.chain([path.len()]) {
+        let last = end == path.len();
+        if matches!(open(&path[..end], OFlags::empty()), Err(rustix::io::Errno::NOENT)) {
+            let parent = open(path[..above].strip_suffix(b"/").unwrap_or(&path[..above]), OFlags::DIRECTORY)?;
+            if last && !directory {
+                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+                rustix::fs::openat(&parent, &path[above..end], flags, 0o644.into())?;
+            } else {
+                rustix::fs::mkdirat(&parent, &path[above..end], 0o755.into())?;
+            }
+        }
+        above = end + 1;
+    }
+    open(path, if directory { OFlags::DIRECTORY } else { OFlags::empty() })
+}
+
+/// Whoever unshares a user namespace has all capabilities in it again, whatever was taken away before: so there are none.
+fn forbid_user_namespaces() -> Done {
+    std::fs::write("/proc/sys/user/max_user_namespaces", "0").map_err(io_at(Step::Walls))
+}
+
+/// What /proc tells of the host beyond what the kernel keeps to itself, and what could be written by mistake of a kernel.
+const HIDDEN: &[&CStr] = &[
+    c"/n/proc/acpi",
+    c"/n/proc/asound",
+    c"/n/proc/kcore",
+    c"/n/proc/key-users",
+    c"/n/proc/keys",
+    c"/n/proc/latency_stats",
+    c"/n/proc/scsi",
+    c"/n/proc/sysrq-trigger",
+    c"/n/proc/timer_list",
+];
+
+fn mount_proc(root: BorrowedFd<'_>) -> Done {
+    let point = open_mount_point(root, c"proc", Step::Proc)?;
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    mounts::plain(c"proc", &path_of(&point), c"proc", flags, c"").map_err(io_at(Step::Proc))?;
+    for path in HIDDEN {
+        let Ok(stat) = rustix::fs::stat(*path) else { continue };
+        let over = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
+            rustix::fs::FileType::Directory => c"/e",
+            _ => c"/dev/null",
+        };
+        mounts::plain(over, path, c"none", libc::MS_BIND, c"").map_err(io_at(Step::Mask))?;
+    }
+    mounts::plain(c"/n/proc/sys", c"/n/proc/sys", c"none", libc::MS_BIND, c"").map_err(io_at(Step::Mask))?;
+    let read_only = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | flags;
+    mounts::plain(c"none", c"/n/proc/sys", c"none", read_only, c"").map_err(io_at(Step::Mask))
+}
+
+/// The shared devices, terminals of its own, and memory to share. Gives the directory of the terminals.
+fn mount_dev(spawn: &Spawn, root: BorrowedFd<'_>) -> Done<OwnedFd> {
+    let point = open_mount_point(root, c"dev", Step::Dev)?;
+    mounts::plain(c"/dev", &path_of(&point), c"none", libc::MS_BIND | libc::MS_REC, c"").map_err(io_at(Step::Dev))?;
+    let flags = libc::MS_NOSUID | libc::MS_NOEXEC;
+    // Group 5 is `tty` wherever there is such a group; with a single id there is no other group.
+    let options = if spawn.ids_count > 5 {
+        c"newinstance,ptmxmode=0666,mode=0620,gid=5"
+    } else {
+        c"newinstance,ptmxmode=0666,mode=0620"
+    };
+    mounts::plain(c"devpts", c"/n/dev/pts", c"devpts", flags, options).map_err(io_at(Step::Dev))?;
+    let flags = libc::MS_NOSUID | libc::MS_NODEV;
+    mounts::plain(c"shm", c"/n/dev/shm", c"tmpfs", flags, c"mode=1777,size=256m").map_err(io_at(Step::Dev))?;
+    open_dir(c"/n/dev/pts", Step::Dev)
+}
+
+fn bring_loopback_up() -> Done {
+    #[repr(C)]
+    struct Request {
+        name: [u8; 16],
+        flags: i16,
+        rest: [u8; 22],
+    }
+    let socket = super::socket(false).map_err(io_at(Step::Network))?;
+    let mut request = Request { name: [0; 16], flags: (libc::IFF_UP | libc::IFF_RUNNING) as i16, rest: [0; 22] };
+    request.name[..2].copy_from_slice(b"lo");
+    // SAFETY: an ifreq of 40 bytes, as this request reads it.
+    unsafe { sys::ioctl_with(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &mut request) }
+        .map(drop)
+        .map_err(sys_at(Step::Network))
+}
+
+/// The last step: from here on, nothing that init starts can get back what is taken away.
+fn raise_walls(spawn: &Spawn) -> Done<sys::Secret> {
+    walls::drop_bounding().map_err(io_at(Step::Walls))?;
+    if !spawn.sudo {
+        walls::no_new_privs().map_err(io_at(Step::Walls))?;
+    }
+    let secret = make_secret()?;
+    walls::install_seccomp(&walls::program(secret.0)).map_err(io_at(Step::Walls))?;
+    Ok(secret)
+}
+
+fn make_secret() -> Done<sys::Secret> {
+    let mut bytes = [0u8; 16];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let got = rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty());
+        filled += got.map_err(rx_at(Step::Walls))?;
+    }
+    let half = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+    Ok(sys::Secret([half(&bytes[..8]), half(&bytes[8..])]))
+}

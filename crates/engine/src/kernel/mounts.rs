@@ -1,0 +1,91 @@
+//! Mounts as descriptors: detached clones of directories, and their id maps.
+#![allow(unsafe_code)]
+
+use std::{
+    ffi::CStr,
+    io,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    path::Path,
+};
+
+use rustix::mount::{MoveMountFlags, OpenTreeFlags};
+
+#[repr(C)]
+struct MountAttr {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    userns: u64,
+}
+
+pub(crate) const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
+pub(crate) const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
+pub(crate) const NODEV: u64 = libc::MOUNT_ATTR_NODEV;
+
+/// A detached clone of the mount at `path`, rooted there, without what is mounted below it.
+pub(crate) fn detach(path: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::mount::open_tree(
+        rustix::fs::CWD,
+        path,
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_NO_AUTOMOUNT,
+    )?)
+}
+
+/// Attributes of a detached mount, with the id map of a user namespace if one is given.
+pub(crate) fn set_attributes(mount: BorrowedFd<'_>, set: u64, userns: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let mut attr = MountAttr { set, clear: 0, propagation: libc::MS_PRIVATE, userns: 0 };
+    if let Some(userns) = userns {
+        attr.set |= libc::MOUNT_ATTR_IDMAP;
+        attr.userns = userns.as_raw_fd() as u64;
+    }
+    // SAFETY: reads a local of the size that is given.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH | libc::AT_RECURSIVE,
+            &raw const attr,
+            size_of::<MountAttr>(),
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Puts a detached mount to its place.
+pub(crate) fn attach(mount: BorrowedFd<'_>, at: &CStr) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    Ok(rustix::mount::move_mount(mount, c"", rustix::fs::CWD, at, flags)?)
+}
+
+/// Puts a detached mount onto an open directory.
+pub(crate) fn attach_onto(mount: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(rustix::mount::move_mount(mount, c"", target, c"", flags)?)
+}
+
+pub(crate) fn plain(source: &CStr, target: &CStr, kind: &CStr, flags: u64, options: &CStr) -> io::Result<()> {
+    // SAFETY: NUL-terminated strings, read by the kernel.
+    let done = unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, options.as_ptr().cast()) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+pub(crate) fn pivot_here() -> io::Result<()> {
+    // The old root ends up stacked on the new one, and is taken off again: no directory for it is needed.
+    // SAFETY: NUL-terminated strings.
+    let done = unsafe { libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as above.
+    let done = unsafe { libc::umount2(c".".as_ptr(), libc::MNT_DETACH) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The slave of a terminal whose master is open, without any path: it may lie in another mount namespace.
+pub(crate) fn pty_peer(master: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    let fd = super::sys::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags as usize)?;
+    // SAFETY: the kernel made it for us just now.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}

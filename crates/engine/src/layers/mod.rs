@@ -1,0 +1,45 @@
+//! Layers: the immutable trees that sandboxes stand on.
+//!
+//! [`Store`] keeps them by content. [`Templates`] names stacks of them, made from a directory, a tar or a set of Debian
+//! packages. [`HostBase`] is the stack without a download: the machine's own programs, with a generated root around them.
+//! All of them lie on disk in one range of ids (the `IdMap` that each function takes) and are idmapped when a sandbox runs.
+
+mod accounts;
+mod completion;
+mod debian;
+mod host_base;
+mod lock;
+mod rooted;
+mod source;
+mod store;
+mod templates;
+mod writer;
+
+use std::{collections::BTreeMap, io};
+
+use cabana_sandbox::{Defaults, Error, SandboxPath, User};
+
+pub use host_base::{HiddenTool, HostBase, HostTree, hidden_tools};
+pub(crate) use lock::Lock;
+pub use source::{Progress, TemplateSource};
+pub use store::Store;
+pub use templates::{Overrides, Template, TemplateError, Templates};
+
+pub(crate) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Where a sandbox without a wish of its own works.
+pub(crate) const WORKSPACE: &str = "/workspace";
+
+/// A full disk is the caller's to solve, and has a name of its own.
+fn failed(step: &'static str) -> impl Fn(io::Error) -> Error {
+    move |e| match e.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::NoSpace,
+        _ => Error::failed(step, e),
+    }
+}
+
+pub(crate) fn defaults(user: User, workdir: SandboxPath) -> Defaults {
+    let env = [("LANG", "C.UTF-8"), ("PATH", DEFAULT_PATH), ("TZ", "UTC")];
+    let env: BTreeMap<_, _> = env.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    Defaults { user, workdir, env }
+}

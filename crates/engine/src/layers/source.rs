@@ -1,0 +1,156 @@
+//! What a template is made from, and how its tree gets into a draft.
+
+use std::{
+    cell::RefCell,
+    fs::File,
+    io::{self, BufReader, Read},
+    os::fd::AsFd,
+    path::PathBuf,
+    str::FromStr,
+};
+
+use cabana_guest::{IdMap, tree};
+use cabana_sandbox::{Error, Result};
+use rustix::fs::FileType;
+
+use super::{debian, failed, rooted::kind};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TemplateSource {
+    /// A root file system as it lies there: its own file system only, what is mounted below is left out.
+    Directory(PathBuf),
+    /// A tar of a root file system, plain or compressed with gzip or zstd.
+    Tar(PathBuf),
+    /// The same from standard input.
+    Stdin,
+    /// A fresh Debian system, from the machine's own package sources.
+    Debian { suite: String, packages: Vec<String> },
+}
+
+/// How far the making of a template is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress<'a> {
+    /// Bytes of the tree that are written, in all.
+    Copied(u64),
+    /// A line of the program that does the work.
+    Says(&'a str),
+    /// All is there; it is read once more for its digest.
+    Checking,
+}
+
+impl FromStr for TemplateSource {
+    type Err = Error;
+
+    /// `-`, `debian:SUITE[,PACKAGE…]`, a directory or a tar file.
+    fn from_str(text: &str) -> Result<Self> {
+        if text == "-" {
+            return Ok(Self::Stdin);
+        }
+        if let Some(set) = text.strip_prefix("debian:") {
+            let mut words = set.split(',').map(str::to_owned);
+            let suite = words.next().unwrap_or_default();
+            let packages: Vec<_> = words.collect();
+            return debian::check_names(&suite, &packages).map(|()| Self::Debian { suite, packages });
+        }
+        let path = PathBuf::from(text);
+        match std::fs::metadata(&path) {
+            Ok(found) if found.is_dir() => Ok(Self::Directory(path)),
+            Ok(_) => Ok(Self::Tar(path)),
+            Err(e) => {
+                Err(Error::invalid("from", format!("{text}: {e}; give a directory, a tar file, `-` or debian:SUITE")))
+            }
+        }
+    }
+}
+
+impl TemplateSource {
+    /// As it is written down in the template.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::Directory(path) | Self::Tar(path) => path.display().to_string(),
+            Self::Stdin => "-".into(),
+            Self::Debian { suite, packages } => {
+                packages.iter().fold(format!("debian:{suite}"), |text, package| text + "," + package)
+            }
+        }
+    }
+
+    /// Fills the empty directory `into`. `avoid` is the data directory, which a copy of `/` must not copy into itself.
+    pub(crate) fn fill(
+        &self,
+        name: &str,
+        into: &File,
+        ids: IdMap,
+        avoid: &dyn AsFd,
+        on_progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<()> {
+        match self {
+            Self::Directory(path) => copy_directory(path, into, ids, avoid, on_progress),
+            Self::Tar(path) => {
+                let file = File::open(path).map_err(|e| Error::invalid("from", format!("{}: {e}", path.display())))?;
+                import(&mut decoded(file)?, into, ids, on_progress)
+            }
+            Self::Stdin => import(&mut decoded(io::stdin().lock())?, into, ids, on_progress),
+            Self::Debian { suite, packages } => {
+                let on_progress = RefCell::new(on_progress);
+                debian::stream(name, suite, packages, &on_progress, &mut |tar| {
+                    import(tar, into, ids, &mut |progress| on_progress.borrow_mut()(progress))
+                })
+            }
+        }
+    }
+}
+
+fn copy_directory(
+    path: &PathBuf,
+    into: &File,
+    ids: IdMap,
+    avoid: &dyn AsFd,
+    on_progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<()> {
+    let from = File::open(path).map_err(|e| Error::invalid("from", format!("{}: {e}", path.display())))?;
+    let look = |fd: &dyn AsFd| rustix::fs::fstat(fd.as_fd()).map_err(|e| failed("looking at the directory")(e.into()));
+    let (top, avoid) = (look(&from)?, look(avoid)?);
+    if kind(&top) != FileType::Directory {
+        return Err(Error::invalid("from", format!("{} is not a directory", path.display())));
+    }
+    let mut keep = |_: &std::path::Path, stat: &rustix::fs::Stat| {
+        // Only directories tell: overlayfs shows files under devices of their own.
+        kind(stat) != FileType::Directory
+            || (stat.st_dev == top.st_dev && (stat.st_dev, stat.st_ino) != (avoid.st_dev, avoid.st_ino))
+    };
+    tree::copy(from.as_fd(), into.as_fd(), ids, &mut keep, &mut |bytes| on_progress(Progress::Copied(bytes)))
+        .map_err(failed("copying the directory"))
+}
+
+fn import(tar: &mut dyn Read, into: &File, ids: IdMap, on_progress: &mut dyn FnMut(Progress<'_>)) -> Result<()> {
+    /// Beyond the end of a tar lies its padding. Whoever writes it is let finish, but not for ever.
+    const PADDING: u64 = 16 << 20;
+    tree::import_tar(into.as_fd(), tar, ids, &mut |bytes| on_progress(Progress::Copied(bytes)))?;
+    io::copy(&mut tar.take(PADDING), &mut io::sink()).map_err(|e| Error::Archive(e.to_string()))?;
+    Ok(())
+}
+
+/// The tar itself, whatever it is packed in: what it is, its first bytes say and not its name.
+fn decoded<'a>(from: impl Read + 'a) -> Result<Box<dyn Read + 'a>> {
+    const HEAD: usize = 6;
+    let mut from = BufReader::with_capacity(256 << 10, from);
+    let mut head = Vec::with_capacity(HEAD);
+    from.by_ref().take(HEAD as u64).read_to_end(&mut head).map_err(failed("reading the archive"))?;
+    let whole = io::Cursor::new(head.clone()).chain(from);
+    match head.as_slice() {
+        [0x1f, 0x8b, ..] => Ok(Box::new(flate2::read::MultiGzDecoder::new(whole))),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+            let mut zstd = zstd::stream::read::Decoder::new(whole).map_err(failed("reading the archive"))?;
+            zstd.window_log_max(31).map_err(failed("reading the archive"))?; // what `zstd --ultra --long=31` writes
+            Ok(Box::new(zstd))
+        }
+        [0xfd, b'7', b'z', b'X', b'Z', 0] => Err(unknown_packing("xz")),
+        [b'B', b'Z', b'h', ..] => Err(unknown_packing("bzip2")),
+        _ => Ok(Box::new(whole)),
+    }
+}
+
+fn unknown_packing(what: &str) -> Error {
+    Error::Archive(format!("it is packed with {what}: unpack it first, or pack it with gzip or zstd"))
+}

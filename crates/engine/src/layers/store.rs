@@ -1,0 +1,233 @@
+//! The content store: `layers/<digest>/tree` is a layer, complete and never changed.
+//!
+//! A layer is made in a draft, `layers/.tmp-<random>/tree`, and renamed when it is whole. The maker holds a lock on its
+//! draft, so the draft of a process that died is known by its lock being free, and is swept at the next open. A layer is
+//! removed by turning it into such a draft first: under a digest there is never half a tree.
+
+use std::{
+    collections::BTreeSet,
+    ffi::CString,
+    fs::{self, File},
+    io::{self, ErrorKind, Read},
+    os::{
+        fd::AsFd,
+        unix::fs::{DirBuilderExt, PermissionsExt, fchown},
+    },
+    path::{Path, PathBuf},
+};
+
+use cabana_guest::{IdMap, tree};
+use cabana_sandbox::{Error, LayerId, Result};
+use uuid::Uuid;
+
+use super::{failed, lock::Lock, writer};
+use crate::DataDir;
+
+const DRAFT: &str = ".tmp-";
+
+#[derive(Clone, Debug)]
+pub struct Store {
+    layers: PathBuf,
+    ids: IdMap,
+}
+
+/// While one lives, no layer is removed: take it before naming a layer, and drop it when the name is written down.
+pub struct Hold {
+    _lock: Lock,
+}
+
+impl Store {
+    /// Opens the store and sweeps what processes that died left in it.
+    pub fn open(data: &DataDir, ids: IdMap) -> Result<Self> {
+        let store = Self { layers: data.layers(), ids };
+        store.sweep().map_err(failed("sweeping the layer store"))?;
+        Ok(store)
+    }
+
+    pub fn ids(&self) -> IdMap {
+        self.ids
+    }
+
+    pub fn has(&self, layer: &LayerId) -> bool {
+        fs::symlink_metadata(self.path(layer)).is_ok_and(|entry| entry.is_dir())
+    }
+
+    /// The root of the layer's tree.
+    pub fn path(&self, layer: &LayerId) -> PathBuf {
+        self.layers.join(layer.to_string()).join("tree")
+    }
+
+    pub fn hold(&self) -> Result<Hold> {
+        Lock::shared(&self.layers).map(|_lock| Hold { _lock }).map_err(failed("locking the layer store"))
+    }
+
+    pub fn import_tar(&self, tar: &mut dyn Read, on_progress: &mut dyn FnMut(u64)) -> Result<LayerId> {
+        let draft = self.draft()?;
+        tree::import_tar(draft.root.as_fd(), tar, self.ids, on_progress)?;
+        draft.seal()?.keep()
+    }
+
+    pub fn import_dir(&self, from: &Path, on_progress: &mut dyn FnMut(u64)) -> Result<LayerId> {
+        let draft = self.draft()?;
+        let from = File::open(from).map_err(failed("opening the directory"))?;
+        tree::copy(from.as_fd(), draft.root.as_fd(), self.ids, &mut |_, _| true, on_progress)
+            .map_err(failed("copying the directory"))?;
+        draft.seal()?.keep()
+    }
+
+    /// There already: the tar is not read. Content of another digest is refused, and nothing of it kept.
+    pub fn import_checked(&self, layer: &LayerId, tar: &mut dyn Read) -> Result<()> {
+        if self.has(layer) {
+            return Ok(());
+        }
+        let draft = self.draft()?;
+        tree::import_tar(draft.root.as_fd(), tar, self.ids, &mut |_| {})?;
+        let sealed = draft.seal()?;
+        if sealed.id != *layer {
+            return Err(Error::Archive(format!("its content has the digest {}, and {layer} was asked for", sealed.id)));
+        }
+        sealed.keep().map(drop)
+    }
+
+    /// Removes what `used` does not name. It is asked under the lock, when no layer can be between its import and its
+    /// first use. While somebody holds the store nothing is removed: the next call does it. Says how many went.
+    pub fn remove_unused(&self, used: &mut dyn FnMut() -> Result<BTreeSet<LayerId>>) -> Result<usize> {
+        let Some(_alone) = Lock::try_exclusive(&self.layers).map_err(failed("locking the layer store"))? else {
+            return Ok(0);
+        };
+        let used = used()?;
+        let unused: Vec<_> = self.all()?.into_iter().filter(|layer| !used.contains(layer)).collect();
+        for layer in &unused {
+            self.remove(layer).map_err(failed("removing a layer"))?;
+        }
+        Ok(unused.len())
+    }
+
+    /// Every layer that is there.
+    pub fn all(&self) -> Result<Vec<LayerId>> {
+        let names = self.names().map_err(failed("listing the layers"))?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    fn remove(&self, layer: &LayerId) -> io::Result<()> {
+        let from = self.layers.join(layer.to_string());
+        let _ours = Lock::exclusive(&from)?; // before it is a draft, or a sweeper takes it for a dead one
+        let name = format!("{DRAFT}{}", Uuid::new_v4().simple());
+        fs::rename(&from, self.layers.join(&name))?;
+        remove_below(&self.layers, &name)
+    }
+
+    fn sweep(&self) -> io::Result<()> {
+        for name in self.names()?.iter().filter(|name| name.starts_with(DRAFT)) {
+            match Lock::try_exclusive(&self.layers.join(name)) {
+                Ok(Some(_ours)) => remove_below(&self.layers, name)?,
+                Ok(None) => {}                                  // its maker lives
+                Err(e) if e.kind() == ErrorKind::NotFound => {} // it is a layer by now, or another sweeper was faster
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.layers)? {
+            names.extend(entry?.file_name().into_string());
+        }
+        Ok(names)
+    }
+
+    pub(crate) fn draft(&self) -> Result<Draft> {
+        self.make_draft().map_err(failed("making room for a layer"))
+    }
+
+    fn make_draft(&self) -> io::Result<Draft> {
+        loop {
+            let name = format!("{DRAFT}{}", Uuid::new_v4().simple());
+            let at = self.layers.join(&name);
+            fs::DirBuilder::new().mode(0o700).create(&at)?;
+            // Between the two lines a sweeper may take it for a dead one: then another is made.
+            let Some(lock) = not_found(Lock::try_exclusive(&at))?.flatten() else { continue };
+            if lock.is_removed()? {
+                continue;
+            }
+            let tree = at.join("tree");
+            let root = fs::create_dir(&tree).and_then(|()| File::open(&tree));
+            let root = root.inspect_err(|_| drop(remove_below(&self.layers, &name)))?;
+            return Ok(Draft { store: self.clone(), name, tree, root, _lock: lock, kept: false });
+        }
+    }
+}
+
+fn not_found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+fn remove_below(dir: &Path, name: &str) -> io::Result<()> {
+    let dir = File::open(dir)?;
+    match tree::remove(dir.as_fd(), &CString::new(name)?) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// A layer that is being made. Dropped before it is kept, it leaves nothing.
+pub(crate) struct Draft {
+    store: Store,
+    name: String,
+    /// Where the tree is made.
+    pub(crate) tree: PathBuf,
+    pub(crate) root: File,
+    /// Tells sweepers that the maker lives.
+    _lock: Lock,
+    kept: bool,
+}
+
+impl Draft {
+    /// Ends the making: the root gets its fixed owner, mode and time, so that equal content has an equal digest.
+    pub(crate) fn seal(self) -> Result<Sealed> {
+        let digest = self.settle().map_err(failed("finishing a layer"))?;
+        Ok(Sealed { id: LayerId::from_digest(digest), draft: self })
+    }
+
+    fn settle(&self) -> io::Result<[u8; 32]> {
+        let owner = writer::outside(self.store.ids, 0);
+        fchown(&self.root, Some(owner), Some(owner))?;
+        self.root.set_permissions(fs::Permissions::from_mode(0o755))?;
+        rustix::fs::futimens(&self.root, &writer::both(writer::MADE))?;
+        let digest = tree::digest(self.root.as_fd(), self.store.ids)?;
+        // A name that says what the content is must not survive a power cut that the content did not survive.
+        rustix::fs::syncfs(&self.root)?;
+        Ok(digest)
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if !self.kept {
+            // Nobody to tell; the next sweep takes what is left.
+            drop(remove_below(&self.store.layers, &self.name));
+        }
+    }
+}
+
+/// A layer that is whole and has its name, but is not in the store yet.
+pub(crate) struct Sealed {
+    pub(crate) id: LayerId,
+    draft: Draft,
+}
+
+impl Sealed {
+    pub(crate) fn keep(mut self) -> Result<LayerId> {
+        let layers = &self.draft.store.layers;
+        match fs::rename(layers.join(&self.draft.name), layers.join(self.id.to_string())) {
+            Ok(()) => self.draft.kept = true,
+            Err(_) if self.draft.store.has(&self.id) => {} // somebody has made it already: ours is dropped
+            Err(e) => return Err(failed("keeping a layer")(e)),
+        }
+        Ok(self.id)
+    }
+}

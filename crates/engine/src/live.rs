@@ -1,0 +1,346 @@
+//! One running sandbox as the server knows it: its init, its root, its commands.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use cabana_guest::{Account, IdMap, Rooted};
+use cabana_sandbox::{Defaults, Error, Exit, Result, SandboxId, SandboxPath, Status, TermSize, User};
+use rustix::fs::{MemfdFlags, Mode, OFlags};
+use tokio::{
+    io::unix::AsyncFd,
+    net::{TcpSocket, TcpStream},
+    sync::{oneshot, watch},
+};
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    channel::Channel,
+    exec::{Execs, set_size},
+    identity::Lease,
+    kernel::{
+        mounts, readiness, sys,
+        thread_identity::{ActingAs, Identity},
+    },
+    wire::{Failure, FromInit, LONG, PROTOCOL, ToInit},
+};
+
+/// The longest message that init takes from the socket itself.
+const INLINE: usize = 8192;
+
+/// How long init may take to answer what needs no waiting.
+const ANSWER: Duration = Duration::from_secs(30);
+
+pub(crate) struct Live {
+    pub(crate) id: SandboxId,
+    pub(crate) defaults: Defaults,
+    pub(crate) ids: IdMap,
+    pub(crate) execs: Execs,
+    pub(crate) tasks: TaskTracker,
+    channel: Channel,
+    pidfd: AsyncFd<OwnedFd>,
+    /// Until the sandbox ends: a descriptor of the root keeps everything mounted.
+    inside: Mutex<Option<Inside>>,
+    /// Open files in the hands of clients, which would keep it mounted just so.
+    held: Mutex<Vec<Weak<dyn Close>>>,
+    sockets: Mutex<Vec<(u64, oneshot::Sender<io::Result<OwnedFd>>)>>,
+    next_tag: AtomicU64,
+    shell: OnceLock<&'static str>,
+    /// Whether somebody asked for its end: then it did not die.
+    asked: AtomicBool,
+    ended: watch::Sender<bool>,
+    lease: Mutex<Option<Lease>>,
+}
+
+#[derive(Clone)]
+struct Inside {
+    root: Rooted,
+    terminals: Arc<OwnedFd>,
+}
+
+/// Something of the sandbox that a client holds, and that ends with it.
+pub(crate) trait Close: Send + Sync {
+    fn close(&self);
+}
+
+/// What a new sandbox is made of.
+pub(crate) struct Parts {
+    pub(crate) id: SandboxId,
+    pub(crate) defaults: Defaults,
+    pub(crate) lease: Lease,
+    pub(crate) channel: Channel,
+    pub(crate) pidfd: OwnedFd,
+    pub(crate) tasks: TaskTracker,
+}
+
+pub(crate) enum SetupError {
+    Refused(Failure),
+    Lost(io::Error),
+}
+
+impl Live {
+    /// Waits for init to say that it is ready. If it never is, nothing of it is left, and the lease comes back.
+    pub(crate) async fn new(parts: Parts) -> std::result::Result<Arc<Self>, (SetupError, Option<Lease>)> {
+        let Parts { id, defaults, lease, channel, pidfd, tasks } = parts;
+        let pidfd = match readiness::watch(pidfd) {
+            Ok(pidfd) => pidfd,
+            Err(error) => return Err((SetupError::Lost(error), Some(lease))),
+        };
+        let inside = match tokio::time::timeout(ANSWER, until_ready(&channel, lease.ids)).await {
+            Ok(Ok(inside)) => inside,
+            failed => {
+                let _ = sys::pidfd_kill(pidfd.get_ref().as_raw_fd());
+                drop(pidfd.readable().await);
+                let error = match failed {
+                    Ok(Err(error)) => error,
+                    _ => SetupError::Lost(io::ErrorKind::TimedOut.into()),
+                };
+                return Err((error, Some(lease)));
+            }
+        };
+        Ok(Arc::new(Self {
+            id,
+            defaults,
+            ids: lease.ids,
+            execs: Execs::default(),
+            tasks,
+            channel,
+            pidfd,
+            inside: Mutex::new(Some(inside)),
+            held: Mutex::default(),
+            sockets: Mutex::default(),
+            next_tag: AtomicU64::new(1),
+            shell: OnceLock::new(),
+            asked: AtomicBool::new(false),
+            ended: watch::channel(false).0,
+            lease: Mutex::new(Some(lease)),
+        }))
+    }
+
+    /// Hears what init says until it ends. True when nobody had asked for the end.
+    pub(crate) async fn listen(&self) -> bool {
+        while let Ok(Some((bytes, fds))) = self.channel.receive().await {
+            match FromInit::decode(&bytes) {
+                Ok(message) => self.heard(message, fds),
+                Err(_) => break, // not our init any more
+            }
+        }
+        self.kill_now();
+        drop(self.pidfd.readable().await);
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.execs.close();
+        for held in self.held.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            if let Some(held) = held.upgrade() {
+                held.close();
+            }
+        }
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.ended.send_replace(true);
+        !self.asked.load(Ordering::Acquire)
+    }
+
+    fn heard(&self, message: FromInit, fds: Vec<OwnedFd>) {
+        match message {
+            FromInit::Started { exec, pid } => self.execs.started(exec, Ok(pid)),
+            FromInit::NotStarted { exec, failure } => self.execs.started(exec, Err(failure)),
+            FromInit::Exited { exec, status, timed_out, wall_ns, cpu_us, peak_kib } => {
+                let status = if timed_out { Status::TimedOut } else { status_of(status) };
+                let (wall, cpu) = (Duration::from_nanos(wall_ns), Duration::from_micros(cpu_us));
+                self.execs.exited(exec, Exit { status, wall, cpu, peak_rss: peak_kib.saturating_mul(1024) });
+            }
+            FromInit::Socket { tag, errno } => {
+                let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+                let Some(place) = sockets.iter().position(|(waiting, _)| *waiting == tag) else { return };
+                let socket = match (errno, fds.into_iter().next()) {
+                    (0, Some(socket)) => Ok(socket),
+                    (errno, _) => Err(io::Error::from_raw_os_error(errno as i32)),
+                };
+                let _ = sockets.swap_remove(place).1.send(socket);
+            }
+            FromInit::Ready { .. } | FromInit::SetupFailed(_) => {}
+        }
+    }
+
+    /// Ends it, and waits until nothing of it lives.
+    pub(crate) async fn stop(&self) {
+        self.asked.store(true, Ordering::Release);
+        self.kill_now();
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
+    }
+
+    /// Ends it because it no longer does what it should.
+    pub(crate) fn kill(&self) {
+        self.kill_now();
+    }
+
+    fn kill_now(&self) {
+        let _ = sys::pidfd_kill(self.pidfd.get_ref().as_raw_fd());
+    }
+
+    pub(crate) fn take_lease(&self) -> Option<Lease> {
+        self.lease.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub(crate) fn with_lease<T>(&self, look: impl FnOnce(&Lease) -> T) -> Option<T> {
+        self.lease.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(look)
+    }
+
+    pub(crate) async fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
+        let lost = |_: io::Error| Error::Gone;
+        if message.len() <= INLINE {
+            return self.channel.send(message, fds).await.map_err(lost);
+        }
+        let failed = |error: io::Error| Error::failed("passing a long command on", error);
+        let memory = rustix::fs::memfd_create(c"command", MemfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
+        let mut written = 0;
+        while written < message.len() {
+            written += rustix::io::write(&memory, &message[written..]).map_err(|errno| failed(errno.into()))?;
+        }
+        let mut all = vec![memory.as_fd()];
+        all.extend_from_slice(fds);
+        self.channel.send(LONG, &all).await.map_err(lost)
+    }
+
+    pub(crate) fn root(&self) -> Result<Rooted> {
+        let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        inside.as_ref().map(|inside| inside.root.clone()).ok_or(Error::Gone)
+    }
+
+    /// What a client holds is closed when the sandbox ends; at once if it has.
+    pub(crate) fn hold(&self, held: Weak<dyn Close>) {
+        let mut all = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= 32 && all.len().is_power_of_two() {
+            all.retain(|held| held.strong_count() > 0);
+        }
+        all.push(held);
+    }
+
+    pub(crate) fn account(&self, user: Option<&User>) -> Result<Account> {
+        let user = user.unwrap_or(&self.defaults.user);
+        let accounts = self.root()?.accounts()?;
+        let account = accounts.user(user).ok_or_else(|| Error::UnknownUser(user.clone()))?;
+        match self.ids.outside(account.uid).and(self.ids.outside(account.gid)) {
+            Some(_) => Ok(account),
+            None => Err(Error::UnknownUser(user.clone())),
+        }
+    }
+
+    /// Who a user of the sandbox is outside.
+    pub(crate) fn identity(&self, user: Option<&User>) -> Result<Identity> {
+        let account = self.account(user)?;
+        let outside = |id| self.ids.outside(id);
+        let unknown = || Error::UnknownUser(user.unwrap_or(&self.defaults.user).clone());
+        Ok(Identity {
+            uid: outside(account.uid).ok_or_else(unknown)?,
+            gid: outside(account.gid).ok_or_else(unknown)?,
+            groups: account.groups.iter().filter_map(|group| outside(*group)).collect(),
+            root: account.uid == 0,
+        })
+    }
+
+    /// A descriptor of ours that goes inside belongs to root inside, who hands it on.
+    pub(crate) fn own(&self, fd: &OwnedFd) -> io::Result<()> {
+        use rustix::fs::{Gid, Uid, fchown};
+        let base = self.ids.base;
+        Ok(fchown(fd, Some(Uid::from_raw(base)), Some(Gid::from_raw(base)))?)
+    }
+
+    /// bash where there is one.
+    pub(crate) fn shell(&self) -> &'static str {
+        let look = || {
+            let there = |path: &str| {
+                SandboxPath::new(path).is_ok_and(|path| self.root().is_ok_and(|root| root.stat(&path).is_ok()))
+            };
+            if there("/bin/bash") { "/bin/bash" } else { "/bin/sh" }
+        };
+        self.shell.get_or_init(look)
+    }
+
+    /// A terminal of the sandbox's own, owned by the user: the master is opened by us, so that nobody inside shares it.
+    pub(crate) async fn terminal(&self, account: &Account, size: TermSize) -> Result<(OwnedFd, OwnedFd)> {
+        let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or(Error::Gone)?;
+        let identity = self.identity(Some(&User::new(account.uid.to_string())?))?;
+        let open = move || -> io::Result<(OwnedFd, OwnedFd)> {
+            let _acting = ActingAs::new(&identity);
+            let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let master = rustix::fs::openat(&*inside.terminals, c"ptmx", flags, Mode::empty())?;
+            rustix::pty::unlockpt(&master)?;
+            set_size(master.as_fd(), size)?;
+            let slave = mounts::pty_peer(master.as_fd())?;
+            Ok((master, slave))
+        };
+        let opened = tokio::task::spawn_blocking(open).await;
+        opened.map_err(io::Error::other).flatten().map_err(|error| Error::failed("opening a terminal", error))
+    }
+
+    /// A connection to a port on its loopback. The socket is made inside, and connected here.
+    pub(crate) async fn connect(&self, port: u16) -> Result<TcpStream> {
+        let connect = async {
+            match self.connect_over(port, false).await {
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => self.connect_over(port, true).await,
+                done => done,
+            }
+        };
+        let done = tokio::time::timeout(ANSWER, connect)
+            .await
+            .map_err(|_| Error::TimedOut("connecting to a port of the sandbox"))?;
+        done.map_err(|error| match error.kind() {
+            io::ErrorKind::ConnectionRefused => Error::PortClosed(port),
+            io::ErrorKind::NotConnected => Error::Gone,
+            _ => Error::failed("connecting to a port of the sandbox", error),
+        })
+    }
+
+    async fn connect_over(&self, port: u16, v6: bool) -> io::Result<TcpStream> {
+        let tag = self.next_tag.fetch_add(1, Ordering::Relaxed);
+        let (answer, answered) = oneshot::channel();
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).push((tag, answer));
+        let gone = || io::Error::from(io::ErrorKind::NotConnected);
+        self.channel.send(&ToInit::socket(tag, v6), &[]).await.map_err(|_| gone())?;
+        let socket = answered.await.map_err(|_| gone())??;
+        check_socket(&socket, v6)?;
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        let address = if v6 {
+            (std::net::Ipv6Addr::LOCALHOST, port).into()
+        } else {
+            (std::net::Ipv4Addr::LOCALHOST, port).into()
+        };
+        TcpSocket::from_std_stream(socket.into()).connect(address).await
+    }
+}
+
+/// Init is not trusted with what it passes: only a socket of the kind that was asked for is used as one.
+fn check_socket(socket: &OwnedFd, v6: bool) -> io::Result<()> {
+    use rustix::net::{AddressFamily, SocketType, sockopt};
+    let family = if v6 { AddressFamily::INET6 } else { AddressFamily::INET };
+    let fits = sockopt::socket_domain(socket)? == family && sockopt::socket_type(socket)? == SocketType::STREAM;
+    if fits { Ok(()) } else { Err(io::Error::other("init passed something else than a socket")) }
+}
+
+async fn until_ready(channel: &Channel, ids: IdMap) -> std::result::Result<Inside, SetupError> {
+    let lost = || SetupError::Lost(io::Error::other("init ended during its setup"));
+    let (bytes, fds) = channel.receive().await.map_err(SetupError::Lost)?.ok_or_else(lost)?;
+    match FromInit::decode(&bytes) {
+        Ok(FromInit::Ready { protocol: PROTOCOL }) => {}
+        Ok(FromInit::SetupFailed(failure)) => return Err(SetupError::Refused(failure)),
+        _ => return Err(SetupError::Lost(io::Error::other("init speaks another protocol"))),
+    }
+    let mut fds = fds.into_iter();
+    let (Some(root), Some(terminals)) = (fds.next(), fds.next()) else { return Err(lost()) };
+    Ok(Inside { root: Rooted::new(root, ids), terminals: Arc::new(terminals) })
+}
+
+fn status_of(status: u32) -> Status {
+    let status = status as i32;
+    if libc::WIFSIGNALED(status) {
+        Status::Signal(libc::WTERMSIG(status))
+    } else {
+        Status::Code(libc::WEXITSTATUS(status))
+    }
+}

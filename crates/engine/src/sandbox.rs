@@ -1,0 +1,94 @@
+//! A handle on a running sandbox.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use cabana_sandbox::{
+    Defaults, Duplex, Error, ExecId, ExecSpec, Files, NetworkPolicy, Position, Process, Reattached, Result, Sandbox,
+    SandboxId, Usage, User, Wanted,
+};
+use tokio::task::spawn_blocking;
+
+use crate::{engine::Shared, exec, files::EngineFiles, live::Live};
+
+/// Any number of them; none keeps the sandbox alive.
+pub(crate) struct EngineSandbox {
+    shared: Arc<Shared>,
+    live: Arc<Live>,
+}
+
+impl EngineSandbox {
+    pub(crate) fn new(shared: Arc<Shared>, live: Arc<Live>) -> Self {
+        Self { shared, live }
+    }
+}
+
+#[async_trait]
+impl Sandbox for EngineSandbox {
+    fn id(&self) -> &SandboxId {
+        &self.live.id
+    }
+
+    fn defaults(&self) -> &Defaults {
+        &self.live.defaults
+    }
+
+    async fn exec(&self, spec: ExecSpec) -> Result<Process> {
+        exec::exec(&self.live, spec).await
+    }
+
+    async fn reattach(&self, id: &ExecId, from: Position) -> Result<Reattached> {
+        Ok(exec::reattach(&self.live, id, from))
+    }
+
+    async fn forget(&self, id: &ExecId) -> Result<()> {
+        self.live.execs.forget(id);
+        Ok(())
+    }
+
+    async fn processes(&self) -> Result<Vec<(ExecId, u32)>> {
+        self.live.root()?;
+        Ok(self.live.execs.running())
+    }
+
+    fn files(&self, user: Option<&User>) -> Arc<dyn Files> {
+        Arc::new(EngineFiles::new(self.live.clone(), user.cloned()))
+    }
+
+    async fn connect(&self, port: u16) -> Result<Box<dyn Duplex>> {
+        Ok(Box::new(self.live.connect(port).await?))
+    }
+
+    async fn update(&self, wanted: Wanted) -> Result<()> {
+        self.live.root()?;
+        let unsupported = |what| Err(Error::Unsupported { provider: "engine", what });
+        match wanted {
+            Wanted::Limits(limits) if limits == cabana_sandbox::Limits::default() => Ok(()),
+            Wanted::Limits(_) => unsupported("limits"),
+            Wanted::Network(NetworkPolicy::Off) => Ok(()),
+            Wanted::Network(_) => unsupported("network modes other than off"),
+            Wanted::Views(_) => unsupported("changing views at run time"),
+        }
+    }
+
+    async fn usage(&self) -> Result<Usage> {
+        self.live.root()?;
+        let (shared, live) = (self.shared.clone(), self.live.clone());
+        let measured = spawn_blocking(move || {
+            let disk = shared.homes.disk_usage(&live.id)?;
+            let group =
+                live.with_lease(|lease| lease.cgroup.as_ref().map(|cgroup| (cgroup.pids(), cgroup.cpu_us()))).flatten();
+            let (pids, cpu_us) = group.unwrap_or_default();
+            let memory = pids.iter().map(|pid| resident(*pid)).sum();
+            Ok(Usage { memory, cpu: Duration::from_micros(cpu_us), disk, pids: pids.len() as u32 })
+        });
+        measured.await.map_err(|error| Error::failed("measuring", error))?
+    }
+}
+
+/// What a process of the host's numbering has in memory.
+fn resident(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let pages: u64 = text.split(' ').nth(1).and_then(|number| number.parse().ok()).unwrap_or(0);
+    pages * rustix::param::page_size() as u64
+}

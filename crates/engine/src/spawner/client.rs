@@ -1,0 +1,178 @@
+//! The server's side of the spawner: starts it, asks it, replaces it.
+
+use std::{
+    collections::HashMap,
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use tokio::sync::oneshot;
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    SPAWNER_NAME,
+    channel::Channel,
+    wire::{Failure, Spawn, Spawned},
+};
+
+/// A sandbox's init, just cloned; whether its setup succeeds it says itself.
+pub(crate) struct Launched {
+    pub(crate) pidfd: OwnedFd,
+}
+
+pub(crate) enum LaunchError {
+    Refused(Failure),
+    Unreachable(io::Error),
+}
+
+impl From<io::Error> for LaunchError {
+    fn from(error: io::Error) -> Self {
+        Self::Unreachable(error)
+    }
+}
+
+pub(crate) struct Spawner {
+    /// What is executed: the binary itself, unless a test names its helper.
+    program: PathBuf,
+    /// Made at the first start and kept: a replacement must be the same program, whatever happened to the file.
+    image: Mutex<Option<Arc<OwnedFd>>>,
+    current: tokio::sync::Mutex<Option<Arc<Connection>>>,
+    tasks: TaskTracker,
+    next_tag: AtomicU64,
+}
+
+/// One life of the spawner process.
+struct Connection {
+    channel: Channel,
+    waiting: Mutex<Waiting>,
+    child: Mutex<Child>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    closed: bool,
+    answers: HashMap<u64, oneshot::Sender<(Spawned, Option<OwnedFd>)>>,
+}
+
+impl Spawner {
+    pub(crate) fn new(program: PathBuf, tasks: TaskTracker) -> Self {
+        let next_tag = AtomicU64::new(1);
+        Self { program, image: Mutex::default(), current: tokio::sync::Mutex::default(), tasks, next_tag }
+    }
+
+    /// Asks for a sandbox. `fds`: init's end of the control socket, the cgroup if there is one, the mounts.
+    pub(crate) async fn launch(&self, mut spawn: Spawn, fds: &[BorrowedFd<'_>]) -> Result<Launched, LaunchError> {
+        spawn.tag = self.next_tag.fetch_add(1, Ordering::Relaxed);
+        let connection = self.connection().await?;
+        let (answer, answered) = oneshot::channel();
+        if !connection.expect(spawn.tag, answer) {
+            return Err(io::Error::other("the spawner has ended").into());
+        }
+        connection.channel.send(&spawn.encode(), fds).await?;
+        let (spawned, pidfd) = answered.await.map_err(|_| io::Error::other("the spawner ended before it answered"))?;
+        match (spawned.failure, pidfd) {
+            (None, Some(pidfd)) => Ok(Launched { pidfd }),
+            (Some(failure), _) => Err(LaunchError::Refused(failure)),
+            (None, None) => Err(io::Error::other("the spawner's answer lacks the process").into()),
+        }
+    }
+
+    /// The living spawner, or a new one.
+    async fn connection(&self) -> io::Result<Arc<Connection>> {
+        let mut current = self.current.lock().await;
+        if let Some(connection) = current.as_ref().filter(|connection| connection.is_open()) {
+            return Ok(connection.clone());
+        }
+        let (ours, theirs) = crate::kernel::fdpass::pair()?;
+        let image = self.image()?;
+        let child = start(&image, theirs)?;
+        let connection =
+            Arc::new(Connection { channel: Channel::new(ours)?, waiting: Mutex::default(), child: Mutex::new(child) });
+        self.tasks.spawn(read_answers(connection.clone()));
+        *current = Some(connection.clone());
+        Ok(connection)
+    }
+
+    fn image(&self) -> io::Result<Arc<OwnedFd>> {
+        let mut image = self.image.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(image) = image.as_ref() {
+            return Ok(image.clone());
+        }
+        let made = Arc::new(sealed_copy(&self.program)?);
+        *image = Some(made.clone());
+        Ok(made)
+    }
+
+    /// Ends the spawner; sandboxes that it made do not notice.
+    pub(crate) async fn close(&self) {
+        if let Some(connection) = self.current.lock().await.take() {
+            connection.channel.close();
+        }
+    }
+}
+
+/// The program in memory that nobody can change: a guest that got at init's executable could otherwise overwrite the
+/// host's binary through it.
+fn sealed_copy(program: &std::path::Path) -> io::Result<OwnedFd> {
+    let mut from = std::fs::File::open(program)?;
+    let memory = rustix::fs::memfd_create(c"cabana", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let mut into = std::fs::File::from(memory);
+    io::copy(&mut from, &mut into)?;
+    rustix::fs::fcntl_add_seals(&into, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
+    Ok(into.into())
+}
+
+fn start(image: &OwnedFd, socket: OwnedFd) -> io::Result<Child> {
+    use std::os::fd::AsRawFd;
+    // std uses posix_spawn here: nothing of this process runs in the child, and only the three standard descriptors are
+    // passed on, since every other is close-on-exec.
+    Command::new(format!("/proc/self/fd/{}", image.as_fd().as_raw_fd()))
+        .arg0(SPAWNER_NAME)
+        .env_clear()
+        .stdin(Stdio::from(socket))
+        .stdout(Stdio::null())
+        .stderr(Stdio::inherit())
+        .spawn()
+}
+
+impl Connection {
+    fn is_open(&self) -> bool {
+        !self.waiting.lock().unwrap_or_else(PoisonError::into_inner).closed
+    }
+
+    fn expect(&self, tag: u64, answer: oneshot::Sender<(Spawned, Option<OwnedFd>)>) -> bool {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if !waiting.closed {
+            waiting.answers.insert(tag, answer);
+        }
+        !waiting.closed
+    }
+}
+
+async fn read_answers(connection: Arc<Connection>) {
+    while let Ok(Some((bytes, fds))) = connection.channel.receive().await {
+        let Ok(spawned) = Spawned::decode(&bytes) else { break };
+        let answer = connection.waiting.lock().unwrap_or_else(PoisonError::into_inner).answers.remove(&spawned.tag);
+        if let Some(answer) = answer {
+            let _ = answer.send((spawned, fds.into_iter().next()));
+        }
+    }
+    let mut waiting = connection.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    waiting.closed = true;
+    waiting.answers.clear(); // whoever waits hears that nobody will answer
+    drop(waiting);
+    connection.channel.close();
+    let mut child = connection.child.lock().unwrap_or_else(PoisonError::into_inner);
+    let _ = child.kill();
+    let _ = child.wait();
+}

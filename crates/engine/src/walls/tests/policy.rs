@@ -1,0 +1,225 @@
+//! The policy file: that it is whole, and what it says.
+
+use std::collections::BTreeSet;
+
+use super::machine::{Call, Direct};
+use crate::walls::arch::Arch;
+use crate::walls::policy::{Policy, Verdict};
+
+const EPERM: Verdict = Verdict::Errno(libc::EPERM as u16);
+const ENOSYS: Verdict = Verdict::Errno(libc::ENOSYS as u16);
+const EAFNOSUPPORT: Verdict = Verdict::Errno(libc::EAFNOSUPPORT as u16);
+const EPROTONOSUPPORT: Verdict = Verdict::Errno(libc::EPROTONOSUPPORT as u16);
+
+const SECRET: [u64; 2] = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
+
+/// What the embedded policy says, which must be the same on every architecture that has the call.
+fn verdict(name: &str, args: &[u64]) -> Verdict {
+    let policy = Policy::embedded();
+    let mut all = [0; 6];
+    all[..args.len()].copy_from_slice(args);
+    let verdicts: Vec<_> = [Arch::X86_64, Arch::AARCH64]
+        .into_iter()
+        .filter_map(|arch| {
+            let (number, _) = arch.syscalls().find(|(_, known)| *known == name)?;
+            Some(Direct::new(arch, &policy, SECRET).decide(&Call { arch: arch.audit, number, args: all }))
+        })
+        .collect();
+    assert!(verdicts.iter().all(|verdict| *verdict == verdicts[0]), "{name}: {verdicts:?}");
+    verdicts[0]
+}
+
+#[test]
+fn every_known_call_has_a_verdict_and_no_verdict_is_for_an_unknown_name() {
+    let policy = Policy::embedded();
+    let written: BTreeSet<_> = policy.rules.keys().map(String::as_str).collect();
+    let known: BTreeSet<_> = Arch::X86_64.syscalls().chain(Arch::AARCH64.syscalls()).map(|(_, name)| name).collect();
+    assert_eq!(known.difference(&written).collect::<Vec<_>>(), Vec::<&&str>::new(), "without a verdict");
+    assert_eq!(written.difference(&known).collect::<Vec<_>>(), Vec::<&&str>::new(), "in no table");
+    assert_eq!(policy.default, ENOSYS);
+}
+
+#[test]
+fn what_reaches_the_host_is_refused() {
+    for name in [
+        "mount",
+        "umount2",
+        "pivot_root",
+        "move_mount",
+        "open_tree",
+        "open_tree_attr",
+        "fsopen",
+        "mount_setattr",
+        "setns",
+        "keyctl",
+        "add_key",
+        "request_key",
+        "bpf",
+        "perf_event_open",
+        "userfaultfd",
+        "kexec_load",
+        "kexec_file_load",
+        "init_module",
+        "finit_module",
+        "delete_module",
+        "reboot",
+        "swapon",
+        "swapoff",
+        "settimeofday",
+        "clock_settime",
+        "clock_adjtime",
+        "adjtimex",
+        "acct",
+        "quotactl",
+        "quotactl_fd",
+        "syslog",
+        "iopl",
+        "ioperm",
+        "name_to_handle_at",
+        "open_by_handle_at",
+        "fanotify_init",
+        "kcmp",
+        "lookup_dcookie",
+        "sethostname",
+    ] {
+        assert_eq!(verdict(name, &[]), EPERM, "{name}");
+    }
+    for name in ["clone3", "io_uring_setup", "io_uring_enter", "io_uring_register", "nfsservctl"] {
+        assert_eq!(verdict(name, &[]), ENOSYS, "{name}");
+    }
+}
+
+#[test]
+fn no_flag_makes_a_namespace() {
+    for flag in [0x80, 0x2_0000, 0x200_0000, 0x400_0000, 0x800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000] {
+        assert_eq!(verdict("clone", &[flag | libc::SIGCHLD as u64]), EPERM, "{flag:#x}");
+        assert_eq!(verdict("clone", &[flag | 1 << 63]), EPERM, "{flag:#x}");
+        assert_eq!(verdict("unshare", &[flag]), EPERM, "{flag:#x}");
+        assert_eq!(verdict("unshare", &[flag | libc::CLONE_FS as u64]), EPERM, "{flag:#x}");
+    }
+    let thread = 0x3d_0f00;
+    assert_eq!(verdict("clone", &[thread]), Verdict::Allow);
+    assert_eq!(verdict("clone", &[(libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD) as u64]), Verdict::Allow);
+    assert_eq!(verdict("unshare", &[(libc::CLONE_FS | libc::CLONE_FILES) as u64]), Verdict::Allow);
+    assert_eq!(verdict("unshare", &[1 << 32]), EPERM, "a flag of a later kernel");
+}
+
+#[test]
+fn clone3_is_for_who_knows_the_secret() {
+    let [a, b] = SECRET;
+    assert_eq!(verdict("clone3", &[1, 2, 3, 4, a, b]), Verdict::Allow);
+    for [c, d] in [[0, 0], [a, 0], [0, b], [a ^ 1, b], [a ^ 1 << 63, b], [a, b ^ 1], [a, b ^ 1 << 63], [b, a]] {
+        assert_eq!(verdict("clone3", &[1, 2, 3, 4, c, d]), ENOSYS, "{c:x} {d:x}");
+    }
+}
+
+#[test]
+fn only_the_families_that_programs_live_on_have_sockets() {
+    for family in
+        [libc::AF_PACKET, libc::AF_VSOCK, libc::AF_ALG, libc::AF_BLUETOOTH, libc::AF_TIPC, libc::AF_KEY, 0, 255]
+    {
+        assert_eq!(verdict("socket", &[family as u64, 1, 0]), EAFNOSUPPORT, "{family}");
+        assert_eq!(verdict("socketpair", &[family as u64, 1, 0]), EAFNOSUPPORT, "{family}");
+    }
+    let flags = (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as u64;
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let family = family as u64;
+        assert_eq!(verdict("socket", &[family, 1 | flags, 0]), Verdict::Allow);
+        assert_eq!(verdict("socket", &[family, 2 | flags, libc::IPPROTO_UDP as u64]), Verdict::Allow);
+        assert_eq!(
+            verdict("socket", &[family, 10 | flags, 0]),
+            EPROTONOSUPPORT,
+            "SOCK_PACKET is AF_PACKET in disguise"
+        );
+        assert_eq!(verdict("socket", &[family, 5, 0]), EPROTONOSUPPORT, "SOCK_SEQPACKET is SCTP");
+        assert_eq!(verdict("socket", &[family, 1, libc::IPPROTO_SCTP as u64]), EPROTONOSUPPORT);
+        assert_eq!(verdict("socketpair", &[family, 1, 0]), EAFNOSUPPORT);
+    }
+    assert_eq!(verdict("socket", &[1, 5 | flags, 0]), Verdict::Allow);
+    assert_eq!(verdict("socketpair", &[1, 1, 0]), Verdict::Allow);
+    assert_eq!(verdict("socket", &[16, 3, libc::NETLINK_ROUTE as u64]), Verdict::Allow);
+    assert_eq!(verdict("socket", &[16, 3, libc::NETLINK_NETFILTER as u64]), EPROTONOSUPPORT);
+    assert_eq!(verdict("socket", &[1 << 32 | 17, 3, 0]), EAFNOSUPPORT, "the high half is not read");
+}
+
+#[test]
+fn nobody_types_into_a_terminal_by_ioctl() {
+    for request in [0x5412, 0x541c, 0x5423, 0xdead_beef_0000_5412_u64] {
+        assert_eq!(verdict("ioctl", &[0, request]), EPERM, "{request:#x}");
+    }
+    for request in [libc::TCGETS, libc::TIOCGWINSZ, libc::FIONREAD] {
+        assert_eq!(verdict("ioctl", &[0x5412, request, 0x5412]), Verdict::Allow);
+    }
+}
+
+#[test]
+fn personality_asks_and_fixes_addresses_but_does_not_weaken_memory() {
+    for value in [0, 8, 0x2_0000, 0x2_0008, 0x4_0000, 0xffff_ffff] {
+        assert_eq!(verdict("personality", &[value]), Verdict::Allow, "{value:#x}");
+    }
+    for value in [1, 0x40_0000, 0x10_0000, 0x44_0000, 0x80_0000] {
+        assert_eq!(verdict("personality", &[value]), EPERM, "{value:#x}");
+    }
+}
+
+#[test]
+fn programs_of_every_day_have_their_calls() {
+    for name in [
+        "execve",
+        "futex",
+        "rseq",
+        "membarrier",
+        "memfd_create",
+        "close_range",
+        "openat2",
+        "faccessat2",
+        "statx",
+        "pidfd_open",
+        "pidfd_send_signal",
+        "landlock_create_ruleset",
+        "mseal",
+        "futex_waitv",
+        "epoll_pwait2",
+        "process_madvise",
+        "ptrace",
+        "process_vm_readv",
+        "seccomp",
+        "chroot",
+        "setgroups",
+        "prctl",
+        "mq_open",
+        "shmget",
+        "semget",
+        "io_setup",
+        "sched_setattr",
+        "copy_file_range",
+        "renameat2",
+        "mknodat",
+        "inotify_init1",
+        "getrandom",
+        "map_shadow_stack",
+        "set_mempolicy",
+        "sync",
+    ] {
+        assert_eq!(verdict(name, &[]), Verdict::Allow, "{name}");
+    }
+}
+
+#[test]
+fn a_file_that_makes_no_sense_is_refused_with_its_line() {
+    for (text, says) in [
+        ("allow read\n", "line 1: no `default`"),
+        ("default enosys\nallow\n", "line 2: a verdict without a name"),
+        ("default enosys\nforbid read\n", "line 2: `forbid` is not a verdict"),
+        ("default enosys\nallow read\neperm read\n", "line 3: `read` already has its last word"),
+        ("default enosys\nallow read\neperm read if arg0 = 1\n", "line 3: `read` already has its last word"),
+        ("default enosys\neperm read if arg0 = 1\n", "line 2: `read` has only conditions"),
+        ("default enosys\neperm read if arg6 = 1\n", "line 2: `arg6 = 1` is not a test"),
+        ("default enosys\neperm read if arg0 < 1\n", "line 2: `arg0 < 1` is not a test"),
+        ("default enosys\neperm read if arg0 = AF_NOWHERE\n", "line 2: `arg0 = AF_NOWHERE` is not a test"),
+        ("default enosys\neperm read if arg0 & 1 = 2\n", "line 2: `arg0 & 1 = 2` is not a test that can hold"),
+    ] {
+        let error = Policy::parse(text).map(|_| ()).unwrap_err().to_string();
+        assert!(error.starts_with(says), "{error}");
+    }
+}

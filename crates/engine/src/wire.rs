@@ -1,0 +1,532 @@
+//! What the server, the spawner and init say to each other.
+//!
+//! Little-endian numbers and length-prefixed bytes, each message one packet. Every decoder takes untrusted bytes: init is
+//! trusted by nobody, and trusts nobody. A message that is not understood is an error, never a guess.
+
+use std::ffi::CStr;
+
+/// Spoken by a server and an init of the same binary; the next one says so if it speaks another.
+pub(crate) const PROTOCOL: u32 = 1;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a message of the engine is malformed")]
+pub(crate) struct Malformed;
+
+type Result<T> = std::result::Result<T, Malformed>;
+
+#[derive(Default)]
+pub(crate) struct Encoder(Vec<u8>);
+
+impl Encoder {
+    fn kind(kind: u8) -> Self {
+        Self(vec![kind])
+    }
+    fn u32(mut self, value: u32) -> Self {
+        self.0.extend_from_slice(&value.to_le_bytes());
+        self
+    }
+    fn u64(mut self, value: u64) -> Self {
+        self.0.extend_from_slice(&value.to_le_bytes());
+        self
+    }
+    fn bytes(mut self, value: &[u8]) -> Self {
+        self = self.u32(value.len() as u32);
+        self.0.extend_from_slice(value);
+        self
+    }
+    fn list<T: AsRef<[u8]>>(mut self, values: &[T]) -> Self {
+        self = self.u32(values.len() as u32);
+        for value in values {
+            self = self.bytes(value.as_ref());
+        }
+        self
+    }
+    fn done(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+struct Decoder<'a>(&'a [u8]);
+
+impl<'a> Decoder<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(count).ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(head)
+    }
+    fn u8(&mut self) -> Result<u8> {
+        Ok(self.take(1)?[0])
+    }
+    fn u32(&mut self) -> Result<u32> {
+        self.take(4)?.try_into().map(u32::from_le_bytes).map_err(|_| Malformed)
+    }
+    fn u64(&mut self) -> Result<u64> {
+        self.take(8)?.try_into().map(u64::from_le_bytes).map_err(|_| Malformed)
+    }
+    fn bool(&mut self) -> Result<bool> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed),
+        }
+    }
+    fn bytes(&mut self) -> Result<&'a [u8]> {
+        let count = self.u32()? as usize;
+        self.take(count)
+    }
+    /// Bytes that end in their only NUL.
+    fn text(&mut self) -> Result<&'a CStr> {
+        CStr::from_bytes_with_nul(self.bytes()?).map_err(|_| Malformed)
+    }
+    /// How many elements follow, each at least `size` bytes long: a huge count allocates nothing.
+    fn count(&mut self, size: usize) -> Result<usize> {
+        let count = self.u32()? as usize;
+        if count > self.0.len() / size { Err(Malformed) } else { Ok(count) }
+    }
+    fn list<T>(&mut self, size: usize, each: impl Fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+        let count = self.count(size)?;
+        (0..count).map(|_| each(self)).collect()
+    }
+    fn end<T>(self, value: T) -> Result<T> {
+        if self.0.is_empty() { Ok(value) } else { Err(Malformed) }
+    }
+}
+
+// ── server → spawner ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+/// A mount to be prepared. Its descriptor travels beside the message, in the order of the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MountPlan {
+    /// On-disk ids from here …
+    pub(crate) ids_from: u32,
+    /// … are shown as ids from here …
+    pub(crate) ids_to: u32,
+    /// … this many. Zero: shown as they are.
+    pub(crate) ids_count: u32,
+    pub(crate) read_only: bool,
+    pub(crate) place: Place,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The sandbox's own directory: holds the upper and work directories of all its overlays.
+    Own,
+    /// A read-only layer of overlay number `overlay`; the highest layer comes first.
+    Lower { overlay: u32 },
+    /// A directory or file of the host, or a layer, seen at this path inside.
+    View { at: Vec<u8>, directory: bool },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Spawn {
+    /// What the answer is recognised by.
+    pub(crate) tag: u64,
+    /// The first id outside, and how many.
+    pub(crate) ids_base: u32,
+    pub(crate) ids_count: u32,
+    pub(crate) hostname: Vec<u8>,
+    /// Where each overlay is mounted inside; the first is the root.
+    pub(crate) overlays: Vec<Vec<u8>>,
+    pub(crate) mounts: Vec<MountPlan>,
+    /// Writes need not reach the disk: the sandbox ends with its owner.
+    pub(crate) volatile: bool,
+    pub(crate) sudo: bool,
+    /// Whether a cgroup directory is among the descriptors.
+    pub(crate) cgroup: bool,
+}
+
+impl Spawn {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Encoder::kind(1).u64(self.tag).u32(self.ids_base).u32(self.ids_count).bytes(&self.hostname);
+        out = out.list(&self.overlays).u32(self.mounts.len() as u32);
+        for mount in &self.mounts {
+            out = out.u32(mount.ids_from).u32(mount.ids_to).u32(mount.ids_count).u32(u32::from(mount.read_only));
+            out = match &mount.place {
+                Place::Own => out.u32(0).u32(0).bytes(b""),
+                Place::Lower { overlay } => out.u32(1).u32(*overlay).bytes(b""),
+                Place::View { at, directory } => out.u32(2).u32(u32::from(*directory)).bytes(at),
+            };
+        }
+        let flags = u32::from(self.volatile) | u32::from(self.sudo) << 1 | u32::from(self.cgroup) << 2;
+        out.u32(flags).done()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut from = Decoder(bytes);
+        if from.u8()? != 1 {
+            return Err(Malformed);
+        }
+        let (tag, ids_base, ids_count) = (from.u64()?, from.u32()?, from.u32()?);
+        let hostname = from.bytes()?.to_vec();
+        let overlays = from.list(4, |from| Ok(from.bytes()?.to_vec()))?;
+        let mounts = from.list(28, |from| {
+            let (ids_from, ids_to, ids_count, read_only) = (from.u32()?, from.u32()?, from.u32()?, from.u32()? != 0);
+            let (kind, number, at) = (from.u32()?, from.u32()?, from.bytes()?);
+            let place = match kind {
+                0 => Place::Own,
+                1 => Place::Lower { overlay: number },
+                2 => Place::View { at: at.to_vec(), directory: number != 0 },
+                _ => return Err(Malformed),
+            };
+            Ok(MountPlan { ids_from, ids_to, ids_count, read_only, place })
+        })?;
+        let flags = from.u32()?;
+        let (volatile, sudo, cgroup) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
+        from.end(Self { tag, ids_base, ids_count, hostname, overlays, mounts, volatile, sudo, cgroup })
+    }
+}
+
+/// The spawner's answer; the pid's descriptor travels beside it when there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spawned {
+    pub(crate) tag: u64,
+    pub(crate) pid: u32,
+    pub(crate) failure: Option<Failure>,
+}
+
+impl Spawned {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let failure = self.failure.unwrap_or(Failure { step: Step::Clone, errno: 0 });
+        Encoder::kind(2).u64(self.tag).u32(self.pid).u32(failure.step as u32).u32(failure.errno as u32).done()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut from = Decoder(bytes);
+        if from.u8()? != 2 {
+            return Err(Malformed);
+        }
+        let (tag, pid) = (from.u64()?, from.u32()?);
+        let failure = Failure { step: Step::from_number(from.u32()?)?, errno: from.u32()? as i32 };
+        from.end(Self { tag, pid, failure: (failure.errno != 0).then_some(failure) })
+    }
+}
+
+macro_rules! steps {
+    ($($name:ident = $text:literal,)*) => {
+        /// What was being done when the kernel said no. The text goes into the error.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Step { $($name,)* }
+        impl Step {
+            const ALL: &[Step] = &[$(Step::$name,)*];
+            pub(crate) fn text(self) -> &'static str {
+                match self { $(Step::$name => $text,)* }
+            }
+            fn from_number(number: u32) -> Result<Self> {
+                Self::ALL.get(number as usize).copied().ok_or(Malformed)
+            }
+        }
+    };
+}
+
+steps! {
+    Clone = "making the namespaces",
+    IdMap = "writing the id map",
+    MountIds = "mapping the ids of a layer",
+    Request = "reading the request",
+    BecomeRoot = "becoming root inside",
+    Attach = "attaching a layer",
+    Overlay = "mounting the overlay",
+    View = "mounting a view",
+    Proc = "mounting a fresh /proc",
+    Mask = "masking a part of /proc",
+    Dev = "making /dev",
+    Pivot = "changing the root",
+    Network = "bringing the loopback up",
+    Hostname = "setting the host name",
+    Cgroup = "entering the cgroup namespace",
+    Walls = "raising the walls",
+    Session = "starting a session",
+    Terminal = "taking the terminal",
+    Descriptors = "placing the descriptors",
+    Identity = "becoming the user",
+    Workdir = "entering the working directory",
+    Exec = "starting the program",
+    Fork = "making the process",
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) step: Step,
+    pub(crate) errno: i32,
+}
+
+// ── server → init ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ToInit<'a> {
+    /// Descriptors beside it: stdin unless absent, stdout, stderr; or the terminal alone. A long one travels in a memory
+    /// file (see [`LONG`]).
+    Exec(&'a [u8]),
+    Signal {
+        exec: u64,
+        signal: u32,
+        tree: bool,
+    },
+    /// An unconnected TCP socket of the sandbox's network.
+    Socket {
+        tag: u64,
+        v6: bool,
+    },
+}
+
+/// Announces that the message proper is the content of the memory file that is the first descriptor.
+pub(crate) const LONG: &[u8] = &[19];
+
+impl<'a> ToInit<'a> {
+    pub(crate) fn signal(exec: u64, signal: u32, tree: bool) -> Vec<u8> {
+        Encoder::kind(11).u64(exec).u32(signal).u32(u32::from(tree)).done()
+    }
+    pub(crate) fn socket(tag: u64, v6: bool) -> Vec<u8> {
+        Encoder::kind(12).u64(tag).u32(u32::from(v6)).done()
+    }
+    pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self> {
+        let mut from = Decoder(bytes);
+        match from.u8()? {
+            10 => Ok(Self::Exec(from.0)),
+            11 => {
+                let (exec, signal, tree) = (from.u64()?, from.u32()?, from.u32()? != 0);
+                from.end(Self::Signal { exec, signal, tree })
+            }
+            12 => {
+                let (tag, v6) = (from.u64()?, from.u32()? != 0);
+                from.end(Self::Socket { tag, v6 })
+            }
+            _ => Err(Malformed),
+        }
+    }
+}
+
+/// A command as init runs it: everything is decided, nothing is looked up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ExecPlan<'a> {
+    pub(crate) exec: u64,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) groups: Vec<u32>,
+    pub(crate) terminal: bool,
+    pub(crate) stdin: bool,
+    /// Zero: none.
+    pub(crate) timeout_ns: u64,
+    pub(crate) cwd: &'a CStr,
+    /// Tried in turn until one is there.
+    pub(crate) programs: Vec<&'a CStr>,
+    pub(crate) argv: Vec<&'a CStr>,
+    pub(crate) env: Vec<&'a CStr>,
+}
+
+impl<'a> ExecPlan<'a> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Encoder::kind(10).u64(self.exec).u32(self.uid).u32(self.gid).u32(self.groups.len() as u32);
+        for group in &self.groups {
+            out = out.u32(*group);
+        }
+        out.0.extend([u8::from(self.terminal), u8::from(self.stdin)]);
+        out = out.u64(self.timeout_ns).bytes(self.cwd.to_bytes_with_nul());
+        for list in [&self.programs, &self.argv, &self.env] {
+            out = out.u32(list.len() as u32);
+            for text in list {
+                out = out.bytes(text.to_bytes_with_nul());
+            }
+        }
+        out.done()
+    }
+
+    pub(crate) fn decode(body: &'a [u8]) -> Result<Self> {
+        let mut from = Decoder(body);
+        let (exec, uid, gid) = (from.u64()?, from.u32()?, from.u32()?);
+        let groups = from.list(4, Decoder::u32)?;
+        let (terminal, stdin) = (from.bool()?, from.bool()?);
+        let (timeout_ns, cwd) = (from.u64()?, from.text()?);
+        let (programs, argv, env) =
+            (from.list(4, Decoder::text)?, from.list(4, Decoder::text)?, from.list(4, Decoder::text)?);
+        if programs.is_empty() || argv.is_empty() {
+            return Err(Malformed);
+        }
+        from.end(Self { exec, uid, gid, groups, terminal, stdin, timeout_ns, cwd, programs, argv, env })
+    }
+
+    /// How many descriptors it needs beside it.
+    pub(crate) fn descriptors(&self) -> usize {
+        if self.terminal { 1 } else { 2 + usize::from(self.stdin) }
+    }
+}
+
+// ── init → server ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FromInit {
+    /// Set up. Beside it: the root directory and the directory of the terminals.
+    Ready {
+        protocol: u32,
+    },
+    SetupFailed(Failure),
+    Started {
+        exec: u64,
+        pid: u32,
+    },
+    NotStarted {
+        exec: u64,
+        failure: Failure,
+    },
+    Exited {
+        exec: u64,
+        status: u32,
+        timed_out: bool,
+        wall_ns: u64,
+        cpu_us: u64,
+        peak_kib: u64,
+    },
+    /// The descriptor is beside it unless there is an errno.
+    Socket {
+        tag: u64,
+        errno: u32,
+    },
+}
+
+impl FromInit {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        match *self {
+            Self::Ready { protocol } => Encoder::kind(20).u32(protocol).done(),
+            Self::SetupFailed(failure) => Encoder::kind(21).u32(failure.step as u32).u32(failure.errno as u32).done(),
+            Self::Started { exec, pid } => Encoder::kind(22).u64(exec).u32(pid).done(),
+            Self::NotStarted { exec, failure } => {
+                Encoder::kind(23).u64(exec).u32(failure.step as u32).u32(failure.errno as u32).done()
+            }
+            Self::Exited { exec, status, timed_out, wall_ns, cpu_us, peak_kib } => {
+                let head = Encoder::kind(24).u64(exec).u32(status).u32(u32::from(timed_out));
+                head.u64(wall_ns).u64(cpu_us).u64(peak_kib).done()
+            }
+            Self::Socket { tag, errno } => Encoder::kind(25).u64(tag).u32(errno).done(),
+        }
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut from = Decoder(bytes);
+        let failure =
+            |from: &mut Decoder<'_>| Ok(Failure { step: Step::from_number(from.u32()?)?, errno: from.u32()? as i32 });
+        let message = match from.u8()? {
+            20 => Self::Ready { protocol: from.u32()? },
+            21 => Self::SetupFailed(failure(&mut from)?),
+            22 => Self::Started { exec: from.u64()?, pid: from.u32()? },
+            23 => Self::NotStarted { exec: from.u64()?, failure: failure(&mut from)? },
+            24 => Self::Exited {
+                exec: from.u64()?,
+                status: from.u32()?,
+                timed_out: from.u32()? != 0,
+                wall_ns: from.u64()?,
+                cpu_us: from.u64()?,
+                peak_kib: from.u64()?,
+            },
+            25 => Self::Socket { tag: from.u64()?, errno: from.u32()? },
+            _ => return Err(Malformed),
+        };
+        from.end(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn spawn() -> Spawn {
+        let mount = |place| MountPlan { ids_from: 1, ids_to: 2, ids_count: 3, read_only: true, place };
+        Spawn {
+            tag: 7,
+            ids_base: 100,
+            ids_count: 65536,
+            hostname: b"cabana".to_vec(),
+            overlays: vec![b"/".to_vec(), b"/usr".to_vec()],
+            mounts: vec![
+                mount(Place::Own),
+                mount(Place::Lower { overlay: 1 }),
+                mount(Place::View { at: b"/mnt".to_vec(), directory: true }),
+            ],
+            volatile: true,
+            sudo: false,
+            cgroup: true,
+        }
+    }
+
+    fn plan() -> ExecPlan<'static> {
+        ExecPlan {
+            exec: 3,
+            uid: 1000,
+            gid: 1000,
+            groups: vec![4, 5],
+            terminal: false,
+            stdin: true,
+            timeout_ns: 9,
+            cwd: c"/home",
+            programs: vec![c"/bin/bash", c"/bin/sh"],
+            argv: vec![c"sh", c"-c", c""],
+            env: vec![c"A=1"],
+        }
+    }
+
+    #[test]
+    fn what_is_said_is_what_is_heard() {
+        assert_eq!(Spawn::decode(&spawn().encode()), Ok(spawn()));
+        for failure in [None, Some(Failure { step: Step::Overlay, errno: 5 })] {
+            let said = Spawned { tag: 1, pid: 2, failure };
+            assert_eq!(Spawned::decode(&said.encode()), Ok(said));
+        }
+        let bytes = plan().encode();
+        let Ok(ToInit::Exec(body)) = ToInit::decode(&bytes) else { panic!("an exec") };
+        assert_eq!(ExecPlan::decode(body), Ok(plan()));
+        assert_eq!(
+            ToInit::decode(&ToInit::signal(1, 15, true)),
+            Ok(ToInit::Signal { exec: 1, signal: 15, tree: true })
+        );
+        assert_eq!(ToInit::decode(&ToInit::socket(8, false)), Ok(ToInit::Socket { tag: 8, v6: false }));
+        let failure = Failure { step: Step::Workdir, errno: 2 };
+        for said in [
+            FromInit::Ready { protocol: PROTOCOL },
+            FromInit::SetupFailed(failure),
+            FromInit::Started { exec: 1, pid: 2 },
+            FromInit::NotStarted { exec: 1, failure },
+            FromInit::Exited { exec: 1, status: 256, timed_out: true, wall_ns: 3, cpu_us: 4, peak_kib: 5 },
+            FromInit::Socket { tag: 1, errno: 0 },
+        ] {
+            assert_eq!(FromInit::decode(&said.encode()), Ok(said));
+        }
+    }
+
+    #[test]
+    fn a_message_cut_anywhere_is_malformed() {
+        let whole = spawn().encode();
+        for cut in 0..whole.len() {
+            assert_eq!(Spawn::decode(&whole[..cut]), Err(Malformed), "cut at {cut}");
+        }
+        let whole = plan().encode();
+        for cut in 1..whole.len() {
+            assert_eq!(ExecPlan::decode(&whole[1..cut]), Err(Malformed), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_huge_count_allocates_nothing() {
+        let mut bytes = spawn().encode();
+        bytes.truncate(17);
+        bytes.extend(u32::MAX.to_le_bytes());
+        assert_eq!(Spawn::decode(&bytes), Err(Malformed));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_a_decoder_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..30) {
+            let mut bytes = bytes;
+            if let Some(first) = bytes.first_mut() { *first = kind; }
+            let _ = (Spawn::decode(&bytes), Spawned::decode(&bytes), ToInit::decode(&bytes), FromInit::decode(&bytes), ExecPlan::decode(&bytes));
+        }
+
+        #[test]
+        fn a_changed_byte_never_panics(at in 0usize..200, byte in any::<u8>()) {
+            for mut bytes in [spawn().encode(), plan().encode()] {
+                let at = at % bytes.len();
+                bytes[at] = byte;
+                let _ = (Spawn::decode(&bytes), ExecPlan::decode(&bytes[1..]));
+            }
+        }
+    }
+}

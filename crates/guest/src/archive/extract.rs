@@ -1,0 +1,406 @@
+//! Making files of an archive's entries, only ever below one directory.
+//!
+//! Each parent is opened by the kernel with no link on the way and no way up, so an archive that first makes a link and then
+//! writes «through» it is refused. The last parent stays open: the next file most often lies beside the last.
+
+use std::{
+    ffi::CString,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use cabana_sandbox::{Error, Result, SandboxPath};
+use rustix::{
+    fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags},
+    io::Errno,
+};
+
+use super::{
+    Archive,
+    read::{Entry, Kind},
+    sparse::Map,
+};
+use crate::{IdMap, errno::fault, ids::NOBODY, sys, tree, xattr};
+
+/// Of names of directories that wait for their modes: as much memory as that may take.
+const MAX_WAITING: usize = 64 * 1024 * 1024;
+const TRIES: usize = 16;
+const PROGRESS: u64 = 1024 * 1024;
+
+/// What is done about names that are not plain.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Names {
+    /// For users: an absolute name is an error, the directory itself is left as it is, and a directory is not replaced.
+    Strict,
+    /// For a whole root file system: a leading `/` is dropped, `./` is the root itself, and the later entry wins.
+    Root,
+}
+
+/// Whose the files become.
+#[derive(Clone, Copy)]
+pub(crate) enum Owners {
+    /// The calling identity's.
+    Mine,
+    /// As the archive says. `me` is who makes them: what is already right is not set again.
+    Archives { ids: IdMap, me: Option<(u32, u32)> },
+}
+
+pub(crate) struct Extract<'a> {
+    pub(crate) into: BorrowedFd<'a>,
+    /// Shown in errors.
+    pub(crate) base: &'a SandboxPath,
+    pub(crate) names: Names,
+    pub(crate) owners: Owners,
+    /// Bits that the process takes away from new files.
+    pub(crate) umask: u32,
+    pub(crate) on_progress: &'a mut dyn FnMut(u64),
+}
+
+/// A directory gets its mode and time last: until then it must take entries.
+struct Waiting {
+    path: Vec<u8>,
+    mode: u32,
+    owner: Option<(u32, u32)>,
+    mtime: (i64, u32),
+    attributes: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// The directory of the last entry.
+struct Parent {
+    path: Vec<u8>,
+    dir: OwnedFd,
+    /// A directory with setgid gives its group to what is made in it.
+    gives_group: bool,
+}
+
+impl Extract<'_> {
+    pub(crate) fn run(&mut self, archive: &mut Archive<'_>) -> Result<()> {
+        let mut waiting: Vec<Waiting> = Vec::new();
+        let mut waiting_bytes = 0;
+        let mut parent: Option<Parent> = None;
+        while let Some(mut entry) = archive.next()? {
+            let path = self.clean(&entry.name)?;
+            self.progress(archive);
+            if entry.kind == Kind::Special {
+                continue;
+            }
+            if entry.kind == Kind::Directory {
+                if path.is_empty() && self.names == Names::Strict {
+                    continue;
+                }
+                if !path.is_empty() {
+                    let (dir, name) = self.place(&mut parent, &path)?;
+                    self.directory(dir.dir.as_fd(), &name, &entry, &path)?;
+                }
+                waiting_bytes += path.len() + size_of::<Waiting>();
+                if waiting_bytes > MAX_WAITING {
+                    return Err(Error::Archive("it has too many directories".into()));
+                }
+                let owner = self.owner(&entry);
+                let attributes = std::mem::take(&mut entry.attributes);
+                waiting.push(Waiting { path, mode: entry.mode, owner, mtime: entry.mtime, attributes });
+                continue;
+            }
+            if path.is_empty() {
+                return Err(Error::Archive("an entry that is no directory has no name".into()));
+            }
+            let (dir, name) = self.place(&mut parent, &path)?;
+            match entry.kind {
+                Kind::File => self.file(dir, &name, &entry, archive, &path)?,
+                Kind::Symlink => self.symlink(dir.dir.as_fd(), &name, &entry, &path)?,
+                _ => self.hard_link(dir.dir.as_fd(), &name, &entry, &path)?,
+            }
+        }
+        (self.on_progress)(archive.taken());
+        // The deepest first: setting a directory's mode may close the way to what lies in it.
+        waiting.into_iter().rev().try_for_each(|waiting| self.settle(&waiting))
+    }
+
+    fn progress(&mut self, archive: &Archive<'_>) {
+        (self.on_progress)(archive.taken());
+    }
+
+    /// The name without empty parts and `.`, checked before anything of the entry is made.
+    fn clean(&self, name: &[u8]) -> Result<Vec<u8>> {
+        let shown = || String::from_utf8_lossy(name).into_owned();
+        if name.starts_with(b"/") && self.names == Names::Strict {
+            return Err(Error::Archive(format!("the name {:?} is absolute", shown())));
+        }
+        if name.contains(&0) {
+            return Err(Error::Archive(format!("the name {:?} holds a NUL byte", shown())));
+        }
+        let mut clean = Vec::with_capacity(name.len());
+        for part in name.split(|b| *b == b'/').filter(|part| !matches!(*part, b"" | b".")) {
+            if part == b".." {
+                return Err(Error::Archive(format!("the name {:?} leads upwards", shown())));
+            }
+            if !clean.is_empty() {
+                clean.push(b'/');
+            }
+            clean.extend_from_slice(part);
+            if part.len() > 255 || clean.len() > 4095 {
+                return Err(Error::Archive("a name is too long".into()));
+            }
+        }
+        Ok(clean)
+    }
+
+    fn place<'p>(&self, parent: &'p mut Option<Parent>, path: &[u8]) -> Result<(&'p Parent, CString)> {
+        let (above, name) = split(path);
+        let name = sys::c_name(name).map_err(|e| self.fault(path, "unpack", e))?;
+        let known = parent.take().filter(|parent| parent.path == above);
+        let found = match known {
+            Some(found) => found,
+            None => self.open_parent(above)?,
+        };
+        Ok((parent.insert(found), name))
+    }
+
+    fn open_parent(&self, path: &[u8]) -> Result<Parent> {
+        let dir = match self.open_dir(path) {
+            Err(Errno::NOENT) => self.make_parents(path)?,
+            Err(Errno::LOOP | Errno::NOTDIR) => return Err(self.through(path)),
+            result => result.map_err(|e| self.fault(path, "unpack", e))?,
+        };
+        let stat = rustix::fs::fstat(&dir).map_err(|e| self.fault(path, "unpack", e))?;
+        Ok(Parent { path: path.to_vec(), dir, gives_group: sys::mode(&stat) & 0o2000 != 0 })
+    }
+
+    fn open_dir(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let path = if path.is_empty() { &b"."[..] } else { path };
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        sys::openat2(self.into, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW, resolve)
+    }
+
+    fn make_parents(&self, path: &[u8]) -> Result<OwnedFd> {
+        let mut dir = self.open_dir(b"").map_err(|e| self.fault(path, "unpack", e))?;
+        for part in path.split(|b| *b == b'/') {
+            match rustix::fs::mkdirat(&dir, part, Mode::from_raw_mode(0o755)) {
+                Ok(()) => {
+                    if let Owners::Archives { ids, .. } = self.owners
+                        && let (Some(uid), Some(gid)) = (ids.outside(0), ids.outside(0))
+                    {
+                        let (uid, gid) = (Some(sys::uid(uid)), Some(sys::gid(gid)));
+                        rustix::fs::chownat(&dir, part, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
+                            .map_err(|e| self.fault(path, "unpack", e))?;
+                    }
+                }
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(self.fault(path, "unpack", errno)),
+            }
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            dir = match rustix::fs::openat(&dir, part, flags, Mode::empty()) {
+                Err(Errno::LOOP | Errno::NOTDIR) => return Err(self.through(path)),
+                result => result.map_err(|e| self.fault(path, "unpack", e))?,
+            };
+        }
+        Ok(dir)
+    }
+
+    fn file(
+        &mut self,
+        parent: &Parent,
+        name: &CString,
+        entry: &Entry,
+        archive: &mut Archive<'_>,
+        path: &[u8],
+    ) -> Result<()> {
+        // While it is not whole it must not be a setuid program; and a mode that the umask leaves alone is right at once.
+        let plain = entry.mode & 0o777;
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
+        let make = || rustix::fs::openat(&parent.dir, name, flags, Mode::from_raw_mode(plain));
+        let file = self.make(parent.dir.as_fd(), name, path, make)?;
+        let filled = match &entry.sparse {
+            None => self.content(&file, archive, path),
+            Some(map) => self.pieces(&file, archive, map, path),
+        };
+        if filled.is_err() {
+            let _ = rustix::fs::unlinkat(&parent.dir, name, AtFlags::empty()); // half a file is worse than none
+        }
+        filled?;
+        let failed = |e| self.fault(path, "unpack", e);
+        let owner = self.owner(entry).filter(|owner| {
+            let Owners::Archives { me, .. } = self.owners else { return true };
+            parent.gives_group || me != Some(*owner)
+        });
+        if let Some((uid, gid)) = owner {
+            rustix::fs::fchown(&file, Some(sys::uid(uid)), Some(sys::gid(gid))).map_err(failed)?;
+        }
+        self.attributes(&file, &entry.attributes).map_err(failed)?;
+        if entry.mode != plain & !self.umask {
+            sys::chmod(&file, entry.mode).map_err(failed)?;
+        }
+        rustix::fs::futimens(&file, &sys::mtime(entry.mtime.0, entry.mtime.1)).map_err(failed)
+    }
+
+    fn content(&mut self, file: &OwnedFd, archive: &mut Archive<'_>, path: &[u8]) -> Result<()> {
+        let mut told = archive.taken();
+        loop {
+            let bytes = archive.data()?;
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            sys::write_all(file, bytes).map_err(|e| self.fault(path, "unpack", e))?;
+            let n = bytes.len();
+            archive.consume(n);
+            if archive.taken() - told >= PROGRESS {
+                told = archive.taken();
+                self.progress(archive);
+            }
+        }
+    }
+
+    fn pieces(&mut self, file: &OwnedFd, archive: &mut Archive<'_>, map: &Map, path: &[u8]) -> Result<()> {
+        for (at, length) in &map.pieces {
+            let (mut at, mut left) = (*at, *length);
+            while left > 0 {
+                let bytes = archive.data()?;
+                let n = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                if n == 0 {
+                    return Err(Error::Archive("a sparse file has too little data".into()));
+                }
+                sys::write_all_at(file, &bytes[..n], at).map_err(|e| self.fault(path, "unpack", e))?;
+                archive.consume(n);
+                at += n as u64;
+                left -= n as u64;
+            }
+        }
+        rustix::fs::ftruncate(file, map.size).map_err(|e| self.fault(path, "unpack", e))
+    }
+
+    fn symlink(&self, dir: BorrowedFd<'_>, name: &CString, entry: &Entry, path: &[u8]) -> Result<()> {
+        let text = &entry.link;
+        if text.is_empty() || text.contains(&0) || text.len() > 4095 {
+            return Err(Error::Archive(format!("the link {:?} leads nowhere", String::from_utf8_lossy(path))));
+        }
+        self.make(dir, name, path, || rustix::fs::symlinkat(text.as_slice(), dir, name))?;
+        let failed = |e| self.fault(path, "unpack", e);
+        if let Some((uid, gid)) = self.owner(entry) {
+            let (uid, gid) = (Some(sys::uid(uid)), Some(sys::gid(gid)));
+            rustix::fs::chownat(dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+        }
+        let times = sys::mtime(entry.mtime.0, entry.mtime.1);
+        rustix::fs::utimensat(dir, name, &times, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)
+    }
+
+    fn hard_link(&self, dir: BorrowedFd<'_>, name: &CString, entry: &Entry, path: &[u8]) -> Result<()> {
+        let target = self.clean(&entry.link)?;
+        let missing = || {
+            let (path, target) = (String::from_utf8_lossy(path), String::from_utf8_lossy(&target));
+            Error::Archive(format!("{path:?} is another name of {target:?}, which is not there"))
+        };
+        if target.is_empty() {
+            return Err(missing());
+        }
+        if target == path {
+            return Ok(());
+        }
+        let (above, last) = split(&target);
+        let above = match self.open_dir(above) {
+            Err(Errno::NOENT) => return Err(missing()),
+            Err(Errno::LOOP | Errno::NOTDIR) => return Err(self.through(&target)),
+            result => result.map_err(|e| self.fault(&target, "unpack", e))?,
+        };
+        let last = sys::c_name(last).map_err(|e| self.fault(path, "unpack", e))?;
+        let there = match sys::stat_at(&above, &last) {
+            Err(Errno::NOENT) => return Err(missing()),
+            result => result.map_err(|e| self.fault(&target, "unpack", e))?,
+        };
+        // Two names of one file already: unlinking one to link it again would be for nothing.
+        if sys::stat_at(dir, name).is_ok_and(|old| sys::id(&old) == sys::id(&there)) {
+            return Ok(());
+        }
+        self.make(dir, name, path, || rustix::fs::linkat(&above, &last, dir, name, AtFlags::empty()))
+    }
+
+    fn directory(&self, dir: BorrowedFd<'_>, name: &CString, entry: &Entry, path: &[u8]) -> Result<()> {
+        let make = || match rustix::fs::mkdirat(dir, name, Mode::from_raw_mode((entry.mode & 0o777) | 0o700)) {
+            Err(Errno::EXIST) if is_directory(dir, name) => Ok(()),
+            result => result,
+        };
+        self.make(dir, name, path, make)
+    }
+
+    /// Makes something new; what is there under the name goes first.
+    fn make<T>(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &CString,
+        path: &[u8],
+        mut make: impl FnMut() -> Result<T, Errno>,
+    ) -> Result<T> {
+        for _ in 0..TRIES {
+            match make() {
+                Err(Errno::EXIST) => {}
+                result => return result.map_err(|e| self.fault(path, "unpack", e)),
+            }
+            match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(Errno::ISDIR) if self.names == Names::Root => {
+                    tree::remove(dir, name).map_err(|e| crate::errno::io_fault(self.base, "unpack", e))?;
+                }
+                Err(errno) => return Err(self.fault(path, "unpack", errno)),
+            }
+        }
+        Err(self.fault(path, "unpack", Errno::AGAIN))
+    }
+
+    /// A directory that vanished or became something else meanwhile has nothing to be set.
+    fn settle(&self, waiting: &Waiting) -> Result<()> {
+        let failed = |e| self.fault(&waiting.path, "unpack", e);
+        let dir = match self.open_dir(&waiting.path) {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+            result => result.map_err(failed)?,
+        };
+        if let Some((uid, gid)) = waiting.owner {
+            rustix::fs::chownat(&dir, c"", Some(sys::uid(uid)), Some(sys::gid(gid)), AtFlags::EMPTY_PATH)
+                .map_err(failed)?;
+        }
+        self.attributes(&dir, &waiting.attributes).map_err(failed)?;
+        sys::chmod_path(&dir, waiting.mode).map_err(failed)?;
+        let times = sys::mtime(waiting.mtime.0, waiting.mtime.1);
+        rustix::fs::utimensat(rustix::fs::CWD, sys::proc_path(&dir), &times, AtFlags::empty()).map_err(failed)
+    }
+
+    /// Only those of users: a capability or a label of elsewhere has no business here.
+    fn attributes(&self, file: &OwnedFd, attributes: &[(Vec<u8>, Vec<u8>)]) -> Result<(), Errno> {
+        for (name, value) in attributes.iter().filter(|(name, _)| name.starts_with(b"user.") && !name.contains(&0)) {
+            // What overlayfs believes is for a layer's maker to say, not for a user's archive.
+            if self.names == Names::Strict && name.starts_with(b"user.overlay.") {
+                continue;
+            }
+            match xattr::set(sys::proc_path(file).as_bytes(), name, value) {
+                // The archive came from a file system that could more than this one.
+                Err(Errno::NOTSUP | Errno::RANGE | Errno::TOOBIG) if self.names == Names::Strict => {}
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+
+    fn owner(&self, entry: &Entry) -> Option<(u32, u32)> {
+        let Owners::Archives { ids, .. } = self.owners else { return None };
+        let id = |raw: u64| ids.adopt(u32::try_from(raw).unwrap_or(NOBODY));
+        Some((id(entry.uid)?, id(entry.gid)?))
+    }
+
+    fn through(&self, path: &[u8]) -> Error {
+        let path = String::from_utf8_lossy(path);
+        Error::Archive(format!("an entry leads through {path:?}, where a link or a file is, and no directory"))
+    }
+
+    fn fault(&self, path: &[u8], step: &'static str, errno: Errno) -> Error {
+        let path = if path.is_empty() { Ok(self.base.clone()) } else { self.base.below(path) };
+        fault(path.as_ref().unwrap_or(self.base), step, errno)
+    }
+}
+
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|b| *b == b'/') {
+        Some(cut) => (&path[..cut], &path[cut + 1..]),
+        None => (b"", path),
+    }
+}
+
+fn is_directory(dir: BorrowedFd<'_>, name: &CString) -> bool {
+    sys::stat_at(dir, name).is_ok_and(|stat| sys::file_type(&stat) == FileType::Directory)
+}

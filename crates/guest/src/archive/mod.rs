@@ -1,0 +1,13 @@
+//! Tar archives: [`read`] takes them apart as a stranger's bytes, [`extract`] makes files of them, [`write`] makes them.
+
+mod extract;
+mod pax;
+mod read;
+mod sparse;
+mod write;
+
+pub(crate) use extract::{Extract, Names, Owners};
+pub(crate) use read::{Archive, Kind};
+pub(crate) use write::{Head, Packer};
+
+pub(crate) const BLOCK: usize = 512;

@@ -1,0 +1,58 @@
+//! PAX records: `LENGTH KEY=VALUE\n`, where the length counts itself.
+
+use cabana_sandbox::{Error, Result};
+
+pub(super) type Records<'a> = Vec<(&'a [u8], &'a [u8])>;
+
+pub(super) fn parse(mut text: &[u8]) -> Result<Records<'_>> {
+    let bad = || Error::Archive("an extended header is damaged".into());
+    let mut records = Vec::new();
+    while !text.is_empty() {
+        // Some writers fill the rest with zeros.
+        if text.iter().all(|b| *b == 0) {
+            break;
+        }
+        let space = text.iter().take(20).position(|b| *b == b' ').ok_or_else(bad)?;
+        let length = usize::try_from(decimal(&text[..space]).ok_or_else(bad)?).map_err(|_| bad())?;
+        let record = text.get(space + 1..length).ok_or_else(bad)?;
+        let (b'\n', record) = record.split_last().ok_or_else(bad)? else { return Err(bad()) };
+        let equals = record.iter().position(|b| *b == b'=').ok_or_else(bad)?;
+        records.push((&record[..equals], &record[equals + 1..]));
+        text = &text[length..];
+    }
+    Ok(records)
+}
+
+pub(super) fn record(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
+    let rest = key.len() + value.len() + 3;
+    let mut length = rest + 1;
+    while length != rest + length.to_string().len() {
+        length = rest + length.to_string().len();
+    }
+    out.extend_from_slice(format!("{length} ").as_bytes());
+    for part in [key, b"=", value, b"\n"] {
+        out.extend_from_slice(part);
+    }
+}
+
+pub(super) fn decimal(text: &[u8]) -> Option<u64> {
+    let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    if digits { std::str::from_utf8(text).ok()?.parse().ok() } else { None }
+}
+
+/// Seconds, with or without a fraction, with or without a sign.
+pub(super) fn time(text: &[u8]) -> Option<(i64, u32)> {
+    let text = std::str::from_utf8(text).ok()?;
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let seconds: i64 = whole.parse().ok()?;
+    if !fraction.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let digits: String = fraction.chars().chain("000000000".chars()).take(9).collect();
+    let nanos: u32 = digits.parse().ok()?;
+    // A fraction counts away from zero; the kernel's counts upwards.
+    match whole.starts_with('-') && nanos > 0 {
+        true => Some((seconds.checked_sub(1)?, 1_000_000_000 - nanos)),
+        false => Some((seconds, nanos)),
+    }
+}

@@ -1,0 +1,245 @@
+//! The tree below one directory, and how a path in it is resolved.
+
+use std::{
+    ffi::{CString, OsStr},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use cabana_sandbox::{Result, SandboxPath};
+use rustix::{
+    fs::{FileType, OFlags, ResolveFlags, Stat},
+    io::Errno,
+};
+
+use crate::{Accounts, IdMap, accounts, errno::fault, sys};
+
+/// As many links as the kernel itself follows.
+const MAX_LINKS: usize = 40;
+const MAX_PATH: usize = 4096;
+
+/// The files below one directory descriptor. Every path ends at that directory: absolute links point into it, and `..`
+/// stops at it. Cheap to clone.
+#[derive(Clone)]
+pub struct Rooted {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    root: OwnedFd,
+    ids: IdMap,
+    /// A cache: what was read, and by which marks it is known to be still true.
+    accounts: Mutex<Option<Known>>,
+}
+
+struct Known {
+    marks: [Mark; 2],
+    accounts: Arc<Accounts>,
+}
+
+/// Device, inode, size, mtime and ctime: what changes when a file's content does. `None` is a file that is not there.
+type Mark = Option<[i128; 5]>;
+
+/// Where a path leads in the end: a name in a directory, and what is there.
+pub(crate) struct Place {
+    pub(crate) dir: OwnedFd,
+    pub(crate) name: CString,
+    pub(crate) stat: Option<Stat>,
+}
+
+impl Rooted {
+    /// `root` is an `O_PATH` or a readable descriptor of a directory.
+    pub fn new(root: OwnedFd, ids: IdMap) -> Self {
+        Self { inner: Arc::new(Inner { root, ids, accounts: Mutex::new(None) }) }
+    }
+
+    pub(crate) fn ids(&self) -> IdMap {
+        self.inner.ids
+    }
+
+    fn root(&self) -> BorrowedFd<'_> {
+        self.inner.root.as_fd()
+    }
+
+    /// The one way by which a path becomes a descriptor. Magic links (`/proc/1/root`) would leave the root: they are `LOOP`.
+    pub(crate) fn resolve(&self, relative: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let path = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
+        sys::openat2(self.root(), path, flags, ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)
+    }
+
+    pub(crate) fn open_dir(&self, dir: &SandboxPath) -> Result<OwnedFd> {
+        // O_DIRECTORY refuses a pipe or a device before it would be opened.
+        self.resolve(dir.relative(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK)
+            .map_err(|e| fault(dir, "open the directory", e))
+    }
+
+    /// What is behind a path, links followed, without opening it.
+    pub(crate) fn find(&self, path: &SandboxPath) -> Result<OwnedFd> {
+        self.resolve(path.relative(), OFlags::PATH).map_err(|e| fault(path, "find", e))
+    }
+
+    /// The directory that holds a path's last name, and that name. The root itself is held by nothing.
+    pub(crate) fn parent(&self, path: &SandboxPath) -> Result<(OwnedFd, CString)> {
+        let dir = path.relative().parent().unwrap_or(Path::new(""));
+        let found = match path.is_root() {
+            true => Err(Errno::BUSY),
+            false => self.resolve(dir, OFlags::PATH | OFlags::DIRECTORY),
+        };
+        let name = sys::c_name(path.name());
+        match (found, name) {
+            (Ok(dir), Ok(name)) => Ok((dir, name)),
+            (Err(errno), _) | (_, Err(errno)) => Err(fault(path, "open the parent directory", errno)),
+        }
+    }
+
+    /// Follows the last name's links by their text, so that what they lead to can be replaced or made. Each step is
+    /// resolved inside the root, so a link that changes meanwhile leads elsewhere, but never out.
+    pub(crate) fn locate(&self, path: &SandboxPath) -> Result<Place, Errno> {
+        let mut text = path.relative().as_os_str().as_bytes().to_vec();
+        for _ in 0..=MAX_LINKS {
+            let cut = text.iter().rposition(|b| *b == b'/');
+            let (above, name) = cut.map_or((&b""[..], &text[..]), |cut| (&text[..cut], &text[cut + 1..]));
+            if matches!(name, b"" | b"." | b"..") {
+                return Err(Errno::ISDIR);
+            }
+            let dir = self.resolve(Path::new(OsStr::from_bytes(above)), OFlags::PATH | OFlags::DIRECTORY)?;
+            let name = sys::c_name(name)?;
+            let stat = match sys::stat_at(&dir, &name) {
+                Err(Errno::NOENT) => return Ok(Place { dir, name, stat: None }),
+                result => result?,
+            };
+            if sys::file_type(&stat) != FileType::Symlink {
+                return Ok(Place { dir, name, stat: Some(stat) });
+            }
+            // The text of a magic link is a story about another place.
+            if crate::dir::is_pseudo(&dir) {
+                return Err(Errno::LOOP);
+            }
+            let link = rustix::fs::readlinkat(&dir, &name, Vec::new())?.into_bytes();
+            text = match link.strip_prefix(b"/") {
+                Some(absolute) => absolute.to_vec(),
+                None => [above, b"/", &link].concat(),
+            };
+            let leading = text.iter().take_while(|b| **b == b'/').count();
+            text.drain(..leading);
+            if text.len() > MAX_PATH {
+                return Err(Errno::NAMETOOLONG);
+            }
+        }
+        Err(Errno::LOOP)
+    }
+
+    /// The path without links that the given one leads to, with what is there. It is text: told, never acted on.
+    pub(crate) fn canonical(&self, path: &SandboxPath) -> Result<(SandboxPath, Stat), Errno> {
+        // The kernel's word first: it knows magic links, permissions and circles.
+        let truth = rustix::fs::fstat(self.resolve(path.relative(), OFlags::PATH)?)?;
+        let mut done: Vec<Vec<u8>> = Vec::new();
+        let mut ahead: Vec<Vec<u8>> = parts(path.relative().as_os_str().as_bytes());
+        let mut at = self.resolve(Path::new(""), OFlags::PATH)?;
+        let (mut links, mut steps) = (0, 0);
+        while let Some(part) = ahead.pop() {
+            steps += 1;
+            if steps > MAX_PATH {
+                return Err(Errno::LOOP);
+            }
+            if part == b".." {
+                done.pop();
+                at = self.reach(&done)?;
+                continue;
+            }
+            let name = sys::c_name(&part)?;
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let next = rustix::fs::openat(&at, &name, flags, rustix::fs::Mode::empty())?;
+            if sys::file_type(&rustix::fs::fstat(&next)?) != FileType::Symlink {
+                done.push(part);
+                at = next;
+                continue;
+            }
+            links += 1;
+            if links > MAX_LINKS {
+                return Err(Errno::LOOP);
+            }
+            let text = rustix::fs::readlinkat(&next, c"", Vec::new())?.into_bytes();
+            if text.starts_with(b"/") {
+                done.clear();
+                at = self.reach(&done)?;
+            }
+            ahead.extend(parts(&text));
+        }
+        // Whoever changed a link in between gets no path that was never true.
+        if sys::id(&rustix::fs::fstat(&at)?) != sys::id(&truth) {
+            return Err(Errno::STALE);
+        }
+        let text = [&b"/"[..], &done.join(&b'/')].concat();
+        SandboxPath::new(text).map(|path| (path, truth)).map_err(|_| Errno::NAMETOOLONG)
+    }
+
+    fn reach(&self, parts: &[Vec<u8>]) -> Result<OwnedFd, Errno> {
+        self.resolve(Path::new(OsStr::from_bytes(&parts.join(&b'/'))), OFlags::PATH)
+    }
+
+    /// The users and groups that the sandbox's own files name. Read again when those have changed; missing files are empty.
+    pub fn accounts(&self) -> Result<Arc<Accounts>> {
+        let files = [c"etc/passwd", c"etc/group"].map(|path| self.mark(path));
+        let [(passwd, passwd_mark), (group, group_mark)] = files;
+        let marks = [passwd_mark, group_mark];
+        let mut known = self.inner.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known.as_ref().filter(|known| known.marks == marks) {
+            return Ok(known.accounts.clone());
+        }
+        let (passwd, group) = (read_text(passwd, "/etc/passwd")?, read_text(group, "/etc/group")?);
+        let accounts = Arc::new(Accounts::parse(&passwd, &group));
+        *known = Some(Known { marks, accounts: accounts.clone() });
+        Ok(accounts)
+    }
+
+    /// Names to show. Where they cannot be read, numbers do.
+    pub(crate) fn names(&self) -> Arc<Accounts> {
+        self.accounts().unwrap_or_default()
+    }
+
+    fn mark(&self, path: &std::ffi::CStr) -> (Option<OwnedFd>, Mark) {
+        let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+        let Ok(fd) = self.resolve(path, OFlags::PATH) else { return (None, None) };
+        let Ok(stat) = rustix::fs::fstat(&fd) else { return (None, None) };
+        let time = |seconds: i64, nanos: u64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
+        let mark = [
+            i128::from(stat.st_dev),
+            i128::from(stat.st_ino),
+            i128::from(stat.st_size),
+            time(stat.st_mtime, stat.st_mtime_nsec),
+            time(stat.st_ctime, stat.st_ctime_nsec),
+        ];
+        (Some(fd), Some(mark))
+    }
+}
+
+/// A path's parts, the first one last, without `.` and empty ones.
+fn parts(text: &[u8]) -> Vec<Vec<u8>> {
+    let mut parts: Vec<_> =
+        text.split(|b| *b == b'/').filter(|p| !matches!(*p, b"" | b".")).map(<[u8]>::to_vec).collect();
+    parts.reverse();
+    parts
+}
+
+/// At most [`accounts::MAX_FILE`] bytes of a regular file.
+fn read_text(found: Option<OwnedFd>, name: &str) -> Result<Vec<u8>> {
+    let Some(found) = found else { return Ok(Vec::new()) };
+    let path: SandboxPath = name.parse()?;
+    let failed = |e| fault(&path, "read the accounts", e);
+    let (file, _) = sys::regular(&found, OFlags::RDONLY).map_err(failed)?;
+    let mut text = vec![0; accounts::MAX_FILE];
+    let mut length = 0;
+    while length < text.len() {
+        match sys::retry(|| rustix::io::read(&file, &mut text[length..])).map_err(failed)? {
+            0 => break,
+            n => length += n,
+        }
+    }
+    text.truncate(length);
+    Ok(text)
+}

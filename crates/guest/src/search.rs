@@ -1,0 +1,335 @@
+//! Finding entries by name and lines by content.
+//!
+//! The same rules as the search that is made of list and read: globs as in `.gitignore` (a name without `/` matches at any
+//! depth), what is chosen by a glob is not ignored, and directories are gone through but are no hits.
+
+use std::{
+    ffi::{CStr, CString},
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use cabana_sandbox::{Error, Hit, Result, SandboxPath, Search};
+use grep_regex::{RegexMatcher, RegexMatcherBuilder};
+use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkMatch};
+use ignore::{
+    gitignore::{Gitignore, GitignoreBuilder},
+    overrides::{Override, OverrideBuilder},
+};
+use rustix::{
+    fs::{FileType, OFlags},
+    io::Errno,
+};
+
+use crate::{
+    Accounts, Rooted,
+    dir::{Descent, Mounts, is_pseudo, open_below, sorted_names},
+    errno::fault,
+    sys,
+};
+
+/// Later files win over earlier ones, as in ripgrep.
+const IGNORE_FILES: [&CStr; 2] = [c".gitignore", c".ignore"];
+const MAX_IGNORE_FILE: u64 = 1024 * 1024;
+/// Of a longer line only the beginning is shown.
+const MAX_LINE: usize = 4 * 1024;
+/// A file with a line longer than this is no text: it is passed over.
+const MAX_HEAP: usize = 16 * 1024 * 1024;
+const MAX_REGEX: usize = 10 * 1024 * 1024;
+const BATCH: usize = 256;
+/// Lines of one file that are kept back: more would be the file's own size in memory.
+const MAX_KEPT: usize = 4096;
+/// Hits are shown at least this often.
+const SHOW: Duration = Duration::from_millis(100);
+
+impl Rooted {
+    /// Gives hits to `sink` in batches, by name within each directory, until it says `false` or `max_hits` are found. When
+    /// the budget is used up, what was found comes first and then `TimedOut`. Links are not followed; what the identity
+    /// may not read has no hits.
+    pub fn search(&self, what: &Search, sink: &mut dyn FnMut(Vec<Hit>) -> bool) -> Result<()> {
+        let mut hunt = Hunt {
+            rooted: self,
+            names: self.names(),
+            root: &what.root,
+            globs: globs(what)?,
+            grep: what.grep.as_deref().map(Grep::new).transpose()?,
+            ignore_files: what.ignore_files,
+            hits: Hits {
+                sink,
+                batch: Vec::new(),
+                shown: Instant::now(),
+                left: what.max_hits as usize,
+                deadline: Instant::now().checked_add(what.budget),
+                late: false,
+                closed: what.max_hits == 0,
+            },
+        };
+        let top = self.open_dir(&what.root)?;
+        let walked = hunt.walk(top).map_err(|e| fault(&what.root, "search", e));
+        hunt.hits.show();
+        match hunt.hits.late {
+            true => Err(Error::TimedOut("the search's time was used up: what came before is not all there is")),
+            false => walked,
+        }
+    }
+}
+
+fn globs(what: &Search) -> Result<Override> {
+    let invalid = |error: ignore::Error| Error::invalid("globs", error.to_string());
+    let mut globs = OverrideBuilder::new(what.root.as_path());
+    for glob in &what.globs {
+        globs.add(glob).map_err(invalid)?;
+    }
+    globs.build().map_err(invalid)
+}
+
+struct Hunt<'a> {
+    rooted: &'a Rooted,
+    names: Arc<Accounts>,
+    root: &'a SandboxPath,
+    globs: Override,
+    grep: Option<Grep>,
+    ignore_files: bool,
+    hits: Hits<'a>,
+}
+
+/// A directory on the way: what is still to be entered in it, and what its ignore files say.
+struct Here {
+    below: Vec<CString>,
+    rules: Option<Gitignore>,
+}
+
+impl Hunt<'_> {
+    fn walk(&mut self, top: OwnedFd) -> Result<(), Errno> {
+        let mut descent = Descent::new(top, Here { below: Vec::new(), rules: None })?;
+        self.open(&mut descent)?;
+        while let Some(here) = descent.state() {
+            if self.hits.over() {
+                break;
+            }
+            let Some(name) = here.below.pop() else {
+                descent.leave()?;
+                continue;
+            };
+            // Gone, closed to this identity, or too deep to be named: nothing to find there.
+            let Ok(fd) = open_below(descent.here()?, &name, Mounts::Cross) else { continue };
+            if is_pseudo(&fd) || self.root.below(&descent.path_of(&name)).is_err() {
+                continue;
+            }
+            descent.enter(&name, fd, Here { below: Vec::new(), rules: None })?;
+            self.open(&mut descent)?;
+        }
+        Ok(())
+    }
+
+    /// Looks at the entries of the directory where the walk is; those of its directories come later.
+    fn open(&mut self, descent: &mut Descent<Here>) -> Result<(), Errno> {
+        let Ok(path) =
+            (if descent.path().is_empty() { Ok(self.root.clone()) } else { self.root.below(descent.path()) })
+        else {
+            return Ok(());
+        };
+        if self.ignore_files {
+            let rules = rules_of(descent.here()?, &path);
+            if let Some(here) = descent.state() {
+                here.rules = rules;
+            }
+        }
+        let mut below = Vec::new();
+        for name in sorted_names(descent.here()?)? {
+            if self.hits.over() {
+                return Ok(());
+            }
+            let Ok(path) = path.join(name.to_bytes()) else { continue };
+            let Ok(stat) = sys::stat_at(descent.here()?, &name) else { continue };
+            let kind = sys::file_type(&stat);
+            let is_dir = kind == FileType::Directory;
+            let chosen = self.globs.matched(path.as_path(), is_dir);
+            let ignored = || chosen.is_none() && ignored(descent, &path, is_dir);
+            if chosen.is_ignore() || ignored() {
+                continue;
+            }
+            match is_dir {
+                true => below.push(name),
+                false => self.look(descent.here()?, &name, path, kind),
+            }
+        }
+        below.reverse();
+        if let Some(here) = descent.state() {
+            here.below = below;
+        }
+        Ok(())
+    }
+
+    /// What vanished, or may not be read, is no hit.
+    fn look(&mut self, dir: BorrowedFd<'_>, name: &CStr, path: SandboxPath, kind: FileType) {
+        match &mut self.grep {
+            None => {
+                if let Ok(info) = self.rooted.entry(&self.names, dir, name, path) {
+                    self.hits.add(Hit::Entry(info));
+                }
+            }
+            Some(grep) if kind == FileType::RegularFile => {
+                if let Ok((file, _)) = sys::open_regular(dir, name, OFlags::RDONLY) {
+                    grep.look(&file, &path, &mut self.hits);
+                }
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// The innermost rule that says anything decides.
+fn ignored(descent: &Descent<Here>, path: &SandboxPath, is_dir: bool) -> bool {
+    let decided = |rules: &Gitignore| {
+        let verdict = rules.matched(path.as_path(), is_dir);
+        (!verdict.is_none()).then(|| verdict.is_ignore())
+    };
+    descent.states().rev().filter_map(|here| here.rules.as_ref()).find_map(decided).unwrap_or(false)
+}
+
+fn rules_of(dir: BorrowedFd<'_>, path: &SandboxPath) -> Option<Gitignore> {
+    let mut builder = GitignoreBuilder::new(path.as_path());
+    for name in IGNORE_FILES {
+        // Missing, closed, or no regular file: then it says nothing.
+        let Ok((file, stat)) = sys::open_regular(dir, name, OFlags::RDONLY) else { continue };
+        if sys::size(&stat) > MAX_IGNORE_FILE {
+            continue;
+        }
+        let mut text = Vec::new();
+        let mut file = io::Read::take(std::fs::File::from(file), MAX_IGNORE_FILE);
+        if io::Read::read_to_end(&mut file, &mut text).is_ok() {
+            for line in String::from_utf8_lossy(&text).lines() {
+                // A line that is no pattern is left out, as git does.
+                let _ = builder.add_line(None, line);
+            }
+        }
+    }
+    builder.build().ok().filter(|rules| !rules.is_empty())
+}
+
+struct Grep {
+    matcher: RegexMatcher,
+    searcher: Searcher,
+}
+
+impl Grep {
+    fn new(pattern: &str) -> Result<Self> {
+        let matcher = RegexMatcherBuilder::new()
+            .line_terminator(Some(b'\n'))
+            .size_limit(MAX_REGEX)
+            .build(pattern)
+            .map_err(|e| Error::invalid("grep", e.to_string()))?;
+        let searcher = SearcherBuilder::new()
+            .binary_detection(BinaryDetection::quit(0))
+            .line_number(true)
+            .heap_limit(Some(MAX_HEAP))
+            .build();
+        Ok(Self { matcher, searcher })
+    }
+
+    fn look(&mut self, file: &OwnedFd, path: &SandboxPath, hits: &mut Hits<'_>) {
+        let reader = Timed { file, deadline: hits.deadline };
+        let mut lines = Lines { path, hits, found: Vec::new() };
+        // A file that cannot be read to its end has no further hits.
+        if self.searcher.search_reader(&self.matcher, reader, &mut lines).is_ok() {
+            lines.commit();
+        }
+    }
+}
+
+/// The lines of one file, kept back until it is likely to be text: a NUL byte after them takes them back.
+struct Lines<'a, 'h> {
+    path: &'a SandboxPath,
+    hits: &'a mut Hits<'h>,
+    found: Vec<Hit>,
+}
+
+impl Lines<'_, '_> {
+    fn commit(&mut self) {
+        self.found.drain(..).for_each(|hit| self.hits.add(hit));
+    }
+}
+
+impl Sink for &mut Lines<'_, '_> {
+    type Error = io::Error;
+
+    fn matched(&mut self, _: &Searcher, line: &SinkMatch<'_>) -> io::Result<bool> {
+        let text = line.bytes();
+        let text = text.strip_suffix(b"\n").unwrap_or(text);
+        let text = Bytes::copy_from_slice(&text[..text.len().min(MAX_LINE)]);
+        self.found.push(Hit::Line { path: self.path.clone(), line: line.line_number().unwrap_or(0), text });
+        if self.found.len() == MAX_KEPT {
+            self.commit();
+        }
+        Ok(!self.hits.closed && self.found.len() < self.hits.left)
+    }
+
+    fn binary_data(&mut self, _: &Searcher, _: u64) -> io::Result<bool> {
+        self.found.clear();
+        Ok(false)
+    }
+}
+
+/// A file that seems to end when the time is used up: a hole of a terabyte must not hold the search.
+struct Timed<'a> {
+    file: &'a OwnedFd,
+    deadline: Option<Instant>,
+}
+
+impl io::Read for Timed<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if is_over(self.deadline) {
+            return Ok(0);
+        }
+        Ok(sys::retry(|| rustix::io::read(self.file.as_fd(), &mut *buffer))?)
+    }
+}
+
+struct Hits<'a> {
+    sink: &'a mut dyn FnMut(Vec<Hit>) -> bool,
+    batch: Vec<Hit>,
+    shown: Instant,
+    left: usize,
+    /// `None` when the budget is longer than time.
+    deadline: Option<Instant>,
+    late: bool,
+    closed: bool,
+}
+
+impl Hits<'_> {
+    fn add(&mut self, hit: Hit) {
+        if self.closed {
+            return;
+        }
+        self.batch.push(hit);
+        self.left -= 1;
+        if self.left == 0 || self.batch.len() >= BATCH || self.shown.elapsed() >= SHOW {
+            self.show();
+        }
+        self.closed |= self.left == 0;
+    }
+
+    fn show(&mut self) {
+        self.shown = Instant::now();
+        let batch = std::mem::take(&mut self.batch);
+        if !batch.is_empty() && !(self.sink)(batch) {
+            self.closed = true;
+        }
+    }
+
+    fn over(&mut self) -> bool {
+        if !self.closed && is_over(self.deadline) {
+            self.late = true;
+            self.closed = true;
+        }
+        self.closed
+    }
+}
+
+fn is_over(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| Instant::now() >= deadline)
+}

@@ -1,0 +1,278 @@
+//! Copying a tree: a template from a directory, and the way out when a rename cannot cross a boundary.
+
+use std::{
+    collections::HashMap,
+    ffi::{CStr, CString, OsStr},
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
+};
+
+use rustix::{
+    fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Stat},
+    io::Errno,
+};
+
+use crate::{
+    IdMap,
+    dir::{Descent, Mounts, open_again, open_below, sorted_names},
+    sys, xattr,
+};
+
+const CHUNK: usize = 128 * 1024;
+
+/// Copies the content of one directory into another, which is empty. Owners become those of `ids`; modes, times, `user.*`
+/// attributes, hard links inside the tree and holes in files stay. Devices, sockets and pipes are left out, and what
+/// `keep` refuses, with all below it. `on_progress` is told the sum of the bytes so far.
+pub fn copy(
+    from: BorrowedFd<'_>,
+    into: BorrowedFd<'_>,
+    ids: IdMap,
+    keep: &mut dyn FnMut(&Path, &Stat) -> bool,
+    on_progress: &mut dyn FnMut(u64),
+) -> io::Result<()> {
+    let mut copier = Copier::new(Ownership::Map(ids), keep, on_progress);
+    let (from, into) = (open_again(from)?, open_again(into)?);
+    copier.tree(from, into)?;
+    Ok(())
+}
+
+/// Copies one entry under a new name, as this identity may: a rename by other means. Every kind of file is copied or
+/// refused, none is left out. Nothing is removed where it fails: that is for the caller.
+pub(crate) fn copy_entry(from: BorrowedFd<'_>, name: &CStr, into: BorrowedFd<'_>, as_name: &CStr) -> Result<(), Errno> {
+    let (mut all, mut silent) = (|_: &Path, _: &Stat| true, |_| ());
+    let mut copier = Copier::new(Ownership::Keep, &mut all, &mut silent);
+    let stat = sys::stat_at(from, name)?;
+    if sys::file_type(&stat) != FileType::Directory {
+        return copier.leaf(from, name, into, as_name, &stat, as_name.to_bytes());
+    }
+    rustix::fs::mkdirat(into, as_name, Mode::from_raw_mode(0o700))?;
+    let source = open_below(from, name, Mounts::Stop)?;
+    let target = open_below(into, as_name, Mounts::Stop)?;
+    // The copy may lie inside what is copied: it must not be copied again and again.
+    copier.skip = Some(sys::id(&rustix::fs::fstat(&target)?));
+    copier.tree(source, target)
+}
+
+#[derive(Clone, Copy)]
+enum Ownership {
+    Map(IdMap),
+    /// Where this identity may.
+    Keep,
+}
+
+struct Copier<'a> {
+    owners: Ownership,
+    keep: &'a mut dyn FnMut(&Path, &Stat) -> bool,
+    on_progress: &'a mut dyn FnMut(u64),
+    bytes: u64,
+    /// Files with several names, by where the first copy lies.
+    linked: HashMap<(u64, u64), Vec<u8>>,
+    top: Option<OwnedFd>,
+    skip: Option<(u64, u64)>,
+    buffer: Vec<u8>,
+}
+
+/// What is still to be done in a directory, and what it is to look like in the end.
+struct Pending {
+    below: Vec<CString>,
+    stat: Stat,
+}
+
+impl<'a> Copier<'a> {
+    fn new(
+        owners: Ownership,
+        keep: &'a mut dyn FnMut(&Path, &Stat) -> bool,
+        on_progress: &'a mut dyn FnMut(u64),
+    ) -> Self {
+        let buffer = vec![0; CHUNK];
+        Self { owners, keep, on_progress, bytes: 0, linked: HashMap::new(), top: None, skip: None, buffer }
+    }
+
+    /// Two walks in step. A directory gets its mode and time when it is left: until then it must take entries.
+    fn tree(&mut self, from: OwnedFd, into: OwnedFd) -> Result<(), Errno> {
+        let stat = rustix::fs::fstat(&from)?;
+        self.top = Some(into.try_clone().map_err(|_| Errno::MFILE)?);
+        let below = self.directory(from.as_fd(), into.as_fd(), b"")?;
+        let mut source = Descent::new(from, Pending { below, stat })?;
+        let mut target = Descent::new(into, ())?;
+        while let Some(pending) = source.state() {
+            let Some(name) = pending.below.pop() else {
+                let stat = pending.stat;
+                self.dress(source.here()?, target.here()?, &stat)?;
+                source.leave()?;
+                target.leave()?;
+                continue;
+            };
+            let from = open_below(source.here()?, &name, Mounts::Stop)?;
+            let stat = rustix::fs::fstat(&from)?;
+            if self.skip == Some(sys::id(&stat)) {
+                continue;
+            }
+            rustix::fs::mkdirat(target.here()?, &name, Mode::from_raw_mode(0o700))?;
+            let into = open_below(target.here()?, &name, Mounts::Stop)?;
+            let below = self.directory(from.as_fd(), into.as_fd(), &source.path_of(&name))?;
+            source.enter(&name, from, Pending { below, stat })?;
+            target.enter(&name, into, ())?;
+        }
+        Ok(())
+    }
+
+    /// Copies what is no directory, and names the directories.
+    fn directory(&mut self, from: BorrowedFd<'_>, into: BorrowedFd<'_>, path: &[u8]) -> Result<Vec<CString>, Errno> {
+        let mut below = Vec::new();
+        for name in sorted_names(from)? {
+            let stat = match sys::stat_at(from, &name) {
+                Err(Errno::NOENT) => continue,
+                result => result?,
+            };
+            let path = if path.is_empty() { name.to_bytes().to_vec() } else { [path, b"/", name.to_bytes()].concat() };
+            if !(self.keep)(Path::new(OsStr::from_bytes(&path)), &stat) {
+                continue;
+            }
+            match sys::file_type(&stat) {
+                FileType::Directory => below.push(name),
+                _ => self.leaf(from, &name, into, &name, &stat, &path)?,
+            }
+        }
+        Ok(below)
+    }
+
+    fn leaf(
+        &mut self,
+        from: BorrowedFd<'_>,
+        name: &CStr,
+        into: BorrowedFd<'_>,
+        as_name: &CStr,
+        stat: &Stat,
+        path: &[u8],
+    ) -> Result<(), Errno> {
+        let kind = sys::file_type(stat);
+        match kind {
+            FileType::RegularFile => return self.file(from, name, into, as_name, stat, path),
+            FileType::Symlink => {
+                let text = rustix::fs::readlinkat(from, name, Vec::new())?;
+                rustix::fs::symlinkat(&text, into, as_name)?;
+            }
+            _ if matches!(self.owners, Ownership::Map(_)) => return Ok(()),
+            FileType::Fifo | FileType::Socket => {
+                rustix::fs::mknodat(into, as_name, kind, Mode::from_raw_mode(sys::mode(stat)), 0)?;
+            }
+            // A device can be made by nobody inside.
+            _ => return Err(Errno::PERM),
+        }
+        if let Some((uid, gid)) = self.owner(stat) {
+            let chowned =
+                rustix::fs::chownat(into, as_name, Some(sys::uid(uid)), Some(sys::gid(gid)), AtFlags::SYMLINK_NOFOLLOW);
+            self.forgive(chowned)?;
+        }
+        let times = sys::mtime(stat.st_mtime, stat.st_mtime_nsec as u32);
+        rustix::fs::utimensat(into, as_name, &times, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    fn file(
+        &mut self,
+        from: BorrowedFd<'_>,
+        name: &CStr,
+        into: BorrowedFd<'_>,
+        as_name: &CStr,
+        stat: &Stat,
+        path: &[u8],
+    ) -> Result<(), Errno> {
+        if stat.st_nlink > 1 {
+            if let Some(first) = self.linked.get(&sys::id(stat))
+                && self.link(first, into, as_name).is_ok()
+            {
+                return Ok(());
+            }
+            self.linked.insert(sys::id(stat), path.to_vec());
+        }
+        let (source, stat) = sys::open_regular(from, name, OFlags::RDONLY)?;
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
+        let target = rustix::fs::openat(into, as_name, flags, Mode::from_raw_mode(0o600))?;
+        self.content(&source, &target, sys::size(&stat))?;
+        self.dress(source.as_fd(), target.as_fd(), &stat)
+    }
+
+    /// A second name for a copy that was made before. By its path, but never through a link. Where that path is too long
+    /// for the kernel, the file is copied once more.
+    fn link(&self, first: &[u8], into: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+        let top = self.top.as_ref().ok_or(Errno::NOENT)?;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let found = sys::openat2(top.as_fd(), first, OFlags::PATH | OFlags::NOFOLLOW, resolve)?;
+        rustix::fs::linkat(rustix::fs::CWD, sys::proc_path(&found), into, name, AtFlags::SYMLINK_FOLLOW)
+    }
+
+    /// The parts that hold data; the rest stays a hole.
+    fn content(&mut self, source: &OwnedFd, target: &OwnedFd, size: u64) -> Result<(), Errno> {
+        let mut at = 0;
+        while at < size {
+            let start = match rustix::fs::seek(source, SeekFrom::Data(at)) {
+                Ok(start) => start,
+                // Nothing but a hole to the end.
+                Err(Errno::NXIO) => break,
+                Err(Errno::INVAL | Errno::NOTSUP) => at,
+                Err(errno) => return Err(errno),
+            };
+            let end = rustix::fs::seek(source, SeekFrom::Hole(start)).unwrap_or(size).min(size);
+            at = self.extent(source, target, start, end)?;
+            if at < end {
+                break;
+            }
+        }
+        rustix::fs::ftruncate(target, size)
+    }
+
+    /// Copies one stretch, and answers where it ended: before `end` when the file was cut meanwhile.
+    fn extent(&mut self, source: &OwnedFd, target: &OwnedFd, start: u64, end: u64) -> Result<u64, Errno> {
+        let mut at = start;
+        while at < end {
+            let want = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
+            let n = sys::retry(|| rustix::io::pread(source, &mut self.buffer[..want], at))?;
+            if n == 0 {
+                break;
+            }
+            sys::write_all_at(target, &self.buffer[..n], at)?;
+            at += n as u64;
+            self.bytes += n as u64;
+            (self.on_progress)(self.bytes);
+        }
+        Ok(at)
+    }
+
+    /// Owner first: a change of owner takes the setuid bit away. Time last: everything else changes it.
+    fn dress(&self, from: BorrowedFd<'_>, into: BorrowedFd<'_>, stat: &Stat) -> Result<(), Errno> {
+        let path = sys::proc_path(&into);
+        for (name, value) in xattr::read_through(sys::proc_path(&from).as_bytes(), b"user.") {
+            self.forgive(xattr::set(path.as_bytes(), &name, &value))?;
+        }
+        let mut mode = sys::mode(stat);
+        if let Some((uid, gid)) = self.owner(stat) {
+            let chowned = rustix::fs::fchown(into, Some(sys::uid(uid)), Some(sys::gid(gid)));
+            if chowned.is_err() {
+                mode &= !0o6000;
+            }
+            self.forgive(chowned)?;
+        }
+        sys::chmod(into, mode)?;
+        rustix::fs::futimens(into, &sys::mtime(stat.st_mtime, stat.st_mtime_nsec as u32))
+    }
+
+    fn owner(&self, stat: &Stat) -> Option<(u32, u32)> {
+        match self.owners {
+            Ownership::Map(ids) => Some((ids.adopt(stat.st_uid)?, ids.adopt(stat.st_gid)?)),
+            Ownership::Keep => Some((stat.st_uid, stat.st_gid)),
+        }
+    }
+
+    /// What an ordinary user may not keep is lost, as with any copy of theirs; a template's loss is an error.
+    fn forgive(&self, result: Result<(), Errno>) -> Result<(), Errno> {
+        match (self.owners, result) {
+            (Ownership::Keep, Err(Errno::PERM | Errno::INVAL | Errno::NOTSUP | Errno::OVERFLOW)) => Ok(()),
+            (_, result) => result,
+        }
+    }
+}

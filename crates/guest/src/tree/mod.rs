@@ -1,0 +1,18 @@
+//! Whole trees, on plain directory descriptors: for the layer store and for deletion.
+//!
+//! Relative to descriptors, never through links, never across a mount point, and without recursion: a tree of 10,000
+//! levels is a tree like another.
+
+mod copy;
+mod digest;
+mod import;
+mod remove;
+mod usage;
+
+pub use copy::copy;
+pub(crate) use copy::copy_entry;
+pub use digest::digest;
+pub use import::import_tar;
+pub use remove::remove;
+pub use rustix::fs::Stat;
+pub use usage::{Usage, usage};

@@ -1,0 +1,227 @@
+//! Writing one file: whole or not at all, in place, or at its end.
+
+use std::{
+    ffi::CString,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use cabana_sandbox::{Error, FileInfo, Result, SandboxPath, Write, WriteMode};
+use rustix::{
+    fs::{Access, AtFlags, FileType, Mode, OFlags, RenameFlags, Stat},
+    io::Errno,
+};
+
+use crate::{
+    Rooted,
+    errno::fault,
+    info::describe,
+    rooted::Place,
+    sys,
+    temp::{self, Aim},
+};
+
+/// Of a new file, when none is named.
+const MODE: u32 = 0o644;
+const SET_IDS: u32 = 0o6000;
+/// How often a name that somebody else takes or frees at the same moment is tried again.
+const TRIES: usize = 64;
+
+/// A write under way. Dropped without `finish` it is undone: a temporary file goes away, and the file it was to replace
+/// is as it was. What was written in place or at the end stays.
+pub struct Writer {
+    rooted: Rooted,
+    path: SandboxPath,
+    file: OwnedFd,
+    how: Write,
+    written: u64,
+    /// `None` when the bytes go to the file itself.
+    hidden: Option<Hidden>,
+}
+
+/// A temporary file, and what it is to become.
+struct Hidden {
+    dir: OwnedFd,
+    temp: CString,
+    name: CString,
+    /// The file that it replaces.
+    old: Option<Stat>,
+}
+
+impl Rooted {
+    /// Never makes parent directories. Follows links: what is replaced is what they lead to.
+    pub fn write(&self, path: &SandboxPath, how: Write) -> Result<Writer> {
+        if how.len.is_some_and(|len| len > how.cap) {
+            return Err(Error::TooLarge { cap: how.cap });
+        }
+        let begun = match how.mode {
+            WriteMode::Replace => self.begin_replace(path),
+            WriteMode::CreateNew => self.begin_new(path),
+            WriteMode::InPlace => self.open_there(path, &how, OFlags::TRUNC),
+            WriteMode::Append => self.open_there(path, &how, OFlags::APPEND),
+        };
+        let (file, hidden) = begun.map_err(|e| fault(path, "open for writing", e))?;
+        Ok(Writer { rooted: self.clone(), path: path.clone(), file, how, written: 0, hidden })
+    }
+
+    fn begin_replace(&self, path: &SandboxPath) -> Result<(OwnedFd, Option<Hidden>), Errno> {
+        let Place { dir, name, stat } = self.locate(path)?;
+        if let Some(old) = &stat {
+            check_regular(old)?;
+            // A rename asks only the directory. Who may not write the file must not replace it either.
+            rustix::fs::accessat(&dir, &name, Access::WRITE_OK, AtFlags::EACCESS | AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        hide(dir, name, stat)
+    }
+
+    fn begin_new(&self, path: &SandboxPath) -> Result<(OwnedFd, Option<Hidden>), Errno> {
+        // Not through links: a link is something that is there.
+        let parent = path.relative().parent().ok_or(Errno::EXIST)?;
+        let dir = self.resolve(parent, OFlags::PATH | OFlags::DIRECTORY)?;
+        let name = sys::c_name(path.name())?;
+        match sys::stat_at(&dir, &name) {
+            Err(Errno::NOENT) => hide(dir, name, None),
+            Ok(_) => Err(Errno::EXIST),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// The file itself, made where it is missing.
+    fn open_there(&self, path: &SandboxPath, how: &Write, flags: OFlags) -> Result<(OwnedFd, Option<Hidden>), Errno> {
+        for _ in 0..TRIES {
+            match self.resolve(path.relative(), OFlags::PATH) {
+                Ok(found) => return Ok((open_old(&found, how, flags)?, None)),
+                Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+            let Place { dir, name, stat } = self.locate(path)?;
+            if stat.is_some() {
+                continue;
+            }
+            let new = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
+            let mode = how.perm.unwrap_or(MODE);
+            match rustix::fs::openat(&dir, &name, new | (flags & OFlags::APPEND), Mode::from_raw_mode(mode & 0o777)) {
+                Ok(file) => {
+                    sys::chmod(&file, mode)?;
+                    return Ok((file, None));
+                }
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Err(Errno::AGAIN)
+    }
+}
+
+fn check_regular(stat: &Stat) -> Result<(), Errno> {
+    match sys::file_type(stat) {
+        FileType::RegularFile => Ok(()),
+        FileType::Directory => Err(Errno::ISDIR),
+        _ => Err(Errno::NXIO),
+    }
+}
+
+fn open_old(found: &OwnedFd, how: &Write, flags: OFlags) -> Result<OwnedFd, Errno> {
+    // A mode that may not be set must fail before the content is gone.
+    let (file, stat) = match how.perm {
+        None => return Ok(sys::regular(found, OFlags::WRONLY | flags)?.0),
+        Some(_) => sys::regular(found, OFlags::WRONLY | (flags & OFlags::APPEND))?,
+    };
+    if let Some(perm) = how.perm.filter(|perm| *perm != sys::mode(&stat)) {
+        sys::chmod(&file, perm)?;
+    }
+    if flags.contains(OFlags::TRUNC) {
+        rustix::fs::ftruncate(&file, 0)?;
+    }
+    Ok(file)
+}
+
+fn hide(dir: OwnedFd, name: CString, old: Option<Stat>) -> Result<(OwnedFd, Option<Hidden>), Errno> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
+    let aim = if old.is_some() { Aim::Replaces } else { Aim::New };
+    for _ in 0..TRIES {
+        let temp = temp::name(aim);
+        // Nobody else sees the content before it is whole.
+        match rustix::fs::openat(&dir, &temp, flags, Mode::from_raw_mode(0o600)) {
+            Ok(file) => return Ok((file, Some(Hidden { dir, temp, name, old }))),
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(Errno::AGAIN)
+}
+
+impl Writer {
+    /// `TooLarge` before the first byte over the cap is written; `NoSpace` when the disk or the quota is full.
+    pub fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        let written = self.written.saturating_add(bytes.len() as u64);
+        if written > self.how.cap {
+            return Err(Error::TooLarge { cap: self.how.cap });
+        }
+        if let Some(len) = self.how.len.filter(|len| written > *len) {
+            return Err(other_length(len, written));
+        }
+        sys::write_all(&self.file, bytes).map_err(|e| fault(&self.path, "write", e))?;
+        self.written = written;
+        Ok(())
+    }
+
+    pub fn finish(mut self) -> Result<FileInfo> {
+        if let Some(len) = self.how.len.filter(|len| *len != self.written) {
+            return Err(other_length(len, self.written));
+        }
+        let failed = |e| fault(&self.path, "write", e);
+        if let Some(hidden) = &self.hidden {
+            hidden.dress(&self.file, self.how.perm).map_err(failed)?;
+            hidden.show(self.how.mode).map_err(failed)?;
+        }
+        self.hidden = None;
+        let stat = rustix::fs::fstat(&self.file).map_err(failed)?;
+        Ok(describe(&self.rooted, &self.rooted.names(), self.path.clone(), &stat))
+    }
+}
+
+fn other_length(promised: u64, written: u64) -> Error {
+    Error::invalid("body", format!("{promised} bytes were promised, and {written} came"))
+}
+
+impl Hidden {
+    /// Mode and owner of the file that is replaced. The owner as far as this identity may; a file that changes hands must
+    /// not carry its setuid bit to the new one.
+    fn dress(&self, file: &OwnedFd, perm: Option<u32>) -> Result<(), Errno> {
+        let Some(old) = &self.old else { return sys::chmod(file, perm.unwrap_or(MODE)) };
+        let mut mode = perm.unwrap_or(sys::mode(old));
+        let new = rustix::fs::fstat(file)?;
+        if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid) {
+            match rustix::fs::fchown(file, Some(sys::uid(old.st_uid)), Some(sys::gid(old.st_gid))) {
+                Ok(()) => {}
+                // INVAL: an id that has no number where this file system is mounted.
+                Err(Errno::PERM | Errno::INVAL | Errno::OVERFLOW) => mode &= !SET_IDS,
+                Err(errno) => return Err(errno),
+            }
+        }
+        sys::chmod(file, mode)
+    }
+
+    fn show(&self, mode: WriteMode) -> Result<(), Errno> {
+        if mode != WriteMode::CreateNew {
+            return rustix::fs::renameat(&self.dir, &self.temp, &self.dir, &self.name);
+        }
+        match rustix::fs::renameat_with(&self.dir, &self.temp, &self.dir, &self.name, RenameFlags::NOREPLACE) {
+            // A file system that cannot: a second name refuses to replace just as well.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+                rustix::fs::linkat(&self.dir, &self.temp, &self.dir, &self.name, AtFlags::empty())?;
+                rustix::fs::unlinkat(&self.dir, &self.temp, AtFlags::empty())
+            }
+            result => result,
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if let Some(hidden) = &self.hidden {
+            // Nothing can be done about a failure, and the next write has another name.
+            let _ = rustix::fs::unlinkat(hidden.dir.as_fd(), &hidden.temp, AtFlags::empty());
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Extended attributes of users: `user.*`. Tags are those named `user.cabana.*`.
+
+use std::{collections::BTreeMap, ffi::CString};
+
+use rustix::{fs::XattrFlags, io::Errno};
+
+pub(crate) const TAG: &[u8] = b"user.cabana.";
+/// The kernel gives no list and no value longer than this.
+const MOST: usize = 64 * 1024;
+
+pub(crate) type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Those with the prefix, of the file at a path that is not followed at its end. A file system that has none, and a file
+/// whose attributes may not be seen, have none.
+pub(crate) fn read_at(path: &[u8], prefix: &[u8]) -> Attributes {
+    read(prefix, |list| rustix::fs::llistxattr(path, list), |name, value| rustix::fs::lgetxattr(path, name, value))
+}
+
+/// The same by a descriptor's `/proc` path, which must be followed.
+pub(crate) fn read_through(path: &[u8], prefix: &[u8]) -> Attributes {
+    read(prefix, |list| rustix::fs::listxattr(path, list), |name, value| rustix::fs::getxattr(path, name, value))
+}
+
+fn read(
+    prefix: &[u8],
+    list: impl Fn(&mut [u8]) -> Result<usize, Errno>,
+    get: impl Fn(&CString, &mut [u8]) -> Result<usize, Errno>,
+) -> Attributes {
+    let mut found = Attributes::new();
+    // Nearly every file has none or few: the stack is enough for those.
+    let mut small = [0; 256];
+    let names = match list(&mut small) {
+        Ok(0) => return found,
+        Ok(n) => small[..n].to_vec(),
+        Err(Errno::RANGE) => {
+            let mut large = vec![0; MOST];
+            match list(&mut large) {
+                Ok(n) => {
+                    large.truncate(n);
+                    large
+                }
+                Err(_) => return found,
+            }
+        }
+        Err(_) => return found,
+    };
+    for name in names.split(|b| *b == 0).filter(|name| name.starts_with(prefix)) {
+        let Ok(c_name) = CString::new(name) else { continue };
+        let mut value = vec![0; 256];
+        let mut length = get(&c_name, &mut value);
+        if length == Err(Errno::RANGE) {
+            value = vec![0; MOST];
+            length = get(&c_name, &mut value);
+        }
+        // Gone since it was listed: then it has none of this name.
+        if let Ok(n) = length {
+            value.truncate(n);
+            found.insert(name.to_vec(), value);
+        }
+    }
+    found
+}
+
+pub(crate) fn set(path: &[u8], name: &[u8], value: &[u8]) -> Result<(), Errno> {
+    rustix::fs::setxattr(path, name, value, XattrFlags::empty())
+}
+
+pub(crate) fn remove(path: &[u8], name: &[u8]) -> Result<(), Errno> {
+    match rustix::fs::removexattr(path, name) {
+        Err(Errno::NODATA) => Ok(()),
+        result => result,
+    }
+}

@@ -1,0 +1,158 @@
+use std::time::Duration;
+
+use cabana_sandbox::{Error, Hit, Kind, Result, Search};
+
+use super::kit::{Kit, fifo, is_root, path, set_mode};
+
+fn what(root: &str) -> Search {
+    Search {
+        root: path(root),
+        globs: Vec::new(),
+        grep: None,
+        ignore_files: false,
+        max_hits: 1000,
+        budget: Duration::from_secs(60),
+    }
+}
+
+fn search(kit: &Kit, what: &Search) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    kit.rooted.search(what, &mut |hits| {
+        found.extend(hits.into_iter().map(|hit| match hit {
+            Hit::Entry(info) => info.path.to_string(),
+            Hit::Line { path, line, text } => format!("{path}:{line}:{}", String::from_utf8_lossy(&text)),
+        }));
+        true
+    })?;
+    Ok(found)
+}
+
+fn tree() -> Kit {
+    let kit = Kit::new();
+    kit.file("w/src/main.rs", "fn main() {}\n// needle\nend");
+    kit.file("w/src/lib.rs", "needle");
+    kit.file("w/README.md", "Needle\nneedle and needle\n");
+    kit.file("w/target/out.rs", "needle");
+    kit.file("w/.hidden", "needle");
+    kit.link("w/link.rs", "/w/src/lib.rs");
+    kit.link("w/up", "/w");
+    kit
+}
+
+#[test]
+fn without_globs_every_file_is_found_in_order() {
+    let kit = tree();
+    let all =
+        ["/w/.hidden", "/w/README.md", "/w/link.rs", "/w/up", "/w/src/lib.rs", "/w/src/main.rs", "/w/target/out.rs"];
+    assert_eq!(search(&kit, &what("/w")).unwrap(), all);
+    let mut entries = Vec::new();
+    kit.rooted
+        .search(&what("/w/src"), &mut |hits| {
+            entries.extend(hits);
+            true
+        })
+        .unwrap();
+    assert!(matches!(&entries[0], Hit::Entry(info) if info.kind == Kind::File && info.size == 6));
+}
+
+#[test]
+fn globs_choose_and_a_bang_leaves_out() {
+    let kit = tree();
+    let globs = |globs: &[&str]| {
+        search(&kit, &Search { globs: globs.iter().map(|g| (*g).to_owned()).collect(), ..what("/w") }).unwrap()
+    };
+    assert_eq!(globs(&["*.rs"]), ["/w/link.rs", "/w/src/lib.rs", "/w/src/main.rs", "/w/target/out.rs"]);
+    assert_eq!(globs(&["*.rs", "!target/**"]), ["/w/link.rs", "/w/src/lib.rs", "/w/src/main.rs"]);
+    assert_eq!(globs(&["/*.md"]), ["/w/README.md"]);
+    assert_eq!(globs(&["src/**/m*.rs"]), ["/w/src/main.rs"]);
+    assert_eq!(globs(&["!target", "!.*", "!up", "!*.rs"]), ["/w/README.md"]);
+}
+
+#[test]
+fn grep_gives_lines_with_their_numbers_and_follows_no_link() {
+    let kit = tree();
+    let grep = Search { grep: Some("^needle|// needle".into()), globs: vec!["!target".into()], ..what("/w") };
+    let lines = [
+        "/w/.hidden:1:needle",
+        "/w/README.md:2:needle and needle",
+        "/w/src/lib.rs:1:needle",
+        "/w/src/main.rs:2:// needle",
+    ];
+    assert_eq!(search(&kit, &grep).unwrap(), lines);
+}
+
+#[test]
+fn ignore_files_are_honoured_when_asked_for() {
+    let kit = tree();
+    kit.file("w/.gitignore", "target/\n*.md\n");
+    kit.file("w/src/.ignore", "lib.rs\n!main.rs\n");
+    let plain = search(&kit, &Search { globs: vec!["*.rs".into()], ..what("/w") }).unwrap();
+    assert_eq!(plain.len(), 4);
+    let found = search(&kit, &Search { ignore_files: true, ..what("/w") }).unwrap();
+    assert_eq!(found, ["/w/.gitignore", "/w/.hidden", "/w/link.rs", "/w/up", "/w/src/.ignore", "/w/src/main.rs"]);
+}
+
+#[test]
+fn binary_files_pipes_and_closed_files_have_no_lines() {
+    let kit = Kit::new();
+    kit.file("w/bin", b"needle\n\0\n");
+    kit.file("w/closed", "needle");
+    kit.file("w/text", "needle");
+    set_mode(&kit.at("w/closed"), 0);
+    fifo(&kit.at("w/pipe"));
+    fifo(&kit.at("w/.gitignore"));
+    let found = search(&kit, &Search { grep: Some("needle".into()), ignore_files: true, ..what("/w") }).unwrap();
+    let closed: &[&str] = if is_root() { &["/w/closed:1:needle"] } else { &[] };
+    assert_eq!(found, [closed, &["/w/text:1:needle"]].concat());
+}
+
+#[test]
+fn long_lines_are_cut() {
+    let kit = Kit::new();
+    kit.file("w/f", "x".repeat(1 << 20));
+    let found = search(&kit, &Search { grep: Some("x".into()), ..what("/w") }).unwrap();
+    assert_eq!(found[0].len(), "/w/f:1:".len() + 4096);
+}
+
+#[test]
+fn hits_end_at_the_most_wanted_and_when_the_reader_has_enough() {
+    let kit = Kit::new();
+    for n in 0..1000 {
+        kit.file(&format!("w/{n:04}"), "a\na\n");
+    }
+    assert_eq!(search(&kit, &Search { max_hits: 7, ..what("/w") }).unwrap().len(), 7);
+    assert_eq!(search(&kit, &Search { max_hits: 7, grep: Some("a".into()), ..what("/w") }).unwrap().len(), 7);
+    assert_eq!(search(&kit, &Search { max_hits: 0, ..what("/w") }).unwrap().len(), 0);
+    let mut batches = 0;
+    kit.rooted
+        .search(&what("/w"), &mut |_| {
+            batches += 1;
+            false
+        })
+        .unwrap();
+    assert_eq!(batches, 1);
+}
+
+#[test]
+fn a_used_up_budget_is_told() {
+    let kit = tree();
+    let result = search(&kit, &Search { budget: Duration::ZERO, ..what("/w") });
+    assert!(matches!(result, Err(Error::TimedOut(_))));
+    // A hole that would take hours to read.
+    std::fs::File::create(kit.at("w/hole")).unwrap().set_len(1 << 43).unwrap();
+    let grep = Search { grep: Some("x\\b".into()), budget: Duration::from_millis(200), ..what("/w") };
+    let began = std::time::Instant::now();
+    let _ = search(&kit, &grep);
+    assert!(began.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn a_bad_pattern_says_why() {
+    let kit = tree();
+    let grep = search(&kit, &Search { grep: Some("(".into()), ..what("/w") });
+    assert!(matches!(grep, Err(Error::Invalid { field: "grep", .. })));
+    let glob = search(&kit, &Search { globs: vec!["a{b".into()], ..what("/w") });
+    assert!(matches!(glob, Err(Error::Invalid { field: "globs", .. })));
+    assert!(matches!(search(&kit, &what("/no")), Err(Error::NotFound(_))));
+    assert!(matches!(search(&kit, &what("/w/README.md")), Err(Error::NotDirectory(_))));
+}

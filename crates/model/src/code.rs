@@ -1,0 +1,66 @@
+//! Public error codes. Each is stable and has a page in `docs/errors/`: what happened, why, what to do.
+
+use std::fmt;
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $text:literal: $hint:literal,)*) => {
+        /// A stable public error code.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Code { $($(#[$doc])* $name,)* }
+
+        impl Code {
+            pub const ALL: &'static [Code] = &[$(Code::$name,)*];
+
+            pub fn as_str(self) -> &'static str {
+                match self { $(Code::$name => $text,)* }
+            }
+
+            /// What to do about it, in one sentence.
+            pub fn hint(self) -> &'static str {
+                match self { $(Code::$name => $hint,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    AlreadyExists = "already_exists": "Choose another name, or write with a mode that replaces.",
+    ArchiveInvalid = "archive_invalid": "Make the archive again and check that the transfer was complete.",
+    BadRequest = "bad_request": "Correct the named field and send it again.",
+    DataDirNotOurs = "data_dir_not_ours": "Point --data or CABANA_DATA to a new or empty directory of your own.",
+    DataDirReadOnly = "data_dir_read_only": "Point --data or CABANA_DATA to a directory that you may write to.",
+    DataDirVersion = "data_dir_version": "Use the cabana that wrote it, or point --data to a new directory.",
+    DuplicateExec = "duplicate_exec": "Choose a fresh exec id for each command, or reattach to the one that ran.",
+    FileBusy = "file_busy": "A process inside holds a lease on the file: end it or try again.",
+    HostUnsupported = "host_unsupported": "Run `cabana doctor`: it says what this host lacks and how to get it.",
+    Internal = "internal": "Run again with the same input; if it stays, report it with the message.",
+    InvalidPath = "invalid_path": "Give an absolute path without NUL, `.`, `..` or empty parts.",
+    IsDirectory = "is_directory": "Name a file, or use the operation for directories.",
+    NotDirectory = "not_directory": "Name a directory: a part of the path is a file.",
+    NotEmpty = "not_empty": "Remove what is inside first, or remove the whole tree.",
+    NotFound = "not_found": "Check the path; parents are not made by a write.",
+    NotRegular = "not_regular": "Only regular files can be read and written: this is a pipe, socket or device.",
+    NoSpace = "no_space": "Free space on the disk or raise the sandbox's disk limit.",
+    PermissionDenied = "permission_denied": "Act as a user who may, or change the mode first.",
+    PortClosed = "port_closed": "Start the service inside and wait until it listens on 127.0.0.1 or ::1.",
+    ProgramNotFound = "program_not_found": "Check the name and PATH inside; run it through a shell if it is a built-in.",
+    ProviderOffline = "provider_offline": "Try again; what was asked may have happened, so ask by its id first.",
+    SandboxGone = "sandbox_gone": "Create or start it again; its files are there unless it was deleted.",
+    SandboxNotFound = "sandbox_not_found": "Check the id with `list`; a deleted sandbox does not come back.",
+    TemplateExists = "template_exists": "Remove the template first or choose another name.",
+    TemplateInUse = "template_in_use": "Delete the sandboxes made from it first.",
+    TemplateInvalid = "template_invalid": "A template needs a root file system with a shell; check what --from names.",
+    TemplateNotFound = "template_not_found": "`cabana template ls` shows the names; `cabana template add` makes one.",
+    TimedOut = "timed_out": "Try again or give it more time.",
+    TooLarge = "too_large": "Send less, or raise the limit.",
+    TooManyLinks = "too_many_links": "The path runs through too many symbolic links, or in a circle: name the target.",
+    UnknownUser = "unknown_user": "Name a user of the sandbox's own /etc/passwd, or give a number.",
+    Unsupported = "unsupported": "Ask for what the provider's capabilities list.",
+    WorkdirNotFound = "workdir_not_found": "Make the working directory first or name another.",
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

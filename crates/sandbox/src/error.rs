@@ -1,0 +1,118 @@
+//! What can go wrong: kinds, not texts. [`Error::code`] is the stable public name of each.
+
+use cabana_model::{Code, ExecId, ParseIdError, PathError, SandboxId, SandboxPath, User};
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{0} does not exist")]
+    NotFound(SandboxPath),
+    #[error("{0} exists already")]
+    Exists(SandboxPath),
+    #[error("{0}: permission denied")]
+    Denied(SandboxPath),
+    #[error("{0} is a directory")]
+    IsDirectory(SandboxPath),
+    #[error("{0} is not a directory")]
+    NotDirectory(SandboxPath),
+    #[error("{0} is not empty")]
+    NotEmpty(SandboxPath),
+    #[error("{0} is no regular file")]
+    NotRegular(SandboxPath),
+    #[error("{0} is held by a lease of a process inside")]
+    Busy(SandboxPath),
+    #[error("{0} runs through too many symbolic links")]
+    Loop(SandboxPath),
+    #[error("larger than the limit of {cap} bytes")]
+    TooLarge { cap: u64 },
+    #[error("path: {0}")]
+    Path(#[from] PathError),
+    #[error("{field}: {why}")]
+    Invalid { field: &'static str, why: String },
+    #[error("the archive is not valid: {0}")]
+    Archive(String),
+    #[error("the provider {provider} cannot do this: {what}")]
+    Unsupported { provider: &'static str, what: &'static str },
+    #[error("exec id {0} was used already")]
+    Duplicate(ExecId),
+    #[error("there is no user {0} in this sandbox")]
+    UnknownUser(User),
+    #[error("the working directory {0} does not exist or is no directory")]
+    NoWorkdir(SandboxPath),
+    #[error("cannot run {program}: {why}")]
+    NoProgram { program: String, why: &'static str },
+    #[error("nothing listens on port {0} of the sandbox")]
+    PortClosed(u16),
+    #[error("there is no sandbox {0}")]
+    NoSandbox(SandboxId),
+    #[error("there is no template {0}")]
+    NoTemplate(String),
+    #[error("template {name}: {why}")]
+    BadTemplate { name: String, why: String },
+    #[error("no space left")]
+    NoSpace,
+    #[error("timed out: {0}")]
+    TimedOut(&'static str),
+    /// It will not come back by itself.
+    #[error("the sandbox is gone")]
+    Gone,
+    /// It may come back; what was asked may have happened.
+    #[error("the provider cannot be reached")]
+    Offline(#[source] Cause),
+    #[error("{step} failed: {cause}")]
+    Failed {
+        step: &'static str,
+        #[source]
+        cause: Cause,
+    },
+}
+
+impl Error {
+    pub fn invalid(field: &'static str, why: impl Into<String>) -> Self {
+        Self::Invalid { field, why: why.into() }
+    }
+
+    pub fn failed(step: &'static str, cause: impl Into<Cause>) -> Self {
+        Self::Failed { step, cause: cause.into() }
+    }
+
+    pub fn code(&self) -> Code {
+        match self {
+            Self::NotFound(_) => Code::NotFound,
+            Self::Exists(_) => Code::AlreadyExists,
+            Self::Denied(_) => Code::PermissionDenied,
+            Self::IsDirectory(_) => Code::IsDirectory,
+            Self::NotDirectory(_) => Code::NotDirectory,
+            Self::NotEmpty(_) => Code::NotEmpty,
+            Self::NotRegular(_) => Code::NotRegular,
+            Self::Busy(_) => Code::FileBusy,
+            Self::Loop(_) => Code::TooManyLinks,
+            Self::TooLarge { .. } => Code::TooLarge,
+            Self::Path(_) => Code::InvalidPath,
+            Self::Invalid { .. } => Code::BadRequest,
+            Self::Archive(_) => Code::ArchiveInvalid,
+            Self::Unsupported { .. } => Code::Unsupported,
+            Self::Duplicate(_) => Code::DuplicateExec,
+            Self::UnknownUser(_) => Code::UnknownUser,
+            Self::NoWorkdir(_) => Code::WorkdirNotFound,
+            Self::NoProgram { .. } => Code::ProgramNotFound,
+            Self::PortClosed(_) => Code::PortClosed,
+            Self::NoSandbox(_) => Code::SandboxNotFound,
+            Self::NoTemplate(_) => Code::TemplateNotFound,
+            Self::BadTemplate { .. } => Code::TemplateInvalid,
+            Self::NoSpace => Code::NoSpace,
+            Self::TimedOut(_) => Code::TimedOut,
+            Self::Gone => Code::SandboxGone,
+            Self::Offline(_) => Code::ProviderOffline,
+            Self::Failed { .. } => Code::Internal,
+        }
+    }
+}
+
+impl From<ParseIdError> for Error {
+    fn from(error: ParseIdError) -> Self {
+        Self::invalid("id", error.to_string())
+    }
+}

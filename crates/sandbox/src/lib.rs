@@ -1,0 +1,42 @@
+//! The one interface: a provider is where sandboxes live; a sandbox runs commands and holds files.
+//!
+//! [`Provider`] makes, starts, stops and deletes; [`Sandbox`] is one live environment; [`Files`] is its files as one user
+//! sees them; [`Process`] is a running command in parts. What every provider would have to write again stands on top of
+//! it, once: [`run`] a command to its end, [`walk`] and [`copy`] trees, and the fallbacks of search, pack and unpack.
+//!
+//! The contract of every method: idempotent by the id that the caller chose. Dropping a future ends the waiting, not the
+//! thing: what did start is found again by its id. Pulling is the back-pressure. No method retries, logs to the caller or
+//! falls back to something weaker. Time, idleness, quotas, cwd, ledger and dialects are the runtime's.
+//!
+//! The conformance suite in `testkit` is the definition; the words here explain it.
+
+mod capabilities;
+mod copy;
+mod error;
+mod exec;
+mod fallback;
+mod files;
+mod provider;
+mod run;
+mod spec;
+mod transfer;
+mod walk;
+
+pub use cabana_model::{Code, ExecId, LayerId, PathError, SandboxId, SandboxPath, User};
+pub use capabilities::{Capabilities, Enforced, Identities};
+pub use copy::copy;
+pub use error::{Cause, Error, Result};
+pub use exec::{
+    Channel, Command, Control, Event, ExecSpec, Exit, Output, Position, Process, Reattached, Status, Stdin, Stdio,
+    Target, TermSize,
+};
+pub use fallback::{pack, search, unpack};
+pub use files::{
+    Alter, Change, DEFAULT_FILE_CAP, Depth, FileInfo, Files, Hit, Kind, Link, Read, Search, WatchEvent, Write,
+    WriteMode,
+};
+pub use provider::{Duplex, Found, Provider, Sandbox, SandboxEvent, State, Stream, Usage, Wanted};
+pub use run::{ExecOutcome, Kept, run};
+pub use spec::{Base, Defaults, Lifetime, Limits, NetworkPolicy, SandboxSpec, Source, View};
+pub use transfer::{make_dirs, read_all, write_all};
+pub use walk::walk;

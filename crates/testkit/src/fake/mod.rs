@@ -1,0 +1,257 @@
+//! A provider in memory: files and states with the semantics of the real ones, and no commands.
+
+mod fault;
+mod files;
+mod fs;
+mod resolve;
+mod sandbox;
+mod watch;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use cabana_sandbox::{
+    Base, Capabilities, Enforced, Error, Found, Identities, LayerId, Provider, Result, Sandbox, SandboxEvent,
+    SandboxId, SandboxSpec, State, Stream,
+};
+use futures_util::{StreamExt, stream};
+
+pub use fault::Fault;
+use fs::Fs;
+use sandbox::{FakeSandbox, Session};
+
+const NAME: &str = "fake";
+
+/// Clones are the same provider. Everything is gone with the last of them.
+#[derive(Clone, Default)]
+pub struct Fake {
+    boxes: Arc<Mutex<BTreeMap<SandboxId, Record>>>,
+    fault: Option<Fault>,
+}
+
+/// One sandbox: its files stay while it is stopped, its session does not.
+struct Record {
+    spec: SandboxSpec,
+    fs: Arc<Mutex<Fs>>,
+    session: Option<Arc<Session>>,
+}
+
+impl Fake {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One that does one thing wrong.
+    pub fn broken(fault: Fault) -> Self {
+        Self { fault: Some(fault), ..Self::default() }
+    }
+
+    /// What every sandbox of it is made from.
+    pub fn spec() -> SandboxSpec {
+        SandboxSpec::new(Base::Named("fake".into()))
+    }
+
+    fn boxes(&self) -> MutexGuard<'_, BTreeMap<SandboxId, Record>> {
+        lock(&self.boxes)
+    }
+
+    fn has(&self, fault: Fault) -> bool {
+        self.fault == Some(fault)
+    }
+
+    fn wake(&self, id: &SandboxId, sandbox: &mut Record) -> Arc<dyn Sandbox> {
+        let session = sandbox.session.get_or_insert_with(|| Session::new(sandbox.fs.clone())).clone();
+        Arc::new(FakeSandbox::new(id.clone(), session, &sandbox.spec, self.fault))
+    }
+
+    fn check(&self, spec: &SandboxSpec) -> Result<()> {
+        let mut asked = spec.clone();
+        if self.has(Fault::LimitsArePretended) {
+            asked.limits = Default::default();
+        }
+        if self.has(Fault::NetworkIsPretended) {
+            asked.network = cabana_sandbox::NetworkPolicy::Off;
+        }
+        self.capabilities().check(&asked)?;
+        if !spec.views.is_empty() {
+            return Err(unsupported("views"));
+        }
+        match &spec.base {
+            Base::Named(name) if name == "fake" || self.has(Fault::EveryTemplateIsThere) => Ok(()),
+            Base::Named(name) => Err(Error::NoTemplate(name.clone())),
+            Base::Host | Base::Layers(_) => Err(unsupported("layers")),
+        }
+    }
+}
+
+fn unsupported(what: &'static str) -> Error {
+    Error::Unsupported { provider: NAME, what }
+}
+
+/// A panic in one test's task is told there: what the lock holds is as good as before.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[async_trait]
+impl Provider for Fake {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            provider: NAME,
+            identities: Identities::None,
+            memory: Enforced::No,
+            cpu: Enforced::No,
+            pids: Enforced::No,
+            disk: Enforced::No,
+            // Nothing runs, so nothing gets out.
+            network_off: Enforced::ByKernel,
+            network_allow: Enforced::No,
+            network_public: Enforced::No,
+            network_host: Enforced::No,
+            kill_tree: Enforced::No,
+            exec: false,
+            connect: false,
+            pause: false,
+            snapshot: false,
+            search: false,
+            late_views: false,
+            host_base: false,
+            outlives_server: false,
+            replays_output: false,
+        }
+    }
+
+    async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {
+        self.check(spec).inspect_err(|_| {
+            if self.has(Fault::RefusedCreateLeavesOne) {
+                self.boxes().entry(id.clone()).or_insert_with(|| Record::new(spec, None));
+            }
+        })?;
+        if self.has(Fault::ConcurrentCreatesRace) && !self.boxes().contains_key(id) {
+            tokio::task::yield_now().await;
+            let mut boxes = self.boxes();
+            let mut made = Record::new(spec, self.fault);
+            let sandbox = self.wake(id, &mut made);
+            boxes.insert(id.clone(), made);
+            return Ok(sandbox);
+        }
+        let mut boxes = self.boxes();
+        if self.has(Fault::CreateAgainStartsAfresh) {
+            boxes.remove(id);
+        }
+        let shared =
+            self.has(Fault::FilesAreShared).then(|| boxes.values().next().map(|other| other.fs.clone())).flatten();
+        match boxes.get_mut(id) {
+            Some(there) if there.session.is_none() && !self.has(Fault::CreateWakesAStoppedOne) => {
+                Err(Error::invalid("id", "there is a stopped sandbox of this id: start it"))
+            }
+            Some(there) => Ok(self.wake(id, there)),
+            None => {
+                let mut made = Record::new(spec, self.fault);
+                made.fs = shared.unwrap_or(made.fs);
+                let sandbox = self.wake(id, &mut made);
+                boxes.insert(id.clone(), made);
+                Ok(sandbox)
+            }
+        }
+    }
+
+    async fn attach(&self, id: &SandboxId) -> Result<Found> {
+        let mut boxes = self.boxes();
+        match boxes.get_mut(id) {
+            None if self.has(Fault::AttachToAbsentFails) => Err(Error::NoSandbox(id.clone())),
+            None => Ok(Found::Absent),
+            Some(there) if there.session.is_none() && !self.has(Fault::AttachWakes) => Ok(Found::Stopped),
+            Some(there) => Ok(Found::Running(self.wake(id, there))),
+        }
+    }
+
+    async fn start(&self, id: &SandboxId) -> Result<Arc<dyn Sandbox>> {
+        let mut boxes = self.boxes();
+        if self.has(Fault::StartMakesAnAbsentOne) {
+            boxes.entry(id.clone()).or_insert_with(|| Record::new(&Self::spec(), None));
+        }
+        let there = boxes.get_mut(id).ok_or_else(|| Error::NoSandbox(id.clone()))?;
+        if there.session.is_some() && self.has(Fault::StartOfARunningOneFails) {
+            return Err(Error::invalid("id", "it runs already"));
+        }
+        Ok(self.wake(id, there))
+    }
+
+    async fn pause(&self, _: &SandboxId) -> Result<()> {
+        if self.has(Fault::PauseIsPretended) { Ok(()) } else { Err(unsupported("pause")) }
+    }
+
+    async fn stop(&self, id: &SandboxId) -> Result<()> {
+        let mut boxes = self.boxes();
+        let there = boxes.get_mut(id).ok_or_else(|| Error::NoSandbox(id.clone()))?;
+        match there.session.take() {
+            Some(session) => {
+                lock(&there.fs).forget_at_stop(self.fault);
+                session.end(self.fault);
+                Ok(())
+            }
+            None if self.has(Fault::StopTwiceFails) => Err(Error::Gone),
+            None => Ok(()),
+        }
+    }
+
+    async fn destroy(&self, id: &SandboxId) -> Result<()> {
+        let mut boxes = self.boxes();
+        let there = if self.has(Fault::DestroyOnlyStops) {
+            boxes.get_mut(id).and_then(|there| there.session.take())
+        } else {
+            match boxes.remove(id) {
+                Some(there) => there.session,
+                None if self.has(Fault::DestroyTwiceFails) => return Err(Error::NoSandbox(id.clone())),
+                None => None,
+            }
+        };
+        if let Some(session) = there {
+            session.end(self.fault);
+        }
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<Stream<(SandboxId, State)>> {
+        let state = |there: &Record| match there.session {
+            Some(_) if !self.has(Fault::ListSaysStopped) => State::Running,
+            _ => State::Stopped,
+        };
+        let mut all: Vec<_> = self.boxes().iter().map(|(id, there)| (id.clone(), state(there))).collect();
+        if self.has(Fault::ListOmitsStoppedOnes) {
+            all.retain(|(_, state)| *state != State::Stopped);
+        }
+        Ok(stream::iter(all.into_iter().map(Ok)).boxed())
+    }
+
+    async fn snapshot(&self, _: &SandboxId) -> Result<Base> {
+        Err(unsupported("snapshot"))
+    }
+
+    async fn save(&self, _: &SandboxId) -> Result<Stream<Bytes>> {
+        Err(unsupported("save"))
+    }
+
+    async fn restore(&self, _: &SandboxId, _: &SandboxSpec, _: Stream<Bytes>) -> Result<()> {
+        Err(unsupported("restore"))
+    }
+
+    async fn import(&self, _: &LayerId, _: Stream<Bytes>) -> Result<()> {
+        Err(unsupported("layers"))
+    }
+
+    fn events(&self) -> Stream<(SandboxId, SandboxEvent)> {
+        stream::pending().boxed()
+    }
+}
+
+impl Record {
+    fn new(spec: &SandboxSpec, fault: Option<Fault>) -> Self {
+        Self { spec: spec.clone(), fs: Arc::new(Mutex::new(Fs::new(fault))), session: None }
+    }
+}

@@ -1,0 +1,10 @@
+//! For tests only: the definition of the sandbox interface, and a provider to test against.
+//!
+//! [`conformance`] is a list of cases that every provider passes; the words in `cabana-sandbox` explain what these cases
+//! define. [`Fake`] is a provider that lives in memory. It has real files and real states and no commands, and passes the
+//! cases that need none. [`Fault`] breaks it in one place each: a suite that misses one of them has a hole.
+
+pub mod conformance;
+mod fake;
+
+pub use fake::{Fake, Fault};
