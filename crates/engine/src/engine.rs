@@ -42,12 +42,15 @@ pub struct Config {
     pub data: PathBuf,
     /// What is started as the spawner: a program whose `main` begins with [`crate::helper_main`].
     pub helper: PathBuf,
+    /// Whether control groups are used where they are to be had. Without them a supervisor keeps each command's tree
+    /// together, which a guest can kill.
+    pub cgroups: bool,
 }
 
 impl Config {
     /// The running program is its own helper.
     pub fn new(data: impl Into<PathBuf>) -> Self {
-        Self { data: data.into(), helper: PathBuf::from("/proc/self/exe") }
+        Self { data: data.into(), helper: PathBuf::from("/proc/self/exe"), cgroups: true }
     }
 }
 
@@ -118,7 +121,7 @@ fn open_blocking(config: &Config) -> Result<Engine, OpenError> {
     let host = |error: &dyn std::fmt::Display| OpenError::Host { what: error.to_string() };
     let data = DataDir::open(&config.data)?;
     let mode = rootless::mode().map_err(|error| host(&error))?;
-    let ranges = Ranges::open(mode).map_err(|error| host(&error))?;
+    let ranges = Ranges::open(mode, config.cgroups).map_err(|error| host(&error))?;
     let store = Store::open(&data, ranges.storage()).map_err(|error| host(&error))?;
     let homes = Homes::open(&data, ranges.storage()).map_err(|source| OpenError::Io {
         path: config.data.clone(),

@@ -57,14 +57,14 @@ pub(crate) struct Lease {
 impl Ranges {
     const KEEP: usize = 16;
 
-    pub(crate) fn open(mode: Mode) -> io::Result<Self> {
+    pub(crate) fn open(mode: Mode, cgroups: bool) -> io::Result<Self> {
         let locks = match mode {
             Mode::Root => Some(open_locks(Path::new("/run/cabana"))?),
             Mode::Shared | Mode::Single => None,
         };
         Ok(Self {
             mode,
-            cgroups: Cgroups::find(mode),
+            cgroups: if cgroups { Cgroups::find(mode) } else { None },
             locks,
             free: Mutex::default(),
             next: AtomicU32::new(std::process::id()),

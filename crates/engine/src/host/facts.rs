@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     env, fs, io,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -201,6 +202,8 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
+        // The kernel makes the inside of an overlay's work directory unreadable, for its owner too.
+        let _ = fs::set_permissions(self.0.join("work/work"), fs::Permissions::from_mode(0o700));
         // Only what this process made lies there, and the mounts ended with the probes' own namespaces.
         let _ = fs::remove_dir_all(&self.0);
     }

@@ -83,7 +83,6 @@ impl Execs {
     }
 
     fn try_start(&mut self, plan: &ExecPlan<'_>, fds: &[OwnedFd]) -> Result<(), (Step, sys::Errno)> {
-        let tree = self.forest.plant().map_err(|errno| (Step::Cgroup, errno))?;
         let (done, closed_by_exec) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .map_err(|errno| (Step::Fork, sys::Errno(errno.raw_os_error())))?;
         // The pipes were made by the server: the user must own them, or it could not open its own /dev/stdout.
@@ -95,16 +94,14 @@ impl Execs {
             Some(stack) => stack,
             None => Stack::new().map_err(|errno| (Step::Fork, errno))?,
         };
-        let how = sys::Clone { flags: 0, cgroup: tree.cgroup() };
-        let began = sys::monotonic_ns();
+        let (began, argument) = (sys::monotonic_ns(), ptr::from_ref::<Child>(&child) as usize);
         // SAFETY: `run` makes raw calls only and ends in exec or exit; child and stack are kept until `done` says so.
-        let spawned = unsafe { sys::spawn(how, self.secret, &stack, run, ptr::from_ref::<Child>(&child) as usize) };
+        let planted = unsafe { self.forest.plant(self.secret, &stack, run, argument) };
         drop(closed_by_exec);
-        let pid = match spawned {
-            Ok(pid) => pid,
+        let (pid, tree) = match planted {
+            Ok(planted) => planted,
             Err(errno) => {
                 self.stack = Some(stack);
-                self.lingering.push(tree);
                 return Err((Step::Fork, errno));
             }
         };
@@ -115,10 +112,12 @@ impl Execs {
         Ok(())
     }
 
-    pub(super) fn add_starting(&self, fds: &mut Vec<libc::pollfd>) {
+    pub(super) fn add_polled(&self, fds: &mut Vec<libc::pollfd>) {
         let poll =
             |starting: &Starting| libc::pollfd { fd: starting.done.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         fds.extend(self.starting.iter().map(poll));
+        let reports = self.running.values().filter_map(|running| running.tree.supervised());
+        fds.extend(reports.map(|tree| libc::pollfd { fd: tree.report(), events: libc::POLLIN, revents: 0 }));
     }
 
     /// Those whose exec is through, or failed.
@@ -142,7 +141,8 @@ impl Execs {
                     answers.push(FromInit::NotStarted { exec, failure });
                 }
                 None => {
-                    answers.push(FromInit::Started { exec, pid: pid as u32 });
+                    let leader = self.running.get(&pid).map_or(pid, |running| running.tree.leader(pid));
+                    answers.push(FromInit::Started { exec, pid: leader as u32 });
                     if let Some(running) = self.running.get_mut(&pid) {
                         running.told = true;
                         if running.ended.is_some() {
@@ -153,6 +153,13 @@ impl Execs {
             }
         }
         answers
+    }
+
+    /// Commands that are not our children: what their supervisors report.
+    pub(super) fn reported(&mut self) -> Vec<FromInit> {
+        let reports = self.running.values().filter_map(|running| running.tree.supervised()?.ended());
+        let reports: Vec<_> = reports.collect();
+        reports.iter().flat_map(|waited| self.ended(waited)).collect()
     }
 
     /// A child was waited for.
@@ -178,8 +185,8 @@ impl Execs {
     pub(super) fn signal(&self, exec: u64, signal: i32, tree: bool) {
         let Some((pid, running)) = self.running.iter().find(|(_, running)| running.exec == exec) else { return };
         match tree {
-            true => running.tree.signal(*pid, signal),
-            false => drop(sys::kill(*pid, signal)),
+            true => running.tree.signal(signal),
+            false => sys::kill(running.tree.leader(*pid), signal).unwrap_or_default(),
         }
     }
 
@@ -190,10 +197,10 @@ impl Execs {
     }
 
     pub(super) fn enforce_timeouts(&mut self, now: u64) {
-        for (pid, running) in &mut self.running {
+        for running in self.running.values_mut() {
             if !running.timed_out && running.deadline.is_some_and(|deadline| deadline <= now) {
                 running.timed_out = true;
-                running.tree.signal(*pid, libc::SIGKILL);
+                running.tree.signal(libc::SIGKILL);
             }
         }
     }

@@ -6,6 +6,7 @@
 
 mod exec;
 mod setup;
+mod supervisor;
 mod tree;
 
 use std::{
@@ -101,7 +102,7 @@ impl Init {
             libc::pollfd { fd: self.control.as_raw_fd(), events, revents: 0 },
             libc::pollfd { fd: signals.as_raw_fd(), events: libc::POLLIN, revents: 0 },
         ];
-        self.execs.add_starting(&mut fds);
+        self.execs.add_polled(&mut fds);
         let _ = sys::poll(&mut fds, self.execs.next_deadline(sys::monotonic_ns()));
     }
 
@@ -150,6 +151,9 @@ impl Init {
         let mut drained = [0; 1024];
         while matches!(sys::read(signals.as_raw_fd(), &mut drained), Ok(count) if count > 0) {}
         for answer in self.execs.started() {
+            self.say(answer, None);
+        }
+        for answer in self.execs.reported() {
             self.say(answer, None);
         }
         while let Some(waited) = sys::wait_any() {

@@ -1,15 +1,17 @@
 //! The tree of a command's processes, daemons and double forks included.
 //!
 //! With a cgroup of its own for each command the kernel knows the tree, and ends it at once. Groups are used again when
-//! they are empty: making one costs more than starting a command in it.
+//! they are empty: making one costs more than starting a command in it. Without cgroups a supervisor keeps it together.
 #![allow(unsafe_code)]
 
 use std::{
+    cell::Cell,
     ffi::CString,
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
 };
 
-use crate::kernel::sys::{self, Errno};
+use super::supervisor::Supervised;
+use crate::kernel::sys::{self, Errno, Stack};
 
 pub(super) enum Forest {
     Cgroups {
@@ -17,19 +19,22 @@ pub(super) enum Forest {
         spare: Vec<Leaf>,
         made: u64,
     },
-    /// No cgroup may be made here: a tree is what can still be found of it.
-    Sessions,
+    /// No cgroup may be made here: each command has a supervisor instead.
+    Supervised,
 }
 
 pub(super) enum Tree {
     Cgroup(Leaf),
-    Session(i32),
+    Supervised(Supervised),
 }
 
 pub(super) struct Leaf {
     name: CString,
     dir: OwnedFd,
     events: OwnedFd,
+    /// Not to be used again: the kernel (6.15 to 6.18 at least) also ends what is cloned into a group later, if the group
+    /// was killed more often than the cloner's own.
+    killed: Cell<bool>,
 }
 
 impl Forest {
@@ -42,34 +47,68 @@ impl Forest {
     }
 
     pub(super) fn without_cgroup() -> Self {
-        Self::Sessions
+        Self::Supervised
     }
 
     pub(super) fn descriptors(&self) -> Option<u32> {
         match self {
             Self::Cgroups { run, .. } => Some(run.as_raw_fd() as u32),
-            Self::Sessions => None,
+            Self::Supervised => None,
         }
     }
 
-    pub(super) fn plant(&mut self) -> Result<Tree, Errno> {
-        let Self::Cgroups { run, spare, made } = self else { return Ok(Tree::Session(0)) };
+    /// Starts `command(argument)` in a tree of its own. Gives the pid of the command, or of its supervisor.
+    ///
+    /// # Safety
+    /// As for [`sys::spawn`].
+    pub(super) unsafe fn plant(
+        &mut self,
+        secret: sys::Secret,
+        stack: &Stack,
+        command: extern "C" fn(usize) -> !,
+        argument: usize,
+    ) -> Result<(i32, Tree), Errno> {
+        match self {
+            Self::Supervised => {
+                // SAFETY: promised by our caller.
+                let supervised = unsafe { Supervised::start(secret, command, argument) }?;
+                Ok((supervised.pid(), Tree::Supervised(supervised)))
+            }
+            Self::Cgroups { .. } => {
+                let leaf = self.leaf()?;
+                let how = sys::Clone { flags: 0, cgroup: Some(leaf.dir.as_raw_fd()) };
+                // SAFETY: promised by our caller.
+                match unsafe { sys::spawn(how, secret, stack, command, argument) } {
+                    Ok(pid) => Ok((pid, Tree::Cgroup(leaf))),
+                    Err(errno) => {
+                        self.fell(Tree::Cgroup(leaf));
+                        Err(errno)
+                    }
+                }
+            }
+        }
+    }
+
+    fn leaf(&mut self) -> Result<Leaf, Errno> {
+        let Self::Cgroups { run, spare, made } = self else { return Err(Errno(libc::ENOENT)) };
         if let Some(leaf) = spare.pop() {
-            return Ok(Tree::Cgroup(leaf));
+            return Ok(leaf);
         }
         *made += 1;
         let name = CString::new(made.to_string()).unwrap_or_default();
+        // One of this name may be left from an earlier life of the sandbox's range, killed.
+        let _ = rustix::fs::unlinkat(&*run, &name, rustix::fs::AtFlags::REMOVEDIR);
         let dir = make_group(run.as_raw_fd(), &name)?;
         let events = sys::open_at(dir.as_raw_fd(), c"cgroup.events", libc::O_RDONLY)?;
         // SAFETY: opened just now.
         let events = unsafe { OwnedFd::from_raw_fd(events) };
-        Ok(Tree::Cgroup(Leaf { name, dir, events }))
+        Ok(Leaf { name, dir, events, killed: Cell::new(false) })
     }
 
     /// Takes an empty tree back.
     pub(super) fn fell(&mut self, tree: Tree) {
         let (Self::Cgroups { run, spare, .. }, Tree::Cgroup(leaf)) = (self, tree) else { return };
-        if spare.len() < Self::SPARE {
+        if spare.len() < Self::SPARE && !leaf.killed.get() {
             spare.push(leaf);
         } else {
             let _ = rustix::fs::unlinkat(run, &leaf.name, rustix::fs::AtFlags::REMOVEDIR);
@@ -90,11 +129,17 @@ fn make_group(parent: RawFd, name: &CString) -> Result<OwnedFd, Errno> {
 }
 
 impl Tree {
-    pub(super) fn cgroup(&self) -> Option<RawFd> {
+    /// Where the command's end is reported, if it is not init's own child.
+    pub(super) fn supervised(&self) -> Option<&Supervised> {
         match self {
-            Self::Cgroup(leaf) => Some(leaf.dir.as_raw_fd()),
-            Self::Session(_) => None,
+            Self::Cgroup(_) => None,
+            Self::Supervised(supervised) => Some(supervised),
         }
+    }
+
+    /// The command, where `child` is what init started.
+    pub(super) fn leader(&self, child: i32) -> i32 {
+        self.supervised().map_or(child, Supervised::leader)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -104,17 +149,18 @@ impl Tree {
                 let length = sys::pread(leaf.events.as_raw_fd(), &mut text).unwrap_or(0);
                 text[..length].windows(11).any(|window| window == b"populated 0")
             }
-            Self::Session(_) => true,
+            Self::Supervised(supervised) => supervised.is_gone(),
         }
     }
 
-    pub(super) fn signal(&self, leader: i32, signal: i32) {
+    pub(super) fn signal(&self, signal: i32) {
         match self {
-            Self::Cgroup(leaf) if signal == libc::SIGKILL => leaf.write(c"cgroup.kill", b"1"),
-            Self::Cgroup(leaf) => leaf.pids().into_iter().for_each(|pid| sys::kill(pid, signal).unwrap_or_default()),
-            Self::Session(_) => {
-                let _ = sys::kill(-leader, signal);
+            Self::Cgroup(leaf) if signal == libc::SIGKILL => {
+                leaf.killed.set(true);
+                leaf.write(c"cgroup.kill", b"1");
             }
+            Self::Cgroup(leaf) => leaf.pids().into_iter().for_each(|pid| sys::kill(pid, signal).unwrap_or_default()),
+            Self::Supervised(supervised) => supervised.signal(signal),
         }
     }
 }

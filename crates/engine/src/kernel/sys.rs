@@ -252,12 +252,21 @@ pub(crate) struct Waited {
 
 /// One child that has ended, if any.
 pub(crate) fn wait_any() -> Option<Waited> {
+    wait(libc::WNOHANG)
+}
+
+/// The next child that ends; `None` when there is none left.
+pub(crate) fn wait_for_any() -> Option<Waited> {
+    wait(0)
+}
+
+fn wait(options: i32) -> Option<Waited> {
     let mut status = 0i32;
     // SAFETY: rusage is plain numbers: all zero is a value of it.
     let mut usage: libc::rusage = unsafe { mem::zeroed() };
     // SAFETY: both point to locals that live through the call.
     let pid =
-        unsafe { sys!(SYS_wait4, usize::MAX, &raw mut status, libc::WNOHANG | libc::__WALL, &raw mut usage) }.ok()?;
+        unsafe { sys!(SYS_wait4, usize::MAX, &raw mut status, options | libc::__WALL, &raw mut usage) }.ok()?;
     let micros = |time: libc::timeval| (time.tv_sec as u64) * 1_000_000 + time.tv_usec as u64;
     (pid != 0).then(|| Waited {
         pid: pid as i32,
@@ -267,7 +276,11 @@ pub(crate) fn wait_any() -> Option<Waited> {
     })
 }
 
+/// To one process: numbers up to zero mean many, and nobody here means those.
 pub(crate) fn kill(pid: i32, signal: i32) -> Result<()> {
+    if pid <= 0 {
+        return Err(Errno(libc::ESRCH));
+    }
     // SAFETY: no pointers.
     unsafe { sys!(SYS_kill, pid, signal) }.map(drop)
 }

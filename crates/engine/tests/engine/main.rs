@@ -3,5 +3,9 @@
 mod stage;
 
 mod conformance {
-    cabana_testkit::conformance!(crate::stage::OnHost::open().await);
+    cabana_testkit::conformance!(crate::stage::OnHost::open(true).await);
+}
+
+mod conformance_without_cgroups {
+    cabana_testkit::conformance!(crate::stage::OnHost::open(false).await);
 }

@@ -21,8 +21,8 @@ pub(crate) async fn engine() -> Arc<Engine> {
 pub(crate) struct OnHost(Arc<Engine>);
 
 impl OnHost {
-    pub(crate) async fn open() -> Self {
-        Self(engine().await)
+    pub(crate) async fn open(cgroups: bool) -> Self {
+        Self(Engine::open(Config { cgroups, ..config(shared_data()) }).await.expect("an engine on this host"))
     }
 }
 

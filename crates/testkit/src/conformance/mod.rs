@@ -330,6 +330,7 @@ suite! { $
     process(KillTree) {
         a_timeout_ends_the_whole_tree_and_keeps_the_output,
         a_signal_to_the_tree_reaches_daemons,
+        commands_run_after_a_tree_was_killed,
     }
     survive(Replay) {
         output_is_replayed_from_any_position,

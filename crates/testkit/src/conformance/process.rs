@@ -220,6 +220,24 @@ pub(super) async fn a_signal_to_the_tree_reaches_daemons(stage: Arc<Stage>) -> O
     Ok(())
 }
 
+pub(super) async fn commands_run_after_a_tree_was_killed(stage: Arc<Stage>) -> Outcome {
+    let room = stage.room().await?;
+    for _ in 0..3 {
+        let mut running = room.start(&stage, room.shell("echo ready.; sleep 1000 & sleep 1000")).await?;
+        running.says("ready.").await?;
+        running.process.control.signal(KILL, Target::Tree).await?;
+        same!(running.exit().await?.status, Status::Signal(KILL));
+        // What ended one command is not held against the next, here or in another sandbox.
+        for _ in 0..5 {
+            let done = room.sh(&stage, "echo alive").await?;
+            same!((done.status, done.out.as_str()), (Status::Code(0), "alive\n"));
+        }
+        let other = stage.room().await?.sh(&stage, "echo alive").await?;
+        same!((other.status, other.out.as_str()), (Status::Code(0), "alive\n"), "in another sandbox");
+    }
+    Ok(())
+}
+
 pub(super) async fn stop_ends_every_process(stage: Arc<Stage>) -> Outcome {
     let room = stage.room().await?;
     same!(room.sh(&stage, FAMILY).await?.status, Status::Code(0));

@@ -64,9 +64,13 @@ while True:
 
 pub(super) async fn connect_reaches_a_port_inside(stage: Arc<Stage>) -> Outcome {
     let room = stage.room().await?;
-    if room.sh(&stage, "command -v python3").await?.status != Status::Code(0) {
-        println!("the base has no python3 to listen with");
-        return Ok(());
+    match room.sh(&stage, "command -v python3").await?.status {
+        Status::Code(0) => {}
+        Status::Code(_) => {
+            println!("the base has no python3 to listen with");
+            return Ok(());
+        }
+        other => return Err(Failure::new(format_args!("looking for python3 ended with {other:?}"))),
     }
     let mut server = room.start(&stage, room.argv(&["python3", "-c", ECHO])).await?;
     server.says("\n").await?;

@@ -1,0 +1,140 @@
+//! A command's tree where no cgroup may be made.
+//!
+//! Between init and the command stands a process that adopts every orphan below it, so that daemons and double forks stay
+//! in the tree. It shares init's memory, makes raw calls only, and does nothing but wait: it reports the command's end over
+//! a pipe and lives until the last of the tree is gone. A guest that kills it frees its tree; with cgroups it could not.
+#![allow(unsafe_code)]
+
+use std::{
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    sync::atomic::{AtomicI32, Ordering},
+};
+
+use crate::kernel::sys::{self, Stack, Waited};
+
+/// What the supervisor needs, kept by init as long as it lives.
+pub(super) struct Supervisor {
+    secret: sys::Secret,
+    /// For the command, until its exec.
+    stack: Stack,
+    command: extern "C" fn(usize) -> !,
+    argument: usize,
+    report: RawFd,
+    /// Written by the supervisor, read by init: they share their memory.
+    leader: AtomicI32,
+}
+
+/// Init's side of one.
+pub(super) struct Supervised {
+    pid: i32,
+    report: OwnedFd,
+    /// Both are used until the supervisor has ended.
+    supervisor: Box<Supervisor>,
+    _stack: Stack,
+}
+
+const REPORT: usize = 24;
+
+impl Supervised {
+    /// Starts `command(argument)` below a supervisor.
+    ///
+    /// # Safety
+    /// As for [`sys::spawn`].
+    pub(super) unsafe fn start(secret: sys::Secret, command: extern "C" fn(usize) -> !, argument: usize) -> sys::Result<Self> {
+        let (report, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK)
+            .map_err(|errno| sys::Errno(errno.raw_os_error()))?;
+        let (stack, report_to) = (Stack::new()?, write.as_raw_fd());
+        let supervisor = Box::new(Supervisor { secret, stack: Stack::new()?, command, argument, report: report_to, leader: AtomicI32::new(0) });
+        let argument = std::ptr::from_ref::<Supervisor>(&supervisor) as usize;
+        // SAFETY: `supervise` makes raw calls only and never returns; box and stack are kept in the result.
+        let pid = unsafe { sys::spawn(sys::Clone::default(), secret, &stack, supervise, argument) }?;
+        Ok(Self { pid, report, supervisor, _stack: stack })
+    }
+
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// The command itself, once it was started.
+    pub(super) fn leader(&self) -> i32 {
+        self.supervisor.leader.load(Ordering::Acquire)
+    }
+
+    pub(super) fn report(&self) -> RawFd {
+        self.report.as_raw_fd()
+    }
+
+    /// The command's end, once it was reported.
+    pub(super) fn ended(&self) -> Option<Waited> {
+        let mut bytes = [0; REPORT];
+        match sys::read(self.report.as_raw_fd(), &mut bytes) {
+            Ok(REPORT) => {
+                let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|place| bytes[at + place]));
+                Some(Waited { pid: self.pid, status: number(0) as i32, cpu_us: number(8), peak_kib: number(16) })
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        sys::kill(self.pid, 0).is_err()
+    }
+
+    /// Everything below it; for a kill, until nothing is left, since what is forked meanwhile is below it, too.
+    pub(super) fn signal(&self, signal: i32) {
+        const ROUNDS: usize = 1000;
+        for _ in 0..ROUNDS {
+            let below = descendants(self.pid);
+            below.iter().for_each(|pid| sys::kill(*pid, signal).unwrap_or_default());
+            if signal != libc::SIGKILL || below.is_empty() {
+                return;
+            }
+        }
+    }
+}
+
+fn descendants(root: i32) -> Vec<i32> {
+    let (mut found, mut next) = (vec![root], 0);
+    while next < found.len() {
+        let pid = found[next];
+        next += 1;
+        let path = std::ffi::CString::new(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        let Ok(fd) = sys::open_at(libc::AT_FDCWD, &path, libc::O_RDONLY) else { continue };
+        // SAFETY: opened just now.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let (mut text, mut part) = (Vec::new(), [0; 4096]);
+        while let Ok(count) = sys::read(fd.as_raw_fd(), &mut part)
+            && count > 0
+        {
+            text.extend_from_slice(&part[..count]);
+        }
+        found.extend(String::from_utf8_lossy(&text).split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+    }
+    found.split_off(1)
+}
+
+/// The supervisor's life. No heap, no thread-local storage: it is a guest in init's memory.
+extern "C" fn supervise(supervisor: usize) -> ! {
+    // SAFETY: init keeps the box until this process is gone.
+    let supervisor = unsafe { &*(supervisor as *const Supervisor) };
+    let _ = sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
+    // SAFETY: as init promised; the stack lies in the box.
+    let command = unsafe {
+        sys::spawn(sys::Clone::default(), supervisor.secret, &supervisor.stack, supervisor.command, supervisor.argument)
+    };
+    supervisor.leader.store(command.unwrap_or(0), Ordering::Release);
+    // The command's pipes are its own: with a copy here, nobody would ever see them closed.
+    let report = supervisor.report as u32;
+    let _ = sys::close_range(3, report - 1, 0);
+    let _ = sys::close_range(report + 1, u32::MAX, 0);
+    while let Some(waited) = sys::wait_for_any() {
+        if command == Ok(waited.pid) {
+            let mut bytes = [0; REPORT];
+            bytes[..8].copy_from_slice(&(waited.status as u64).to_le_bytes());
+            bytes[8..16].copy_from_slice(&waited.cpu_us.to_le_bytes());
+            bytes[16..].copy_from_slice(&waited.peak_kib.to_le_bytes());
+            let _ = sys::write(supervisor.report, &bytes);
+        }
+    }
+    sys::exit(if command.is_ok() { 0 } else { 126 })
+}
