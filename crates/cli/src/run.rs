@@ -9,7 +9,7 @@ mod terminal;
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use cabana_engine::{Config, Engine};
-use cabana_sandbox::{Command, Error, ExecSpec, Process, Provider, Sandbox, SandboxId, Status, Stdio};
+use cabana_sandbox::{Command, Error, ExecSpec, NotRun, Process, Provider, Sandbox, SandboxId, Status, Stdio};
 
 pub(crate) use self::ask::{path_of, user_of, variables};
 use self::{
@@ -25,8 +25,6 @@ const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 const BY_SIGNAL: i32 = 128;
 
-/// What the engine says of a program that is not there; any other reason means that it cannot be executed.
-const ABSENT: &str = "there is no such program";
 
 /// Run one command in a sandbox of its own, which ends with it
 ///
@@ -112,7 +110,7 @@ async fn in_sandbox(sandbox: Arc<dyn Sandbox>, ask: Ask, mut signals: Signals) -
         Ok(process) => process,
         Err(Error::NoProgram { program, why }) => {
             tell(&format!("cabana: cannot run {program}: {why}"));
-            return Ok(if why == ABSENT { NOT_FOUND } else { NOT_EXECUTABLE });
+            return Ok(if why == NotRun::Missing { NOT_FOUND } else { NOT_EXECUTABLE });
         }
         Err(error) => return Err(error.into()),
     };

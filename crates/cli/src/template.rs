@@ -102,7 +102,13 @@ impl Job {
         match self {
             Self::Add { name, source, wishes } => add(engine, &name, &source, &wishes),
             Self::Ls { json } => ls(engine, json),
-            Self::Rm { name } => Ok(engine.templates().rm(&name, &|name| engine.uses_template(name))?),
+            Self::Rm { name } => {
+                engine.templates().rm(&name, &|name| engine.uses_template(name))?;
+                if let Err(error) = engine.remove_unused_layers() {
+                    eprintln!("warning: {name} is removed, but not the layers that nothing uses now: {error}");
+                }
+                Ok(())
+            }
         }
     }
 }

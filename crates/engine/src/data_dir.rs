@@ -14,6 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use cabana_guest::IdMap;
 use cabana_model::Code;
 use rustix::fs::{Access, AtFlags, FlockOperation};
 
@@ -71,6 +72,26 @@ impl DataDir {
         make_private(&path, &dir)?;
         make_parts(&path)?;
         Ok(Self { path, dir: dir.into() })
+    }
+
+    /// All files in it lie in one range of ids. Root of a machine and root of a container may share a directory, but not
+    /// that: the layers of one would belong to nobody in the other's sandboxes.
+    pub(crate) fn claim_ids(&self, ids: IdMap) -> Result<(), OpenError> {
+        let (path, ours) = (self.path.join("ids"), format!("{} {}\n", ids.base, ids.count));
+        let draft = self.path.join(format!(".ids-{}", std::process::id()));
+        let claimed = fs::write(&draft, &ours).and_then(|()| fs::hard_link(&draft, &path));
+        let _ = fs::remove_file(&draft);
+        match claimed {
+            Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(failure(&self.path, "claiming its ids", e)),
+            _ => {}
+        }
+        let theirs = fs::read_to_string(&path).map_err(|e| failure(&self.path, "reading its ids", e))?;
+        if theirs == ours {
+            return Ok(());
+        }
+        let why =
+            format!("its files have the ids {} on disk, and this process would write {}", theirs.trim(), ours.trim());
+        Err(OpenError::NotOurs { path: self.path.clone(), why })
     }
 
     pub fn path(&self) -> &Path {

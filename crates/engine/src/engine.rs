@@ -23,12 +23,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     data_dir::{DataDir, OpenError},
-    home::{Home, Homes},
-    identity::Ranges,
+    home::{Home, Homes, Record},
+    identity::{Lease, Ranges},
     kernel::fdpass,
     layers::{HostBase, Store, Templates},
     live::{Live, Parts, SetupError},
-    plan::{self, Plan},
+    plan::{self, Mounts},
     rootless,
     sandbox::EngineSandbox,
     spawner::{LaunchError, Spawner},
@@ -69,9 +69,16 @@ pub(crate) struct Shared {
     spawner: Spawner,
     slots: Mutex<HashMap<SandboxId, Arc<Slot>>>,
     /// Looked at at the first use, and kept: a look costs more than a sandbox.
-    host_base: tokio::sync::Mutex<Option<Arc<HostBase>>>,
+    host_base: Mutex<Option<Arc<HostBase>>>,
     pub(crate) tasks: TaskTracker,
     happened: mpsc::Sender<(SandboxId, SandboxEvent)>,
+}
+
+/// A sandbox before it lives.
+struct Prepared {
+    record: Record,
+    lease: Lease,
+    mounts: Mounts,
 }
 
 /// One sandbox's place: whoever changes its shape holds the lock.
@@ -95,6 +102,18 @@ impl Engine {
             .all()
             .iter()
             .any(|id| self.shared.homes.read(id).is_ok_and(|record| record.spec.base == named))
+    }
+
+    /// Removes the layers that neither a template nor a sandbox stands on. Says how many went.
+    pub fn remove_unused_layers(&self) -> Result<usize> {
+        let shared = &self.shared;
+        shared.store.remove_unused(&mut || {
+            let mut used = self.templates().layers()?;
+            for record in shared.homes.all_records()? {
+                used.extend(record.plan.all_layers());
+            }
+            Ok(used)
+        })
     }
 
     /// Ends the sandboxes that live, the spawner and all tasks. What is persistent stays on disk.
@@ -122,6 +141,7 @@ fn open_blocking(config: &Config) -> Result<Engine, OpenError> {
     let data = DataDir::open(&config.data)?;
     let mode = rootless::mode().map_err(|error| host(&error))?;
     let ranges = Ranges::open(mode, config.cgroups).map_err(|error| host(&error))?;
+    data.claim_ids(ranges.storage())?;
     let store = Store::open(&data, ranges.storage()).map_err(|error| host(&error))?;
     let homes = Homes::open(&data, ranges.storage()).map_err(|source| OpenError::Io {
         path: config.data.clone(),
@@ -138,7 +158,7 @@ fn open_blocking(config: &Config) -> Result<Engine, OpenError> {
         ranges,
         spawner,
         slots: Mutex::default(),
-        host_base: tokio::sync::Mutex::default(),
+        host_base: Mutex::default(),
         tasks,
         happened,
     };
@@ -155,46 +175,65 @@ impl Shared {
     }
 
     /// A slot that nobody uses any more is let go, or a million sandboxes that came and went would stay in memory.
-    fn let_go(&self, id: &SandboxId, slot: Arc<Slot>) {
+    fn let_go(&self, id: &SandboxId, slot: &Arc<Slot>) {
         let mut slots = self.slots();
-        drop(slot);
-        if slots
-            .get(id)
-            .is_some_and(|slot| Arc::strong_count(slot) == 1 && slot.try_lock().is_ok_and(|live| live.is_none()))
-        {
+        // The map's and the caller's: nobody else can come by it while the map is locked.
+        if Arc::strong_count(slot) == 2 && slot.try_lock().is_ok_and(|live| live.is_none()) {
             slots.remove(id);
         }
     }
 
     async fn create(self: Arc<Self>, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
         let slot = self.slot(&id);
-        let mut held = slot.lock().await;
+        let held = slot.lock().await;
         if let Some(live) = held.as_ref() {
             return Ok(Arc::new(EngineSandbox::new(self.clone(), live.clone())));
         }
-        let plan = match self.plan(&spec).await {
-            Ok(plan) => plan,
-            Err(error) => {
-                drop(held);
-                self.let_go(&id, slot);
-                return Err(error);
-            }
-        };
-        let made = blocking({
-            let (shared, id, spec, plan) = (self.clone(), id.clone(), spec.clone(), plan.clone());
-            move || shared.homes.make(&id, &spec, &plan)
+        let prepared = blocking({
+            let (shared, id) = (self.clone(), id.clone());
+            move || shared.prepare_new(&id, spec)
         })
         .await;
-        let launched = match made {
-            Ok(home) => match self.launch(&id, &spec, &plan, &home).await {
+        let launched = match prepared {
+            Ok(prepared) => match self.launch(&id, prepared).await {
                 Ok(live) => Ok(live),
                 Err(error) => {
-                    let _ = blocking(move || home.remove().map_err(removing)).await;
+                    let (shared, id) = (self.clone(), id.clone());
+                    let _ = blocking(move || shared.homes.remove(&id).map_err(removing)).await;
                     Err(error)
                 }
             },
             Err(error) => Err(error),
         };
+        self.settle(&id, held, &slot, launched)
+    }
+
+    async fn start(self: Arc<Self>, id: SandboxId) -> Result<Arc<dyn Sandbox>> {
+        let slot = self.slot(&id);
+        let held = slot.lock().await;
+        if let Some(live) = held.as_ref() {
+            return Ok(Arc::new(EngineSandbox::new(self.clone(), live.clone())));
+        }
+        let prepared = blocking({
+            let (shared, id) = (self.clone(), id.clone());
+            move || shared.prepare_again(&id)
+        })
+        .await;
+        let launched = match prepared {
+            Ok(prepared) => self.launch(&id, prepared).await,
+            Err(error) => Err(error),
+        };
+        self.settle(&id, held, &slot, launched)
+    }
+
+    /// Notes a sandbox that lives now, or lets the slot of one that does not go.
+    fn settle(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        mut held: tokio::sync::MutexGuard<'_, Option<Arc<Live>>>,
+        slot: &Arc<Slot>,
+        launched: Result<Arc<Live>>,
+    ) -> Result<Arc<dyn Sandbox>> {
         match launched {
             Ok(live) => {
                 *held = Some(live.clone());
@@ -202,43 +241,10 @@ impl Shared {
             }
             Err(error) => {
                 drop(held);
-                self.let_go(&id, slot);
+                self.let_go(id, slot);
                 Err(error)
             }
         }
-    }
-
-    async fn start(self: Arc<Self>, id: SandboxId) -> Result<Arc<dyn Sandbox>> {
-        let slot = self.slot(&id);
-        let mut held = slot.lock().await;
-        if let Some(live) = held.as_ref() {
-            return Ok(Arc::new(EngineSandbox::new(self.clone(), live.clone())));
-        }
-        let started = self.start_home(&id).await;
-        if let Ok(live) = &started {
-            *held = Some(live.clone());
-        }
-        drop(held);
-        if started.is_err() {
-            self.let_go(&id, slot);
-        }
-        Ok(Arc::new(EngineSandbox::new(self.clone(), started?)))
-    }
-
-    async fn start_home(self: &Arc<Self>, id: &SandboxId) -> Result<Arc<Live>> {
-        let (home, record) = blocking({
-            let (shared, id) = (self.clone(), id.clone());
-            move || {
-                let record = shared.homes.read(&id)?;
-                Ok((shared.homes.open_home(&id)?, record))
-            }
-        })
-        .await?;
-        let (plan, changed) = self.plan_again(&record).await?;
-        if let Some((was, now)) = changed {
-            let _ = self.happened.try_send((id.clone(), SandboxEvent::BaseChanged { was, now }));
-        }
-        self.launch(id, &record.spec, &plan, &home).await
     }
 
     async fn stop(self: Arc<Self>, id: SandboxId) -> Result<()> {
@@ -254,7 +260,7 @@ impl Shared {
             None => Err(Error::NoSandbox(id.clone())),
         };
         drop(held);
-        self.let_go(&id, slot);
+        self.let_go(&id, &slot);
         stopped
     }
 
@@ -270,7 +276,7 @@ impl Shared {
         })
         .await;
         drop(held);
-        self.let_go(&id, slot);
+        self.let_go(&id, &slot);
         removed
     }
 
@@ -281,64 +287,59 @@ impl Shared {
         }
     }
 
-    async fn host_base(self: &Arc<Self>) -> Result<Arc<HostBase>> {
-        let mut known = self.host_base.lock().await;
-        let held = known.clone();
-        let shared = self.clone();
-        let base = blocking(move || match held {
-            Some(base) if HostBase::current_fingerprint() == base.fingerprint => Ok(base),
-            _ => HostBase::prepare(&shared.data, &shared.store).map(Arc::new),
-        })
-        .await?;
+    /// As it is now; making it anew takes seconds, and happens when the host's programs have changed.
+    fn host_base(&self) -> Result<Arc<HostBase>> {
+        let mut known = self.host_base.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(base) = known.as_ref().filter(|base| HostBase::current_fingerprint() == base.fingerprint) {
+            return Ok(base.clone());
+        }
+        let base = Arc::new(HostBase::prepare(&self.data, &self.store)?);
         *known = Some(base.clone());
         Ok(base)
     }
 
-    /// What a new sandbox stands on.
-    async fn plan(self: &Arc<Self>, spec: &SandboxSpec) -> Result<Plan> {
+    /// Everything on disk, and the descriptors of a new sandbox.
+    fn prepare_new(&self, id: &SandboxId, spec: SandboxSpec) -> Result<Prepared> {
         let host = match spec.base {
-            Base::Host => Some(self.host_base().await?),
+            Base::Host => Some(self.host_base()?),
             _ => None,
         };
-        let (shared, spec) = (self.clone(), spec.clone());
-        blocking(move || plan::of(&shared.data, &shared.store, host.as_deref(), &spec)).await
+        let layers_stay = self.store.hold()?;
+        let plan = plan::of(&self.data, &self.store, host.as_deref(), &spec)?;
+        let record = Record { spec, plan };
+        let home = self.homes.make(id, &record)?;
+        drop(layers_stay); // the record says from here on that they are used
+        self.prepare(record, &home).inspect_err(|_| drop(home.remove()))
     }
 
-    /// What a sandbox that is there stands on now, and whether that changed.
-    async fn plan_again(self: &Arc<Self>, record: &crate::home::Record) -> Result<(Plan, Option<(String, String)>)> {
-        let mut plan = record.plan.clone();
-        if plan.fingerprint.is_none() {
-            return Ok((plan, None));
+    /// The descriptors of a sandbox that is there.
+    fn prepare_again(&self, id: &SandboxId) -> Result<Prepared> {
+        let mut record = self.homes.read(id)?;
+        if let Some(was) = record.plan.fingerprint.clone() {
+            let base = self.host_base()?;
+            record.plan.trees = plan::trees_of(&base);
+            if was != base.fingerprint {
+                let changed = SandboxEvent::BaseChanged { was, now: base.fingerprint.clone() };
+                let _ = self.happened.try_send((id.clone(), changed));
+            }
         }
-        let base = self.host_base().await?;
-        let was = plan.fingerprint.replace(base.fingerprint.clone());
-        plan.trees = plan::trees_of(&base);
-        let changed = was.filter(|was| *was != base.fingerprint).map(|was| (was, base.fingerprint.clone()));
-        Ok((plan, changed))
+        self.prepare(record, &self.homes.open_home(id)?)
+    }
+
+    fn prepare(&self, record: Record, home: &Home) -> Result<Prepared> {
+        let lease = self.ranges.lease().map_err(|error| Error::failed("leasing ids", error))?;
+        match plan::mounts(&self.store, &record, &home.fs(), self.ranges.storage(), lease.ids) {
+            Ok(mounts) => Ok(Prepared { record, lease, mounts }),
+            Err(error) => {
+                self.ranges.give_back(lease);
+                Err(error)
+            }
+        }
     }
 
     /// From directories to a running sandbox.
-    async fn launch(
-        self: &Arc<Self>,
-        id: &SandboxId,
-        spec: &SandboxSpec,
-        plan: &Plan,
-        home: &Home,
-    ) -> Result<Arc<Live>> {
-        let prepared = blocking({
-            let (shared, spec, plan, fs) = (self.clone(), spec.clone(), plan.clone(), home.fs());
-            move || {
-                let lease = shared.ranges.lease().map_err(|error| Error::failed("leasing ids", error))?;
-                match plan::mounts(&shared.store, &spec, &plan, &fs, shared.ranges.storage(), lease.ids) {
-                    Ok(mounts) => Ok((lease, mounts)),
-                    Err(error) => {
-                        shared.ranges.give_back(lease);
-                        Err(error)
-                    }
-                }
-            }
-        });
-        let (lease, (overlays, mounts, fds)) = prepared.await?;
+    async fn launch(self: &Arc<Self>, id: &SandboxId, prepared: Prepared) -> Result<Arc<Live>> {
+        let Prepared { record: Record { spec, plan }, lease, mounts: Mounts { overlays, mounts, fds } } = prepared;
         let (control, theirs) = match fdpass::pair() {
             Ok(pair) => pair,
             Err(error) => {
@@ -369,6 +370,7 @@ impl Shared {
                 self.ranges.give_back(lease);
                 return Err(match error {
                     LaunchError::Refused(failure) => setup_error(failure),
+                    LaunchError::NeverWorked(why) => Error::Host(why),
                     LaunchError::Unreachable(error) => Error::Offline(error.into()),
                 });
             }
@@ -377,7 +379,7 @@ impl Shared {
             .map_err(|error| Error::failed("opening the control socket", error))?;
         let parts = Parts {
             id: id.clone(),
-            defaults: plan.defaults.clone(),
+            defaults: plan.defaults,
             lease,
             channel,
             pidfd: launched.pidfd,
@@ -411,7 +413,7 @@ impl Shared {
         let (shared, id) = (self.clone(), live.id.clone());
         let _ = spawn_blocking(move || shared.homes.remove_ephemeral(&id)).await;
         drop(held);
-        self.let_go(&live.id, slot);
+        self.let_go(&live.id, &slot);
     }
 }
 
@@ -427,19 +429,20 @@ async fn joined<T>(task: JoinHandle<Result<T>>) -> Result<T> {
     task.await.map_err(|error| Error::failed("a background step", error)).flatten()
 }
 
-/// Says what to do where the kernel's answer is a riddle.
+/// Says what is behind it where the kernel's answer is a riddle.
 fn setup_error(failure: Failure) -> Error {
     let errno = io::Error::from_raw_os_error(failure.errno);
     let why = match (failure.step, failure.errno) {
         (Step::MountIds, libc::EINVAL) => "the file system of the layers does not support mapped ids",
+        (Step::MountIds, libc::EPERM | libc::EACCES) => "the layers' ids may not be mapped by this process",
         (Step::Proc, libc::EPERM) => "/proc of this host is partly masked, as in a container",
         (Step::Clone, libc::ENOSPC) => "the limit of namespaces is reached (user.max_*_namespaces)",
-        (Step::Clone, libc::EPERM) => "this host does not allow user namespaces",
+        (Step::Clone | Step::IdMap, libc::EPERM) => "this host does not allow user namespaces",
         (Step::Clone, libc::EAGAIN) => "the limit of processes is reached (kernel.pid_max or RLIMIT_NPROC)",
         (_, libc::ENOSPC) => return Error::NoSpace,
         _ => return Error::failed(failure.step.text(), errno),
     };
-    Error::failed(failure.step.text(), format!("{errno}: {why}; `cabana doctor` says what to do"))
+    Error::Host(format!("{}: {why} ({errno})", failure.step.text()))
 }
 
 #[async_trait]

@@ -14,8 +14,8 @@ use std::{
 use async_trait::async_trait;
 use cabana_guest::Account;
 use cabana_sandbox::{
-    Command, Control, Error, ExecId, ExecSpec, Exit, Position, Process, Reattached, Result, Status, Stdin, Stdio,
-    Target, TermSize,
+    Command, Control, Error, ExecId, ExecSpec, Exit, NotRun, Position, Process, Reattached, Result, Status, Stdin,
+    Stdio, Target, TermSize,
 };
 use tokio::{
     io::{AsyncWrite, unix::AsyncFd},
@@ -319,15 +319,13 @@ fn refused(failure: Failure, spec: &ExecSpec) -> Error {
     };
     match (failure.step, failure.errno) {
         (Step::Workdir, _) => Error::NoWorkdir(spec.cwd.clone()),
-        (Step::Exec, libc::ENOENT | libc::ENOTDIR) => Error::NoProgram { program, why: "there is no such program" },
-        (Step::Exec, libc::EACCES | libc::EPERM) => Error::NoProgram { program, why: "the user may not execute it" },
-        (Step::Exec, libc::ENOEXEC) => {
-            Error::NoProgram { program, why: "it is in no format that this machine can run" }
-        }
+        (Step::Exec, libc::ENOENT | libc::ENOTDIR) => Error::NoProgram { program, why: NotRun::Missing },
+        (Step::Exec, libc::EACCES | libc::EPERM) => Error::NoProgram { program, why: NotRun::Forbidden },
+        (Step::Exec, libc::ENOEXEC) => Error::NoProgram { program, why: NotRun::Format },
         (Step::Exec, libc::E2BIG) => {
             Error::invalid("command", "arguments and environment are longer than the kernel takes")
         }
-        (Step::Exec, libc::ELOOP) => Error::NoProgram { program, why: "it lies behind too many links" },
+        (Step::Exec, libc::ELOOP) => Error::NoProgram { program, why: NotRun::Links },
         (step, errno) => Error::failed(step.text(), io::Error::from_raw_os_error(errno)),
     }
 }

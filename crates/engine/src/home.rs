@@ -79,29 +79,23 @@ impl Homes {
     }
 
     pub(crate) fn read(&self, id: &SandboxId) -> Result<Record> {
-        let text = match fs::read(self.home(id).path().join("record.json")) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Error::NoSandbox(id.clone())),
-            Err(error) => return Err(Error::failed("reading the sandbox's record", error)),
-        };
-        serde_json::from_slice(&text).map_err(|error| Error::failed("reading the sandbox's record", error))
+        read_record(&self.home(id), id)
     }
 
-    pub(crate) fn make(&self, id: &SandboxId, spec: &SandboxSpec, plan: &Plan) -> Result<Home> {
+    pub(crate) fn make(&self, id: &SandboxId, record: &Record) -> Result<Home> {
         if self.has(id) {
             return Err(Error::invalid(
                 "id",
                 format!("sandbox {id} is there already, stopped: start it or delete it first"),
             ));
         }
-        let parent = match spec.lifetime {
+        let parent = match record.spec.lifetime {
             Lifetime::Ephemeral => &self.ephemeral,
             Lifetime::Persistent => &self.persistent,
         };
         let home = Home { parent: parent.clone(), name: id.to_string() };
         let draft = Home { parent: parent.clone(), name: format!(".new-{id}") };
-        let record = Record { spec: spec.clone(), plan: plan.clone() };
-        let made = draft.fill(&record, plan.overlays(), self.ids).and_then(|()| fs::rename(draft.path(), home.path()));
+        let made = draft.fill(record, self.ids).and_then(|()| fs::rename(draft.path(), home.path()));
         made.map(|()| home).map_err(|error| {
             let _ = draft.remove();
             match error.kind() {
@@ -127,13 +121,27 @@ impl Homes {
     }
 
     pub(crate) fn all(&self) -> Vec<SandboxId> {
-        let names = |dir: &Path| {
-            let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect::<Vec<_>>()
-        };
-        let all = [names(&self.persistent), names(&self.ephemeral)].concat();
-        // A draft is no id.
-        all.into_iter().filter_map(|name| SandboxId::new(name).ok()).collect()
+        let mut all = ids_in(&self.persistent);
+        all.extend(ids_in(&self.ephemeral));
+        all
+    }
+
+    /// Of all sandboxes in the data directory, also the ephemeral ones of other processes.
+    pub(crate) fn all_records(&self) -> Result<Vec<Record>> {
+        let mut parents = vec![self.persistent.clone()];
+        let owners = self.ephemeral.parent().and_then(|all| fs::read_dir(all).ok()).into_iter().flatten().flatten();
+        parents.extend(owners.map(|owner| owner.path()));
+        let mut records = Vec::new();
+        for parent in parents {
+            for id in ids_in(&parent) {
+                match read_record(&Home { parent: parent.clone(), name: id.to_string() }, &id) {
+                    Ok(record) => records.push(record),
+                    Err(Error::NoSandbox(_)) => {} // deleted meanwhile
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(records)
     }
 }
 
@@ -153,13 +161,13 @@ impl Home {
         self.path().join("fs")
     }
 
-    fn fill(&self, record: &Record, overlays: usize, ids: IdMap) -> io::Result<()> {
+    fn fill(&self, record: &Record, ids: IdMap) -> io::Result<()> {
         let _ = remove_tree(&self.path()); // of a process that was killed while it made it
         fs::create_dir(self.path())?;
         fs::write(self.path().join("record.json"), serde_json::to_vec(record)?)?;
         let (fs, root) = (self.fs(), ids.outside(0));
         fs::create_dir(&fs)?;
-        for number in 0..overlays {
+        for number in 0..record.plan.overlays() {
             for name in [format!("upper{number}"), format!("work{number}")] {
                 let dir = fs.join(name);
                 fs::create_dir(&dir)?;
@@ -172,6 +180,21 @@ impl Home {
     pub(crate) fn remove(&self) -> io::Result<()> {
         remove_tree(&self.path())
     }
+}
+
+/// A draft is no id.
+fn ids_in(dir: &Path) -> Vec<SandboxId> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|entry| SandboxId::new(entry.file_name().into_string().ok()?).ok()).collect()
+}
+
+fn read_record(home: &Home, id: &SandboxId) -> Result<Record> {
+    let text = match fs::read(home.path().join("record.json")) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Error::NoSandbox(id.clone())),
+        Err(error) => return Err(Error::failed("reading the sandbox's record", error)),
+    };
+    serde_json::from_slice(&text).map_err(|error| Error::failed("reading the sandbox's record", error))
 }
 
 /// Without following links, whatever a guest left there, and however deep.

@@ -1,6 +1,11 @@
 //! From a spec to mounts: which layers, in which order, with whose ids.
 
-use std::{fs::File, os::fd::OwnedFd, os::unix::fs::MetadataExt, path::PathBuf};
+use std::{
+    fs::File,
+    os::fd::OwnedFd,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
 
 use cabana_guest::{IdMap, Rooted};
 use cabana_sandbox::{Base, Defaults, Error, LayerId, Result, SandboxPath, SandboxSpec, Source, User};
@@ -8,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     data_dir::DataDir,
+    home::Record,
     kernel::mounts::detach,
     layers::{self, HostBase, Store, Templates},
     spawner::MAX_LOWER,
@@ -39,6 +45,10 @@ impl Plan {
     /// The root, and one for each tree of the host.
     pub(crate) fn overlays(&self) -> usize {
         1 + self.trees.len()
+    }
+
+    pub(crate) fn all_layers(&self) -> impl Iterator<Item = LayerId> + '_ {
+        self.layers.iter().copied().chain(self.trees.iter().filter_map(|tree| tree.mask))
     }
 }
 
@@ -84,17 +94,17 @@ pub(crate) fn of(data: &DataDir, store: &Store, host: Option<&HostBase>, spec: &
     Ok(plan)
 }
 
-type Mounts = (Vec<Vec<u8>>, Vec<MountPlan>, Vec<OwnedFd>);
+/// The mounts of a sandbox, detached, each with its plan.
+pub(crate) struct Mounts {
+    /// Where the overlays are inside.
+    pub(crate) overlays: Vec<Vec<u8>>,
+    pub(crate) mounts: Vec<MountPlan>,
+    pub(crate) fds: Vec<OwnedFd>,
+}
 
-/// The mounts of a sandbox, as detached descriptors. `fs` is its own directory.
-pub(crate) fn mounts(
-    store: &Store,
-    spec: &SandboxSpec,
-    plan: &Plan,
-    fs: &std::path::Path,
-    storage: IdMap,
-    live: IdMap,
-) -> Result<Mounts> {
+/// Opens what a sandbox stands on. `fs` is its own directory.
+pub(crate) fn mounts(store: &Store, record: &Record, fs: &Path, storage: IdMap, live: IdMap) -> Result<Mounts> {
+    let Record { spec, plan } = record;
     let mut all = Collected { plans: Vec::new(), fds: Vec::new(), live, mapped: storage.base != live.base };
     all.add(fs, Some(storage.base), false, Place::Own)?;
     for layer in plan.layers.iter().rev() {
@@ -127,7 +137,7 @@ pub(crate) fn mounts(
             }
         }
     }
-    Ok((overlays, all.plans, all.fds))
+    Ok(Mounts { overlays, mounts: all.plans, fds: all.fds })
 }
 
 struct Collected {
@@ -139,27 +149,20 @@ struct Collected {
 }
 
 impl Collected {
-    fn add(&mut self, path: &std::path::Path, from: Option<u32>, read_only: bool, place: Place) -> Result<()> {
+    fn add(&mut self, path: &Path, from: Option<u32>, read_only: bool, place: Place) -> Result<()> {
         let ids_count = if self.mapped { self.live.count } else { 0 };
         let (ids_from, ids_to) = (from.unwrap_or(0), self.live.base);
         self.push(path, MountPlan { ids_from, ids_to, ids_count, read_only, place })
     }
 
     /// Files of one owner of the host, as files of one user inside; those of others are nobody's.
-    fn add_owned(
-        &mut self,
-        path: &std::path::Path,
-        owner: u32,
-        user: u32,
-        read_only: bool,
-        place: Place,
-    ) -> Result<()> {
+    fn add_owned(&mut self, path: &Path, owner: u32, user: u32, read_only: bool, place: Place) -> Result<()> {
         let ids_to = self.live.outside(user).unwrap_or(self.live.base);
         let ids_count = u32::from(self.mapped);
         self.push(path, MountPlan { ids_from: owner, ids_to, ids_count, read_only, place })
     }
 
-    fn push(&mut self, path: &std::path::Path, plan: MountPlan) -> Result<()> {
+    fn push(&mut self, path: &Path, plan: MountPlan) -> Result<()> {
         let mount = detach(path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => Error::invalid("base", format!("{} is not there any more", path.display())),
             _ => Error::failed("opening a layer", error),

@@ -42,7 +42,7 @@ pub enum Error {
     #[error("the working directory {0} does not exist or is no directory")]
     NoWorkdir(SandboxPath),
     #[error("cannot run {program}: {why}")]
-    NoProgram { program: String, why: &'static str },
+    NoProgram { program: String, why: NotRun },
     #[error("nothing listens on port {0} of the sandbox")]
     PortClosed(u16),
     #[error("there is no sandbox {0}")]
@@ -51,6 +51,9 @@ pub enum Error {
     NoTemplate(String),
     #[error("template {name}: {why}")]
     BadTemplate { name: String, why: String },
+    /// The kernel or its settings forbid what a sandbox needs.
+    #[error("this host cannot run sandboxes: {0}")]
+    Host(String),
     #[error("no space left")]
     NoSpace,
     #[error("timed out: {0}")]
@@ -67,6 +70,19 @@ pub enum Error {
         #[source]
         cause: Cause,
     },
+}
+
+/// Why a program could not be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotRun {
+    #[error("there is no such program")]
+    Missing,
+    #[error("the user may not execute it")]
+    Forbidden,
+    #[error("it is in no format that this machine can run")]
+    Format,
+    #[error("it lies behind too many links")]
+    Links,
 }
 
 impl Error {
@@ -102,6 +118,7 @@ impl Error {
             Self::NoSandbox(_) => Code::SandboxNotFound,
             Self::NoTemplate(_) => Code::TemplateNotFound,
             Self::BadTemplate { .. } => Code::TemplateInvalid,
+            Self::Host(_) => Code::HostUnsupported,
             Self::NoSpace => Code::NoSpace,
             Self::TimedOut(_) => Code::TimedOut,
             Self::Gone => Code::SandboxGone,

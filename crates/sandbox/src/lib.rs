@@ -25,7 +25,7 @@ mod walk;
 pub use cabana_model::{Code, ExecId, LayerId, PathError, SandboxId, SandboxPath, User};
 pub use capabilities::{Capabilities, Enforced, Identities};
 pub use copy::copy;
-pub use error::{Cause, Error, Result};
+pub use error::{Cause, Error, NotRun, Result};
 pub use exec::{
     Channel, Command, Control, Event, ExecSpec, Exit, Output, Position, Process, Reattached, Status, Stdin, Stdio,
     Target, TermSize,

@@ -30,10 +30,17 @@ mod sound {
     cabana_testkit::conformance!(super::InMemory(super::Fake::new()));
 }
 
+/// Asked last, and only about a fault that no other case has caught: they take longer than all the others together.
+const SLOW: [&str; 2] = ["eight_mebibytes_in_odd_chunks_round_trip", "list_of_five_thousand_entries_is_whole"];
+
 /// The cases that fail on the broken fake.
 async fn caught_by(fault: Fault) -> Vec<&'static str> {
     let mut caught = Vec::new();
-    for case in cases() {
+    let (slow, quick): (Vec<_>, Vec<_>) = cases().iter().partition(|case| SLOW.contains(&case.name));
+    for case in quick.into_iter().chain(slow) {
+        if SLOW.contains(&case.name) && !caught.is_empty() {
+            break;
+        }
         if let Verdict::Failed(_) = verdict(case, Arc::new(InMemory(Fake::broken(fault)))).await {
             caught.push(case.name);
         }

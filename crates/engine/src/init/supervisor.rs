@@ -40,11 +40,23 @@ impl Supervised {
     ///
     /// # Safety
     /// As for [`sys::spawn`].
-    pub(super) unsafe fn start(secret: sys::Secret, command: extern "C" fn(usize) -> !, argument: usize) -> sys::Result<Self> {
-        let (report, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK)
-            .map_err(|errno| sys::Errno(errno.raw_os_error()))?;
+    pub(super) unsafe fn start(
+        secret: sys::Secret,
+        command: extern "C" fn(usize) -> !,
+        argument: usize,
+    ) -> sys::Result<Self> {
+        let (report, write) =
+            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK)
+                .map_err(|errno| sys::Errno(errno.raw_os_error()))?;
         let (stack, report_to) = (Stack::new()?, write.as_raw_fd());
-        let supervisor = Box::new(Supervisor { secret, stack: Stack::new()?, command, argument, report: report_to, leader: AtomicI32::new(0) });
+        let supervisor = Box::new(Supervisor {
+            secret,
+            stack: Stack::new()?,
+            command,
+            argument,
+            report: report_to,
+            leader: AtomicI32::new(0),
+        });
         let argument = std::ptr::from_ref::<Supervisor>(&supervisor) as usize;
         // SAFETY: `supervise` makes raw calls only and never returns; box and stack are kept in the result.
         let pid = unsafe { sys::spawn(sys::Clone::default(), secret, &stack, supervise, argument) }?;

@@ -265,8 +265,7 @@ fn wait(options: i32) -> Option<Waited> {
     // SAFETY: rusage is plain numbers: all zero is a value of it.
     let mut usage: libc::rusage = unsafe { mem::zeroed() };
     // SAFETY: both point to locals that live through the call.
-    let pid =
-        unsafe { sys!(SYS_wait4, usize::MAX, &raw mut status, options | libc::__WALL, &raw mut usage) }.ok()?;
+    let pid = unsafe { sys!(SYS_wait4, usize::MAX, &raw mut status, options | libc::__WALL, &raw mut usage) }.ok()?;
     let micros = |time: libc::timeval| (time.tv_sec as u64) * 1_000_000 + time.tv_usec as u64;
     (pid != 0).then(|| Waited {
         pid: pid as i32,

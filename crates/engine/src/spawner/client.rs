@@ -32,6 +32,8 @@ pub(crate) struct Launched {
 
 pub(crate) enum LaunchError {
     Refused(Failure),
+    /// It ended before it had answered anything: this host lacks what it needs. What, it said on standard error.
+    NeverWorked(String),
     Unreachable(io::Error),
 }
 
@@ -61,6 +63,7 @@ struct Connection {
 #[derive(Default)]
 struct Waiting {
     closed: bool,
+    worked: bool,
     answers: HashMap<u64, oneshot::Sender<(Spawned, Option<OwnedFd>)>>,
 }
 
@@ -78,8 +81,10 @@ impl Spawner {
         if !connection.expect(spawn.tag, answer) {
             return Err(io::Error::other("the spawner has ended").into());
         }
-        connection.channel.send(&spawn.encode(), fds).await?;
-        let (spawned, pidfd) = answered.await.map_err(|_| io::Error::other("the spawner ended before it answered"))?;
+        if connection.channel.send(&spawn.encode(), fds).await.is_err() {
+            return Err(connection.lost());
+        }
+        let Ok((spawned, pidfd)) = answered.await else { return Err(connection.lost()) };
         match (spawned.failure, pidfd) {
             (None, Some(pidfd)) => Ok(Launched { pidfd }),
             (Some(failure), _) => Err(LaunchError::Refused(failure)),
@@ -150,6 +155,13 @@ impl Connection {
         !self.waiting.lock().unwrap_or_else(PoisonError::into_inner).closed
     }
 
+    fn lost(&self) -> LaunchError {
+        match self.waiting.lock().unwrap_or_else(PoisonError::into_inner).worked {
+            true => io::Error::other("the spawner ended before it answered").into(),
+            false => LaunchError::NeverWorked("its spawner could not start, and said why on standard error".to_owned()),
+        }
+    }
+
     fn expect(&self, tag: u64, answer: oneshot::Sender<(Spawned, Option<OwnedFd>)>) -> bool {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if !waiting.closed {
@@ -162,7 +174,11 @@ impl Connection {
 async fn read_answers(connection: Arc<Connection>) {
     while let Ok(Some((bytes, fds))) = connection.channel.receive().await {
         let Ok(spawned) = Spawned::decode(&bytes) else { break };
-        let answer = connection.waiting.lock().unwrap_or_else(PoisonError::into_inner).answers.remove(&spawned.tag);
+        let answer = {
+            let mut waiting = connection.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            waiting.worked = true;
+            waiting.answers.remove(&spawned.tag)
+        };
         if let Some(answer) = answer {
             let _ = answer.send((spawned, fds.into_iter().next()));
         }

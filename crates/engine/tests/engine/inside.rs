@@ -132,6 +132,12 @@ pub(crate) fn unique(what: &str) -> String {
     format!("{what}-{}", SandboxId::random())
 }
 
+/// A time to sleep that no other process sleeps for: the mark of one.
+pub(crate) fn unique_sleep() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_nanos();
+    format!("31337.{}{now}", std::process::id())
+}
+
 /// A program of the host, for preparing something; it must succeed.
 #[track_caller]
 pub(crate) fn host(program: &str, arguments: &[&str]) -> String {

@@ -1,6 +1,14 @@
 //! The engine through its public interface: the conformance suite, and what only an engine promises.
 
+mod bad_input;
+mod host_base;
+mod identity;
+mod inside;
+mod leftovers;
+mod persistence;
 mod stage;
+mod views;
+mod walls;
 
 mod conformance {
     cabana_testkit::conformance!(crate::stage::OnHost::open(true).await);

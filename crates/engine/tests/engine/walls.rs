@@ -113,13 +113,11 @@ async fn process_1_can_be_neither_traced_nor_killed() {
 #[tokio::test]
 async fn a_process_has_the_kept_capabilities_and_no_more() {
     let inside = Inside::new().await;
-    let sets = |text: &str| -> Vec<String> { text.lines().map(|line| line.split('\t').nth(1).unwrap().into()).collect() };
+    let sets =
+        |text: &str| -> Vec<String> { text.lines().map(|line| line.split('\t').nth(1).unwrap().into()).collect() };
     let caps = "grep -E '^Cap(Prm|Eff|Bnd)' /proc/self/status";
     assert_eq!(sets(&inside.root(caps).await.ok()), ["00000000a00404fb"; 3]);
-    assert_eq!(
-        sets(&inside.user(caps).await.ok()),
-        ["0000000000000000", "0000000000000000", "00000000a00404fb"]
-    );
+    assert_eq!(sets(&inside.user(caps).await.ok()), ["0000000000000000", "0000000000000000", "00000000a00404fb"]);
     let rest = "grep -E '^Cap(Inh|Amb)' /proc/self/status";
     assert_eq!(sets(&inside.root(rest).await.ok()), ["0000000000000000"; 2]);
     inside.end().await;

@@ -1,0 +1,434 @@
+//! What is asked wrongly, and what cannot be done: each a clear error, at once, and nothing half made.
+
+use std::{
+    fs,
+    os::unix::fs::chown,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use cabana_engine::{Engine, Overrides, TemplateSource};
+use cabana_sandbox::{
+    Base, Code, Error, Event, ExecSpec, Files, Limits, NetworkPolicy, PathError, Provider, Read, Result, SandboxId,
+    SandboxPath, SandboxSpec, Status, Stream, Write, WriteMode, read_all, run, write_all,
+};
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use crate::{
+    inside::{Inside, PATIENCE, host, named, passing, path, shell, tiny_root},
+    stage,
+};
+
+#[test]
+fn paths_that_are_none_are_refused_by_their_type() {
+    let rows: [(&[u8], PathError); 9] = [
+        (b"", PathError::Relative),
+        (b"etc/passwd", PathError::Relative),
+        (b"../etc", PathError::Relative),
+        (b"~/x", PathError::Relative),
+        (b"/a\0b", PathError::Nul),
+        (b"/..", PathError::Odd),
+        (b"/a/../b", PathError::Odd),
+        (b"/a/./b", PathError::Odd),
+        (b"/a//b", PathError::Odd),
+    ];
+    for (bad, error) in rows {
+        assert_eq!(SandboxPath::new(bad), Err(error), "{}", String::from_utf8_lossy(bad));
+        assert_eq!(Error::from(error).code(), Code::InvalidPath);
+    }
+}
+
+/// The error of a call that must come at once.
+async fn refused<T>(call: impl Future<Output = Result<T>>) -> Code {
+    let answer = tokio::time::timeout(Duration::from_secs(10), call).await.expect("an answer, and soon");
+    answer.err().expect("it is refused").code()
+}
+
+fn body(content: &'static [u8]) -> Stream<Bytes> {
+    stream::once(async move { Ok(Bytes::from_static(content)) }).boxed()
+}
+
+#[tokio::test]
+async fn pipes_sockets_and_devices_are_not_opened() {
+    let inside = Inside::new().await;
+    let make = "import os, socket
+os.chdir('/home/user')
+os.mkfifo('pipe')
+socket.socket(socket.AF_UNIX).bind('socket')
+os.symlink('pipe', 'link')";
+    inside.python("user", make).await.ok();
+    let modes = [WriteMode::InPlace, WriteMode::Append, WriteMode::Replace];
+    for name in ["/home/user/pipe", "/home/user/socket", "/home/user/link", "/dev/zero", "/dev/tty", "/dev/ptmx"] {
+        for user in ["user", "root"] {
+            let files = inside.files(user);
+            assert_eq!(refused(files.read(&path(name), Read::default())).await, Code::NotRegular, "{name}");
+            for mode in modes {
+                let code = refused(files.write(&path(name), Write::new(mode), body(b"x"))).await;
+                assert_eq!(code, Code::NotRegular, "{name} {mode:?} as {user}");
+            }
+        }
+    }
+    assert_eq!(inside.user("stat -c %F /home/user/pipe /home/user/socket").await.ok(), "fifo\nsocket");
+    inside.end().await;
+}
+
+/// Takes a lease on a file and does not give it up when it is asked to.
+fn hold_a_lease(name: &str) -> ExecSpec {
+    let script = format!(
+        "import fcntl, os, signal, time
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+fd = os.open('{name}', os.O_RDONLY)
+fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print('held', flush=True)
+time.sleep(600)"
+    );
+    ExecSpec::argv(["/usr/bin/python3", "-c", &script], SandboxPath::root())
+}
+
+async fn first_output(process: &mut cabana_sandbox::Process) -> String {
+    match process.events.next().await.unwrap().unwrap() {
+        Event::Output(output) => String::from_utf8(output.bytes.to_vec()).unwrap(),
+        Event::Exit(exit) => panic!("it ended: {exit:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_leased_file_is_busy_and_nobody_waits_for_it() {
+    let inside = Inside::new().await;
+    let name = path("/home/user/leased");
+    let files = inside.files("user");
+    write_all(&*files, &name, "content").await.unwrap();
+    let mut holder = inside.sandbox.exec(hold_a_lease("/home/user/leased")).await.unwrap();
+    assert_eq!(first_output(&mut holder).await, "held\n");
+
+    assert_eq!(refused(files.read(&name, Read::default())).await, Code::FileBusy);
+    assert_eq!(refused(files.write(&name, Write::new(WriteMode::InPlace), body(b"x"))).await, Code::FileBusy);
+    assert_eq!(refused(files.write(&name, Write::new(WriteMode::Append), body(b"x"))).await, Code::FileBusy);
+    files.stat(&name).await.unwrap();
+    holder.control.signal(9, cabana_sandbox::Target::Tree).await.unwrap();
+    while holder.events.try_next().await.unwrap().is_some() {}
+    assert_eq!(read_all(&*files, &name, 100).await.unwrap(), "content");
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn a_leased_program_holds_up_nobody_else() {
+    let inside = Inside::new().await;
+    inside.user("cp /usr/bin/true /home/user/program").await.ok();
+    let mut holder = inside.sandbox.exec(hold_a_lease("/home/user/program")).await.unwrap();
+    assert_eq!(first_output(&mut holder).await, "held\n");
+
+    let began = Instant::now();
+    let waiting = run(&*inside.sandbox, ExecSpec::argv(["/home/user/program"], SandboxPath::root()), 100);
+    let meanwhile = async {
+        for _ in 0..20 {
+            assert_eq!(inside.user("echo goes on").await.ok(), "goes on");
+        }
+        write_all(&*inside.files("user"), &path("/home/user/x"), "x").await.unwrap();
+        let took = began.elapsed();
+        holder.control.signal(9, cabana_sandbox::Target::Tree).await.unwrap();
+        took
+    };
+    let (outcome, took) = tokio::join!(waiting, meanwhile);
+    assert!(took < Duration::from_secs(20), "others waited: {took:?}");
+    assert_eq!(outcome.unwrap().exit.status, Status::Code(0), "it runs once the lease is gone");
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn a_timeout_ends_a_command_that_waits_for_a_leased_program() {
+    let inside = Inside::new().await;
+    inside.user("cp /usr/bin/true /home/user/program").await.ok();
+    let mut holder = inside.sandbox.exec(hold_a_lease("/home/user/program")).await.unwrap();
+    assert_eq!(first_output(&mut holder).await, "held\n");
+    let mut spec = ExecSpec::argv(["/home/user/program"], SandboxPath::root());
+    spec.timeout = Some(Duration::from_millis(300));
+    let began = Instant::now();
+    // Whether it counts as begun or not: the caller hears of it in time, and the sandbox goes on.
+    let outcome = tokio::time::timeout(Duration::from_secs(15), run(&*inside.sandbox, spec, 100)).await;
+    match outcome.expect("an end in time") {
+        Ok(outcome) => assert_eq!(outcome.exit.status, Status::TimedOut),
+        Err(error) => assert_eq!(error.code(), Code::TimedOut, "{error}"),
+    }
+    assert!(began.elapsed() < Duration::from_secs(15));
+    assert_eq!(inside.user("echo goes on").await.ok(), "goes on");
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn unknown_users_and_missing_directories_are_named() {
+    let inside = Inside::new().await;
+    let exec = |user: &str, cwd: &str| {
+        let spec = ExecSpec { user: Some(named(user)), ..ExecSpec::shell("true", path(cwd)) };
+        inside.sandbox.exec(spec)
+    };
+    assert_eq!(refused(exec("nosuchone", "/")).await, Code::UnknownUser);
+    assert_eq!(refused(exec("70000", "/")).await, Code::UnknownUser, "not one of the sandbox's ids");
+    assert_eq!(refused(exec("4294967295", "/")).await, Code::UnknownUser);
+    assert_eq!(refused(exec("user", "/no/such/place")).await, Code::WorkdirNotFound);
+    assert_eq!(refused(exec("user", "/etc/passwd")).await, Code::WorkdirNotFound);
+    assert_eq!(refused(exec("user", "/root")).await, Code::WorkdirNotFound, "it may not enter it");
+    assert_eq!(refused(inside.files("nosuchone").stat(&path("/"))).await, Code::UnknownUser);
+    let none = ExecSpec::argv(["no-such-program"], SandboxPath::root());
+    assert_eq!(refused(inside.sandbox.exec(none)).await, Code::ProgramNotFound);
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn a_base_that_is_not_there_is_named_and_nothing_is_made() {
+    let engine = stage::engine().await;
+    let id = SandboxId::random();
+    let layer = "ab".repeat(32).parse().unwrap();
+    let rows = [
+        (Base::Named("no-such-template".into()), Code::TemplateNotFound),
+        (Base::Named("../../etc/passwd".into()), Code::BadRequest),
+        (Base::Layers(vec![layer]), Code::BadRequest),
+        (Base::Layers(vec![]), Code::BadRequest),
+    ];
+    for (base, code) in rows {
+        let error = engine.create(&id, &SandboxSpec::new(base.clone())).await.err().expect("it is refused");
+        assert_eq!(error.code(), code, "{base:?}: {error}");
+        assert!(matches!(engine.attach(&id).await.unwrap(), cabana_sandbox::Found::Absent));
+    }
+    assert_eq!(refused(engine.start(&id)).await, Code::SandboxNotFound);
+    engine.close().await;
+}
+
+#[tokio::test]
+async fn limits_and_networks_that_cannot_be_kept_are_refused_by_name() {
+    let engine = stage::engine().await;
+    let limits = |limits| SandboxSpec { limits, ..passing() };
+    let network = |network| SandboxSpec { network, ..passing() };
+    let none = Limits::default();
+    let rows = [
+        (limits(Limits { memory: Some(1 << 30), ..none }), "a memory limit"),
+        (limits(Limits { cpu_milli: Some(500), ..none }), "a cpu limit"),
+        (limits(Limits { pids: Some(100), ..none }), "a limit of processes"),
+        (limits(Limits { disk: Some(1 << 30), ..none }), "a disk limit"),
+        (network(NetworkPolicy::Allow(vec!["example.test".into()])), "the network mode allowlist"),
+        (network(NetworkPolicy::Public), "the network mode public"),
+        (network(NetworkPolicy::Host), "the network mode host"),
+    ];
+    for (spec, name) in rows {
+        let id = SandboxId::random();
+        match engine.create(&id, &spec).await {
+            Err(Error::Unsupported { provider: "engine", what }) => assert_eq!(what, name),
+            Err(error) => panic!("{name}: {error}"),
+            Ok(_) => panic!("{name} is not kept and was not refused"),
+        }
+        assert!(matches!(engine.attach(&id).await.unwrap(), cabana_sandbox::Found::Absent));
+    }
+    engine.close().await;
+}
+
+/// A file system in memory on the host, for as long as the test lasts.
+struct Mounted(tempfile::TempDir);
+
+impl Mounted {
+    fn new(options: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        host("mount", &["-t", "tmpfs", "-o", options, "cabana-test", dir.path().to_str().unwrap()]);
+        Self(dir)
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+fn open_code(opened: std::result::Result<std::sync::Arc<Engine>, cabana_engine::OpenError>) -> Code {
+    opened.err().expect("it is refused").code()
+}
+
+#[tokio::test]
+async fn a_data_directory_that_is_not_ours_is_refused_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |name: &str| Engine::open(stage::config(dir.path().join(name)));
+    fs::create_dir(dir.path().join("full")).unwrap();
+    fs::write(dir.path().join("full/precious"), "x").unwrap();
+    assert_eq!(open_code(open("full").await), Code::DataDirNotOurs);
+    assert_eq!(fs::read_dir(dir.path().join("full")).unwrap().count(), 1);
+
+    fs::create_dir(dir.path().join("foreign")).unwrap();
+    chown(dir.path().join("foreign"), Some(4321), Some(4321)).unwrap();
+    assert_eq!(open_code(open("foreign").await), Code::DataDirNotOurs);
+    assert_eq!(fs::read_dir(dir.path().join("foreign")).unwrap().count(), 0);
+
+    fs::write(dir.path().join("file"), "x").unwrap();
+    assert_eq!(open_code(open("file").await), Code::DataDirNotOurs);
+    assert_eq!(open_code(open("file/below").await), Code::DataDirNotOurs);
+
+    open("newer").await.unwrap().close().await;
+    fs::write(dir.path().join("newer/version"), "99\n").unwrap();
+    let error = open("newer").await.err().unwrap();
+    assert_eq!(error.code(), Code::DataDirVersion);
+    assert!(error.to_string().contains("99"), "{error}");
+}
+
+#[tokio::test]
+async fn a_read_only_data_directory_is_refused() {
+    let mounted = Mounted::new("ro");
+    assert_eq!(open_code(Engine::open(stage::config(mounted.path().to_owned())).await), Code::DataDirReadOnly);
+    assert_eq!(open_code(Engine::open(stage::config(mounted.path().join("new"))).await), Code::DataDirReadOnly);
+}
+
+/// Zeros without an end that matters.
+fn zeros(count: usize) -> Stream<Bytes> {
+    let chunk = Bytes::from(vec![0; 256 * 1024]);
+    stream::iter((0..count / chunk.len()).map(move |_| Ok(chunk.clone()))).boxed()
+}
+
+async fn names_in(files: &dyn Files, dir: &str) -> Vec<String> {
+    let batches: Vec<_> = files.list(&path(dir)).await.unwrap().try_collect().await.unwrap();
+    batches.concat().iter().map(|entry| entry.path.to_string()).collect()
+}
+
+#[tokio::test]
+async fn a_full_disk_is_said_and_nothing_half_made_is_left() {
+    let mounted = Mounted::new("size=48m,mode=700");
+    let source = tempfile::tempdir().unwrap();
+    tiny_root(source.path());
+    let engine = Engine::open(stage::config(mounted.path().to_owned())).await.unwrap();
+    let template = TemplateSource::Directory(source.path().to_owned());
+    engine.templates().add("tiny", &template, &Overrides::default(), &mut |_| {}).unwrap();
+    let spec = SandboxSpec::new(Base::Named("tiny".into()));
+    let id = SandboxId::random();
+    let sandbox = engine.create(&id, &spec).await.unwrap();
+    let files = sandbox.files(None);
+    write_all(&*files, &path("/home/user/old"), "old").await.unwrap();
+
+    for mode in [WriteMode::Replace, WriteMode::CreateNew] {
+        let big = path("/home/user/big");
+        assert_eq!(refused(files.write(&big, Write::new(mode), zeros(128 << 20))).await, Code::NoSpace, "{mode:?}");
+    }
+    let how = Write::new(WriteMode::Replace);
+    assert_eq!(refused(files.write(&path("/home/user/old"), how, zeros(128 << 20))).await, Code::NoSpace);
+    assert_eq!(names_in(&*files, "/home/user").await, ["/home/user/old"]);
+    assert_eq!(read_all(&*files, &path("/home/user/old"), 100).await.unwrap(), "old");
+    shell(&*sandbox, "user", "dd if=/dev/zero of=/home/user/filled bs=1M").await.refused();
+    assert_eq!(refused(write_all(&*files, &path("/home/user/late"), vec![1; 100_000])).await, Code::NoSpace);
+    assert_eq!(shell(&*sandbox, "user", "echo lives").await.ok(), "lives");
+
+    // Nothing is free any more: no new sandbox, no new template, and nothing of them.
+    fs::write(mounted.path().join("rest"), vec![0; 48 << 20]).unwrap_err();
+    let listing = |part: &str| fs::read_dir(mounted.path().join(part)).unwrap().count();
+    let before = (listing("sandboxes"), listing("layers"), listing("templates"));
+    for spec in [spec.clone(), SandboxSpec { lifetime: cabana_sandbox::Lifetime::Ephemeral, ..spec.clone() }] {
+        let another = SandboxId::random();
+        assert_eq!(refused(engine.create(&another, &spec)).await, Code::NoSpace);
+        assert!(matches!(engine.attach(&another).await.unwrap(), cabana_sandbox::Found::Absent));
+    }
+    fs::write(source.path().join("etc/other"), "x").unwrap();
+    let error = engine.templates().add("other", &template, &Overrides::default(), &mut |_| {}).unwrap_err();
+    assert_eq!(error.code(), Code::NoSpace, "{error}");
+    assert_eq!((listing("sandboxes"), listing("layers"), listing("templates")), before);
+
+    fs::remove_file(mounted.path().join("rest")).unwrap();
+    engine.destroy(&id).await.unwrap();
+    let sandbox = engine.create(&id, &spec).await.unwrap();
+    assert_eq!(shell(&*sandbox, "user", "echo works again").await.ok(), "works again");
+    engine.close().await;
+}
+
+/// The most that this process ever had in memory since it was last asked to forget, in KiB.
+fn peak() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+fn forget_peak() {
+    fs::write("/proc/self/clear_refs", "5").unwrap();
+}
+
+/// Bytes that are everywhere different, so that a chunk in the wrong place is seen.
+fn pattern(length: u64, chunk: usize) -> Stream<Bytes> {
+    let chunks = (0..length.div_ceil(chunk as u64)).map(move |number| {
+        let begin = number * chunk as u64;
+        let count = (length - begin).min(chunk as u64) as usize;
+        let words = (begin / 8..).map(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+        Ok(Bytes::from(words.take(count.div_ceil(8)).flatten().take(count).collect::<Vec<u8>>()))
+    });
+    stream::iter(chunks).boxed()
+}
+
+async fn digest(mut body: Stream<Bytes>) -> (u64, blake3::Hash) {
+    let (mut hasher, mut length) = (blake3::Hasher::new(), 0);
+    while let Some(chunk) = body.try_next().await.unwrap() {
+        hasher.update(&chunk);
+        length += chunk.len() as u64;
+    }
+    (length, hasher.finalize())
+}
+
+#[tokio::test]
+async fn a_file_of_500_mib_goes_through_with_flat_memory() {
+    const LENGTH: u64 = 500 << 20;
+    let inside = Inside::new().await;
+    let (files, name) = (inside.files("user"), path("/home/user/large"));
+    let wanted = digest(pattern(LENGTH, 1 << 20)).await;
+
+    forget_peak();
+    let before = peak();
+    let info = files.write(&name, Write::new(WriteMode::Replace), pattern(LENGTH, 1 << 20)).await.unwrap();
+    assert_eq!(info.size, LENGTH);
+    let (info, body) = files.read(&name, Read::default()).await.unwrap();
+    assert_eq!(info.size, LENGTH);
+    assert_eq!(digest(body).await, wanted);
+    let grown = peak().saturating_sub(before);
+    assert!(grown < 64 * 1024, "it grew by {grown} KiB");
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn a_file_above_the_cap_is_refused_and_nothing_of_it_is_kept() {
+    let inside = Inside::new().await;
+    let (files, name) = (inside.files("user"), path("/home/user/file"));
+    write_all(&*files, &name, "old").await.unwrap();
+    let before = names_in(&*files, "/home/user").await.len();
+    for len in [None, Some(2 << 20)] {
+        for mode in [WriteMode::Replace, WriteMode::CreateNew] {
+            let to = if mode == WriteMode::Replace { name.clone() } else { path("/home/user/other") };
+            let how = Write { cap: 1 << 20, len, ..Write::new(mode) };
+            assert_eq!(refused(files.write(&to, how, pattern(2 << 20, 4096))).await, Code::TooLarge, "{mode:?}");
+        }
+    }
+    assert_eq!(names_in(&*files, "/home/user").await.len(), before);
+    assert_eq!(read_all(&*files, &name, 100).await.unwrap(), "old");
+
+    let how = Write { cap: 1 << 20, ..Write::new(WriteMode::Replace) };
+    files.write(&name, how, pattern(1 << 20, 4096)).await.unwrap();
+    assert_eq!(refused(files.read(&name, Read { cap: (1 << 20) - 1, ..Read::default() })).await, Code::TooLarge);
+    files.read(&name, Read { cap: 1 << 20, ..Read::default() }).await.unwrap();
+    let beyond = cabana_sandbox::DEFAULT_FILE_CAP + 1;
+    inside.user(&format!("truncate -s {beyond} /home/user/file")).await.ok();
+    assert_eq!(refused(files.read(&name, Read::default())).await, Code::TooLarge);
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn a_client_that_breaks_off_a_write_leaves_nothing() {
+    let inside = Inside::new().await;
+    let (files, name) = (inside.files("user"), path("/home/user/file"));
+    write_all(&*files, &name, "old").await.unwrap();
+    let before = names_in(&*files, "/home/user").await.len();
+    {
+        let endless = pattern(4 << 20, 1 << 18).chain(stream::pending()).boxed();
+        let write = files.write(&name, Write::new(WriteMode::Replace), endless);
+        tokio::time::timeout(Duration::from_millis(500), write).await.expect_err("it waits for more");
+    }
+    let began = Instant::now();
+    while names_in(&*files, "/home/user").await.len() != before {
+        assert!(began.elapsed() < PATIENCE, "a temporary file is left");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(read_all(&*files, &name, 100).await.unwrap(), "old");
+    inside.end().await;
+}
