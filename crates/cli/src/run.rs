@@ -77,7 +77,7 @@ fn start(args: Args, data: PathBuf) -> Result<u8, Failure> {
         .map_err(|e| Error::failed("starting the runtime", e))?;
     let code = runtime.block_on(async {
         let signals = Signals::listen().map_err(|e| Error::failed("listening for signals", e))?;
-        let engine = Engine::open(Config::new(data)).await?;
+        let engine = Engine::open(Config { spares: 0, ..Config::new(data) }).await?;
         let code = run(&*engine, ask, signals).await;
         engine.close().await;
         code

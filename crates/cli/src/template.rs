@@ -70,7 +70,7 @@ fn start(verb: Verb, data: PathBuf) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|e| Error::failed("starting the runtime", e))?;
-    let engine = runtime.block_on(Engine::open(Config::new(data)))?;
+    let engine = runtime.block_on(Engine::open(Config { spares: 0, ..Config::new(data) }))?;
     job.work(&engine)
 }
 

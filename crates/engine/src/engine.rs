@@ -3,7 +3,6 @@
 use std::{
     collections::HashMap,
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -11,7 +10,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use cabana_sandbox::{
-    Base, Capabilities, Enforced, Error, Found, Identities, LayerId, Provider, Result, Sandbox, SandboxEvent,
+    Base, Capabilities, Enforced, Error, Found, Identities, LayerId, Lifetime, Provider, Result, Sandbox, SandboxEvent,
     SandboxId, SandboxSpec, State, Stream,
 };
 use futures_util::{StreamExt, stream};
@@ -23,16 +22,16 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     data_dir::{DataDir, OpenError},
-    home::{Home, Homes, Record},
-    identity::{Lease, Ranges},
-    kernel::fdpass,
+    home::{Homes, Record},
+    identity::Ranges,
     layers::{HostBase, Store, Templates},
     live::{Live, Parts, SetupError},
     plan::{self, Mounts},
     rootless,
     sandbox::EngineSandbox,
     spawner::{LaunchError, Spawner},
-    wire::{Failure, Spawn, Step},
+    warm::{Spares, Warm},
+    wire::{Failure, Step},
 };
 
 /// How an engine is set up.
@@ -45,12 +44,15 @@ pub struct Config {
     /// Whether control groups are used where they are to be had. Without them a supervisor keeps each command's tree
     /// together, which a guest can kill.
     pub cgroups: bool,
+    /// How many inits are made ahead, for the next sandboxes. Each costs some hundred KiB; the first is made when the first
+    /// sandbox is.
+    pub spares: usize,
 }
 
 impl Config {
     /// The running program is its own helper.
     pub fn new(data: impl Into<PathBuf>) -> Self {
-        Self { data: data.into(), helper: PathBuf::from("/proc/self/exe"), cgroups: true }
+        Self { data: data.into(), helper: PathBuf::from("/proc/self/exe"), cgroups: true, spares: 2 }
     }
 }
 
@@ -66,7 +68,8 @@ pub(crate) struct Shared {
     pub(crate) store: Store,
     pub(crate) homes: Homes,
     pub(crate) ranges: Ranges,
-    spawner: Spawner,
+    pub(crate) spawner: Spawner,
+    pub(crate) spares: Spares,
     slots: Mutex<HashMap<SandboxId, Arc<Slot>>>,
     /// Looked at at the first use, and kept: a look costs more than a sandbox.
     host_base: Mutex<Option<Arc<HostBase>>>,
@@ -77,7 +80,6 @@ pub(crate) struct Shared {
 /// A sandbox before it lives.
 struct Prepared {
     record: Record,
-    lease: Lease,
     mounts: Mounts,
 }
 
@@ -130,6 +132,7 @@ impl Engine {
             })
             .await;
         }
+        self.shared.cool_all().await;
         self.shared.spawner.close().await;
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
@@ -157,6 +160,7 @@ fn open_blocking(config: &Config) -> Result<Engine, OpenError> {
         homes,
         ranges,
         spawner,
+        spares: Spares::new(config.spares),
         slots: Mutex::default(),
         host_base: Mutex::default(),
         tasks,
@@ -309,7 +313,8 @@ impl Shared {
         let record = Record { spec, plan };
         let home = self.homes.make(id, &record)?;
         drop(layers_stay); // the record says from here on that they are used
-        self.prepare(record, &home).inspect_err(|_| drop(home.remove()))
+        let mounts = plan::mounts(&self.store, &record, &home.fs(), self.ranges.storage());
+        Ok(Prepared { mounts: mounts.inspect_err(|_| drop(home.remove()))?, record })
     }
 
     /// The descriptors of a sandbox that is there.
@@ -323,76 +328,33 @@ impl Shared {
                 let _ = self.happened.try_send((id.clone(), changed));
             }
         }
-        self.prepare(record, &self.homes.open_home(id)?)
-    }
-
-    fn prepare(&self, record: Record, home: &Home) -> Result<Prepared> {
-        let lease = self.ranges.lease().map_err(|error| Error::failed("leasing ids", error))?;
-        match plan::mounts(&self.store, &record, &home.fs(), self.ranges.storage(), lease.ids) {
-            Ok(mounts) => Ok(Prepared { record, lease, mounts }),
-            Err(error) => {
-                self.ranges.give_back(lease);
-                Err(error)
-            }
-        }
+        let home = self.homes.open_home(id)?;
+        let mounts = plan::mounts(&self.store, &record, &home.fs(), self.ranges.storage())?;
+        Ok(Prepared { mounts, record })
     }
 
     /// From directories to a running sandbox.
     async fn launch(self: &Arc<Self>, id: &SandboxId, prepared: Prepared) -> Result<Arc<Live>> {
-        let Prepared { record: Record { spec, plan }, lease, mounts: Mounts { overlays, mounts, fds } } = prepared;
-        let (control, theirs) = match fdpass::pair() {
-            Ok(pair) => pair,
-            Err(error) => {
-                self.ranges.give_back(lease);
-                return Err(Error::failed("making a socket", error));
-            }
-        };
-        let request = Spawn {
-            tag: 0,
-            ids_base: lease.ids.base,
-            ids_count: lease.ids.count,
-            hostname: b"cabana".to_vec(),
-            overlays,
-            mounts,
-            volatile: spec.lifetime == cabana_sandbox::Lifetime::Ephemeral,
-            sudo: spec.sudo,
-            cgroup: lease.cgroup.is_some(),
-        };
-        let mut passed: Vec<BorrowedFd<'_>> = vec![theirs.as_fd()];
-        passed.extend(lease.cgroup.as_ref().map(|cgroup| cgroup.dir.as_fd()));
-        passed.extend(fds.iter().map(OwnedFd::as_fd));
-        let launched = self.spawner.launch(request, &passed).await;
-        drop(passed);
-        drop((theirs, fds));
-        let launched = match launched {
-            Ok(launched) => launched,
-            Err(error) => {
-                self.ranges.give_back(lease);
-                return Err(match error {
-                    LaunchError::Refused(failure) => setup_error(failure),
-                    LaunchError::NeverWorked(why) => Error::Host(why),
-                    LaunchError::Unreachable(error) => Error::Offline(error.into()),
-                });
-            }
-        };
-        let channel = crate::channel::Channel::new(control)
-            .map_err(|error| Error::failed("opening the control socket", error))?;
-        let parts = Parts {
-            id: id.clone(),
-            defaults: plan.defaults,
-            lease,
-            channel,
-            pidfd: launched.pidfd,
-            tasks: self.tasks.clone(),
-        };
+        let Prepared { record: Record { spec, plan }, mounts } = prepared;
+        let overlays = plan.overlays();
+        let warm = self.warm().await?;
+        let volatile = spec.lifetime == Lifetime::Ephemeral;
+        if let Err(error) = self.hand_over(&warm, mounts, volatile, spec.sudo).await {
+            self.cool(warm).await;
+            return Err(error);
+        }
+        let Warm { lease, channel, pidfd, .. } = warm;
+        let tasks = self.tasks.clone();
+        let parts = Parts { id: id.clone(), defaults: plan.defaults, lease, channel, pidfd, tasks };
         let live = Live::new(parts).await.map_err(|(error, lease)| {
-            lease.into_iter().for_each(|lease| self.ranges.give_back(lease));
+            self.ranges.give_back(lease);
             match error {
                 SetupError::Refused(failure) => setup_error(failure),
                 SetupError::Lost(error) => Error::failed("setting the sandbox up", error),
             }
         })?;
         self.tasks.spawn(self.clone().follow(live.clone()));
+        self.refill(overlays);
         Ok(live)
     }
 
@@ -427,6 +389,18 @@ async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T> + Send + 's
 
 async fn joined<T>(task: JoinHandle<Result<T>>) -> Result<T> {
     task.await.map_err(|error| Error::failed("a background step", error)).flatten()
+}
+
+pub(crate) fn launch_error(error: LaunchError) -> Error {
+    match error {
+        LaunchError::Refused(failure) => setup_error(failure),
+        LaunchError::NeverWorked(why) => Error::Host(why),
+        LaunchError::Unreachable(error) => Error::Offline(error.into()),
+    }
+}
+
+pub(crate) fn map_error(error: io::Error) -> Error {
+    setup_error(Failure { step: Step::MountIds, errno: error.raw_os_error().unwrap_or(libc::EIO) })
 }
 
 /// Says what is behind it where the kernel's answer is a riddle.

@@ -1,7 +1,7 @@
 //! Where a sandbox lies on disk: its record, and its own layer.
 //!
-//! A persistent one has `sandboxes/<id>/` with `record.json` and `fs/`; it is made under another name and renamed, so it
-//! is there as a whole or not at all. Ephemeral ones lie below a directory of the process that made them, which is locked
+//! A persistent one has `sandboxes/<id>/` with `record.json` and `fs/`; it is made elsewhere and renamed, so it is there as
+//! a whole or not at all. Ephemeral ones lie below a directory of the process that made them, which is locked
 //! as long as that process lives: whoever opens the data directory next removes what a killed one left behind.
 
 use std::{
@@ -12,6 +12,7 @@ use std::{
         unix::{ffi::OsStrExt, fs::chown},
     },
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
 };
 
 use cabana_guest::{IdMap, tree};
@@ -26,6 +27,8 @@ pub(crate) struct Homes {
     /// Held until this process ends, by whatever end.
     _alive: Lock,
     ids: IdMap,
+    /// Directories made ahead, by their number of overlays: making one takes the disk longer than a sandbox may take.
+    spares: Mutex<Vec<(usize, Home)>>,
 }
 
 /// One sandbox's directory.
@@ -57,7 +60,7 @@ impl Homes {
                 _ => {}
             }
         };
-        Ok(Self { persistent: data.sandboxes(), ephemeral, _alive: alive, ids })
+        Ok(Self { persistent: data.sandboxes(), ephemeral, _alive: alive, ids, spares: Mutex::default() })
     }
 
     fn home(&self, id: &SandboxId) -> Home {
@@ -94,15 +97,55 @@ impl Homes {
             Lifetime::Persistent => &self.persistent,
         };
         let home = Home { parent: parent.clone(), name: id.to_string() };
-        let draft = Home { parent: parent.clone(), name: format!(".new-{id}") };
-        let made = draft.fill(record, self.ids).and_then(|()| fs::rename(draft.path(), home.path()));
+        let overlays = record.plan.overlays();
+        let draft = match self.take_spare(overlays) {
+            Some(spare) => Ok(spare),
+            None => self.draft(overlays),
+        };
+        let (draft, made) = match draft {
+            Ok(draft) => {
+                let made = draft.write(record).and_then(|()| fs::rename(draft.path(), home.path()));
+                (Some(draft), made)
+            }
+            Err(error) => (None, Err(error)),
+        };
         made.map(|()| home).map_err(|error| {
-            let _ = draft.remove();
+            let _ = draft.map(|draft| draft.remove());
             match error.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::NoSpace,
                 _ => Error::failed("making the sandbox's directory", error),
             }
         })
+    }
+
+    /// A directory for a sandbox that has no id yet. It lies among what ends with this process.
+    fn draft(&self, overlays: usize) -> io::Result<Home> {
+        let draft = Home { parent: self.ephemeral.clone(), name: format!(".draft-{}", uuid::Uuid::new_v4().simple()) };
+        match draft.fill(overlays, self.ids) {
+            Ok(()) => Ok(draft),
+            Err(error) => {
+                let _ = draft.remove();
+                Err(error)
+            }
+        }
+    }
+
+    fn take_spare(&self, overlays: usize) -> Option<Home> {
+        let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = spares.iter().position(|(made_for, _)| *made_for == overlays)?;
+        Some(spares.swap_remove(place).1)
+    }
+
+    /// Makes directories ahead, until there are so many for this number of overlays.
+    pub(crate) fn make_spares(&self, overlays: usize, wanted: usize) {
+        let count = || {
+            let spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
+            spares.iter().filter(|(made_for, _)| *made_for == overlays).count()
+        };
+        while count() < wanted {
+            let Ok(spare) = self.draft(overlays) else { return };
+            self.spares.lock().unwrap_or_else(PoisonError::into_inner).push((overlays, spare));
+        }
     }
 
     pub(crate) fn remove(&self, id: &SandboxId) -> io::Result<()> {
@@ -161,13 +204,11 @@ impl Home {
         self.path().join("fs")
     }
 
-    fn fill(&self, record: &Record, ids: IdMap) -> io::Result<()> {
-        let _ = remove_tree(&self.path()); // of a process that was killed while it made it
+    fn fill(&self, overlays: usize, ids: IdMap) -> io::Result<()> {
         fs::create_dir(self.path())?;
-        fs::write(self.path().join("record.json"), serde_json::to_vec(record)?)?;
         let (fs, root) = (self.fs(), ids.outside(0));
         fs::create_dir(&fs)?;
-        for number in 0..record.plan.overlays() {
+        for number in 0..overlays {
             for name in [format!("upper{number}"), format!("work{number}")] {
                 let dir = fs.join(name);
                 fs::create_dir(&dir)?;
@@ -175,6 +216,10 @@ impl Home {
             }
         }
         Ok(())
+    }
+
+    fn write(&self, record: &Record) -> io::Result<()> {
+        fs::write(self.path().join("record.json"), serde_json::to_vec(record)?)
     }
 
     pub(crate) fn remove(&self) -> io::Result<()> {

@@ -42,6 +42,7 @@ pub mod rootless;
 mod sandbox;
 mod spawner;
 mod walls;
+mod warm;
 mod wire;
 
 pub use data_dir::{DataDir, OpenError};

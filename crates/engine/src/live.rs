@@ -86,11 +86,11 @@ pub(crate) enum SetupError {
 
 impl Live {
     /// Waits for init to say that it is ready. If it never is, nothing of it is left, and the lease comes back.
-    pub(crate) async fn new(parts: Parts) -> std::result::Result<Arc<Self>, (SetupError, Option<Lease>)> {
+    pub(crate) async fn new(parts: Parts) -> std::result::Result<Arc<Self>, (SetupError, Lease)> {
         let Parts { id, defaults, lease, channel, pidfd, tasks } = parts;
         let pidfd = match readiness::watch(pidfd) {
             Ok(pidfd) => pidfd,
-            Err(error) => return Err((SetupError::Lost(error), Some(lease))),
+            Err(error) => return Err((SetupError::Lost(error), lease)),
         };
         let inside = match tokio::time::timeout(ANSWER, until_ready(&channel, lease.ids)).await {
             Ok(Ok(inside)) => inside,
@@ -101,7 +101,7 @@ impl Live {
                     Ok(Err(error)) => error,
                     _ => SetupError::Lost(io::ErrorKind::TimedOut.into()),
                 };
-                return Err((error, Some(lease)));
+                return Err((error, lease));
             }
         };
         Ok(Arc::new(Self {

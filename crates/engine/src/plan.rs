@@ -17,7 +17,7 @@ use crate::{
     kernel::mounts::detach,
     layers::{self, HostBase, Store, Templates},
     spawner::MAX_LOWER,
-    wire::{MountPlan, Place},
+    wire::{Ids, IdsShown, Place},
 };
 
 /// What a sandbox stands on, resolved: a template that is removed or made anew later changes nothing for it.
@@ -94,91 +94,95 @@ pub(crate) fn of(data: &DataDir, store: &Store, host: Option<&HostBase>, spec: &
     Ok(plan)
 }
 
-/// The mounts of a sandbox, detached, each with its plan.
+/// The mounts of a sandbox, detached: what init is told, and what must be done to them before.
 pub(crate) struct Mounts {
     /// Where the overlays are inside.
     pub(crate) overlays: Vec<Vec<u8>>,
-    pub(crate) mounts: Vec<MountPlan>,
-    pub(crate) fds: Vec<OwnedFd>,
+    pub(crate) all: Vec<Mount>,
+}
+
+pub(crate) struct Mount {
+    pub(crate) fd: OwnedFd,
+    pub(crate) place: Place,
+    pub(crate) read_only: bool,
+    pub(crate) owners: Owners,
+}
+
+/// Whose the files of a mount are inside.
+#[derive(Clone, Copy)]
+pub(crate) enum Owners {
+    /// They lie in the storage range.
+    Stored,
+    /// They are the host's, and keep their numbers.
+    Hosts,
+    /// Those of one owner of the host are one user's inside; those of others are nobody's.
+    One { host: Ids, inside: Ids },
 }
 
 /// Opens what a sandbox stands on. `fs` is its own directory.
-pub(crate) fn mounts(store: &Store, record: &Record, fs: &Path, storage: IdMap, live: IdMap) -> Result<Mounts> {
+pub(crate) fn mounts(store: &Store, record: &Record, fs: &Path, storage: IdMap) -> Result<Mounts> {
     let Record { spec, plan } = record;
-    let mut all = Collected { plans: Vec::new(), fds: Vec::new(), live, mapped: storage.base != live.base };
-    all.add(fs, Some(storage.base), false, Place::Own)?;
+    let mut all = vec![open(fs, Place::Own, false, Owners::Stored)?];
     for layer in plan.layers.iter().rev() {
-        all.add(&store.path(layer), Some(storage.base), true, Place::Lower { overlay: 0 })?;
+        all.push(open(&store.path(layer), Place::Lower { overlay: 0 }, true, Owners::Stored)?);
     }
     let mut overlays = vec![b"/".to_vec()];
     for (number, tree) in plan.trees.iter().enumerate() {
         let overlay = number as u32 + 1;
         overlays.push(tree.at.clone().into_bytes());
         if let Some(mask) = &tree.mask {
-            all.add(&store.path(mask), Some(storage.base), true, Place::Lower { overlay })?;
+            all.push(open(&store.path(mask), Place::Lower { overlay }, true, Owners::Stored)?);
         }
-        all.add(&tree.host, Some(0), true, Place::Lower { overlay })?;
+        all.push(open(&tree.host, Place::Lower { overlay }, true, Owners::Hosts)?);
     }
     for view in &spec.views {
         let at = view.at.as_bytes().to_vec();
         match &view.source {
+            Source::Layer(_) if view.writable => return Err(Error::invalid("views", "a layer cannot be written to")),
             Source::Layer(layer) => {
-                if view.writable {
-                    return Err(Error::invalid("views", "a layer cannot be written to"));
-                }
-                all.add(&store.path(layer), Some(storage.base), true, Place::View { at, directory: true })?;
+                all.push(open(&store.path(layer), Place::View { at, directory: true }, true, Owners::Stored)?);
             }
             Source::Host(path) => {
                 let source = std::fs::metadata(path)
                     .map_err(|error| Error::invalid("views", format!("{}: {error}", path.display())))?;
-                let owner = uid_of(store, plan, storage)?;
-                let place = Place::View { at, directory: source.is_dir() };
-                all.add_owned(path, source.uid(), owner, !view.writable, place)?;
+                // The group, too: what has an id that is not mapped, be it only the group's, cannot be written to.
+                let host = Ids { user: source.uid(), group: source.gid() };
+                let owners = Owners::One { host, inside: ids_of(store, plan, storage)? };
+                all.push(open(path, Place::View { at, directory: source.is_dir() }, !view.writable, owners)?);
             }
         }
     }
-    Ok(Mounts { overlays, mounts: all.plans, fds: all.fds })
+    Ok(Mounts { overlays, all })
 }
 
-struct Collected {
-    plans: Vec<MountPlan>,
-    fds: Vec<OwnedFd>,
-    live: IdMap,
-    /// An ordinary user's files lie on disk with the ids that they have inside: nothing is mapped.
-    mapped: bool,
+fn open(path: &Path, place: Place, read_only: bool, owners: Owners) -> Result<Mount> {
+    let fd = detach(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => Error::invalid("base", format!("{} is not there any more", path.display())),
+        _ => Error::failed("opening a layer", error),
+    })?;
+    Ok(Mount { fd, place, read_only, owners })
 }
 
-impl Collected {
-    fn add(&mut self, path: &Path, from: Option<u32>, read_only: bool, place: Place) -> Result<()> {
-        let ids_count = if self.mapped { self.live.count } else { 0 };
-        let (ids_from, ids_to) = (from.unwrap_or(0), self.live.base);
-        self.push(path, MountPlan { ids_from, ids_to, ids_count, read_only, place })
-    }
-
-    /// Files of one owner of the host, as files of one user inside; those of others are nobody's.
-    fn add_owned(&mut self, path: &Path, owner: u32, user: u32, read_only: bool, place: Place) -> Result<()> {
-        let ids_to = self.live.outside(user).unwrap_or(self.live.base);
-        let ids_count = u32::from(self.mapped);
-        self.push(path, MountPlan { ids_from: owner, ids_to, ids_count, read_only, place })
-    }
-
-    fn push(&mut self, path: &Path, plan: MountPlan) -> Result<()> {
-        let mount = detach(path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => Error::invalid("base", format!("{} is not there any more", path.display())),
-            _ => Error::failed("opening a layer", error),
-        })?;
-        self.fds.push(mount);
-        self.plans.push(plan);
-        Ok(())
+impl Owners {
+    /// How that is shown in a live range.
+    pub(crate) fn shown(self, storage: IdMap, live: IdMap) -> IdsShown {
+        let outside = |id| live.outside(id).unwrap_or(live.base);
+        match self {
+            Self::Stored => IdsShown { from: Ids::both(storage.base), to: Ids::both(live.base), count: live.count },
+            Self::Hosts => IdsShown { from: Ids::both(0), to: Ids::both(live.base), count: live.count },
+            Self::One { host, inside } => {
+                IdsShown { from: host, to: Ids { user: outside(inside.user), group: outside(inside.group) }, count: 1 }
+            }
+        }
     }
 }
 
-/// The number of the sandbox's default user, by the highest layer that knows it.
-fn uid_of(store: &Store, plan: &Plan, storage: IdMap) -> Result<u32> {
+/// The numbers of the sandbox's default user, by the highest layer that knows it.
+fn ids_of(store: &Store, plan: &Plan, storage: IdMap) -> Result<Ids> {
     for layer in plan.layers.iter().rev() {
         let root = File::open(store.path(layer)).map_err(|error| Error::failed("opening a layer", error))?;
         if let Some(account) = Rooted::new(root.into(), storage).accounts()?.user(&plan.defaults.user) {
-            return Ok(account.uid);
+            return Ok(Ids { user: account.uid, group: account.gid });
         }
     }
     Err(Error::UnknownUser(plan.defaults.user.clone()))

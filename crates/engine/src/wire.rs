@@ -94,100 +94,89 @@ impl<'a> Decoder<'a> {
 
 // ── server → spawner ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-/// A mount to be prepared. Its descriptor travels beside the message, in the order of the list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct MountPlan {
-    /// On-disk ids from here …
-    pub(crate) ids_from: u32,
-    /// … are shown as ids from here …
-    pub(crate) ids_to: u32,
-    /// … this many. Zero: shown as they are.
-    pub(crate) ids_count: u32,
-    pub(crate) read_only: bool,
-    pub(crate) place: Place,
+/// Ranges of ids as they are on disk, and as they are shown: of users, and of groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct IdsShown {
+    pub(crate) from: Ids,
+    pub(crate) to: Ids,
+    pub(crate) count: u32,
+}
+
+/// A user and a group, or the first of many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Ids {
+    pub(crate) user: u32,
+    pub(crate) group: u32,
+}
+
+impl Ids {
+    pub(crate) fn both(id: u32) -> Self {
+        Self { user: id, group: id }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// The sandbox's own directory: holds the upper and work directories of all its overlays.
-    Own,
-    /// A read-only layer of overlay number `overlay`; the highest layer comes first.
-    Lower { overlay: u32 },
-    /// A directory or file of the host, or a layer, seen at this path inside.
-    View { at: Vec<u8>, directory: bool },
+pub(crate) enum ToSpawner {
+    /// An init in namespaces of its own, with a range of ids; it waits for its [`SetupPlan`]. Beside it: init's end of the
+    /// control socket, and a cgroup if there is one.
+    Clone { tag: u64, ids_base: u32, ids_count: u32, cgroup: bool, hostname: Vec<u8> },
+    /// A user namespace that is nothing but an id map, for mounts.
+    Map { tag: u64, ids: IdsShown },
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Spawn {
-    /// What the answer is recognised by.
-    pub(crate) tag: u64,
-    /// The first id outside, and how many.
-    pub(crate) ids_base: u32,
-    pub(crate) ids_count: u32,
-    pub(crate) hostname: Vec<u8>,
-    /// Where each overlay is mounted inside; the first is the root.
-    pub(crate) overlays: Vec<Vec<u8>>,
-    pub(crate) mounts: Vec<MountPlan>,
-    /// Writes need not reach the disk: the sandbox ends with its owner.
-    pub(crate) volatile: bool,
-    pub(crate) sudo: bool,
-    /// Whether a cgroup directory is among the descriptors.
-    pub(crate) cgroup: bool,
-}
-
-impl Spawn {
+impl ToSpawner {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Encoder::kind(1).u64(self.tag).u32(self.ids_base).u32(self.ids_count).bytes(&self.hostname);
-        out = out.list(&self.overlays).u32(self.mounts.len() as u32);
-        for mount in &self.mounts {
-            out = out.u32(mount.ids_from).u32(mount.ids_to).u32(mount.ids_count).u32(u32::from(mount.read_only));
-            out = match &mount.place {
-                Place::Own => out.u32(0).u32(0).bytes(b""),
-                Place::Lower { overlay } => out.u32(1).u32(*overlay).bytes(b""),
-                Place::View { at, directory } => out.u32(2).u32(u32::from(*directory)).bytes(at),
-            };
+        match self {
+            Self::Clone { tag, ids_base, ids_count, cgroup, hostname } => {
+                let head = Encoder::kind(1).u64(*tag).u32(*ids_base).u32(*ids_count).u32(u32::from(*cgroup));
+                head.bytes(hostname).done()
+            }
+            Self::Map { tag, ids: IdsShown { from, to, count } } => {
+                let head = Encoder::kind(3).u64(*tag).u32(from.user).u32(from.group);
+                head.u32(to.user).u32(to.group).u32(*count).done()
+            }
         }
-        let flags = u32::from(self.volatile) | u32::from(self.sudo) << 1 | u32::from(self.cgroup) << 2;
-        out.u32(flags).done()
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         let mut from = Decoder(bytes);
-        if from.u8()? != 1 {
-            return Err(Malformed);
+        let message = match from.u8()? {
+            1 => Self::Clone {
+                tag: from.u64()?,
+                ids_base: from.u32()?,
+                ids_count: from.u32()?,
+                cgroup: from.u32()? != 0,
+                hostname: from.bytes()?.to_vec(),
+            },
+            3 => {
+                let tag = from.u64()?;
+                let mut ids = || Ok(Ids { user: from.u32()?, group: from.u32()? });
+                let (disk, shown) = (ids()?, ids()?);
+                Self::Map { tag, ids: IdsShown { from: disk, to: shown, count: from.u32()? } }
+            }
+            _ => return Err(Malformed),
+        };
+        from.end(message)
+    }
+
+    pub(crate) fn tag(&self) -> u64 {
+        match self {
+            Self::Clone { tag, .. } | Self::Map { tag, .. } => *tag,
         }
-        let (tag, ids_base, ids_count) = (from.u64()?, from.u32()?, from.u32()?);
-        let hostname = from.bytes()?.to_vec();
-        let overlays = from.list(4, |from| Ok(from.bytes()?.to_vec()))?;
-        let mounts = from.list(28, |from| {
-            let (ids_from, ids_to, ids_count, read_only) = (from.u32()?, from.u32()?, from.u32()?, from.u32()? != 0);
-            let (kind, number, at) = (from.u32()?, from.u32()?, from.bytes()?);
-            let place = match kind {
-                0 => Place::Own,
-                1 => Place::Lower { overlay: number },
-                2 => Place::View { at: at.to_vec(), directory: number != 0 },
-                _ => return Err(Malformed),
-            };
-            Ok(MountPlan { ids_from, ids_to, ids_count, read_only, place })
-        })?;
-        let flags = from.u32()?;
-        let (volatile, sudo, cgroup) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
-        from.end(Self { tag, ids_base, ids_count, hostname, overlays, mounts, volatile, sudo, cgroup })
     }
 }
 
-/// The spawner's answer; the pid's descriptor travels beside it when there is one.
+/// The spawner's answer. Beside it, unless it failed, the descriptor of the process or of the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spawned {
     pub(crate) tag: u64,
-    pub(crate) pid: u32,
     pub(crate) failure: Option<Failure>,
 }
 
 impl Spawned {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let failure = self.failure.unwrap_or(Failure { step: Step::Clone, errno: 0 });
-        Encoder::kind(2).u64(self.tag).u32(self.pid).u32(failure.step as u32).u32(failure.errno as u32).done()
+        Encoder::kind(2).u64(self.tag).u32(failure.step as u32).u32(failure.errno as u32).done()
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
@@ -195,9 +184,9 @@ impl Spawned {
         if from.u8()? != 2 {
             return Err(Malformed);
         }
-        let (tag, pid) = (from.u64()?, from.u32()?);
+        let tag = from.u64()?;
         let failure = Failure { step: Step::from_number(from.u32()?)?, errno: from.u32()? as i32 };
-        from.end(Self { tag, pid, failure: (failure.errno != 0).then_some(failure) })
+        from.end(Self { tag, failure: (failure.errno != 0).then_some(failure) })
     }
 }
 
@@ -251,6 +240,61 @@ pub(crate) struct Failure {
 }
 
 // ── server → init ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+/// Where a mount of a new sandbox goes. Its descriptor travels beside the message, in the order of the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The sandbox's own directory: holds the upper and work directories of all its overlays.
+    Own,
+    /// A read-only layer of overlay number `overlay`; the highest layer comes first.
+    Lower { overlay: u32 },
+    /// A directory or file of the host, or a layer, seen at this path inside.
+    View { at: Vec<u8>, directory: bool },
+}
+
+/// What init makes of itself: said once, before anything else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SetupPlan {
+    /// Where each overlay is mounted inside; the first is the root.
+    pub(crate) overlays: Vec<Vec<u8>>,
+    pub(crate) mounts: Vec<Place>,
+    /// Writes need not reach the disk: the sandbox ends with its owner.
+    pub(crate) volatile: bool,
+    pub(crate) sudo: bool,
+}
+
+impl SetupPlan {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Encoder::kind(13).list(&self.overlays).u32(self.mounts.len() as u32);
+        for place in &self.mounts {
+            out = match place {
+                Place::Own => out.u32(0).u32(0).bytes(b""),
+                Place::Lower { overlay } => out.u32(1).u32(*overlay).bytes(b""),
+                Place::View { at, directory } => out.u32(2).u32(u32::from(*directory)).bytes(at),
+            };
+        }
+        out.u32(u32::from(self.volatile) | u32::from(self.sudo) << 1).done()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut from = Decoder(bytes);
+        if from.u8()? != 13 {
+            return Err(Malformed);
+        }
+        let overlays = from.list(4, |from| Ok(from.bytes()?.to_vec()))?;
+        let mounts = from.list(12, |from| {
+            let (kind, number, at) = (from.u32()?, from.u32()?, from.bytes()?);
+            match kind {
+                0 => Ok(Place::Own),
+                1 => Ok(Place::Lower { overlay: number }),
+                2 => Ok(Place::View { at: at.to_vec(), directory: number != 0 }),
+                _ => Err(Malformed),
+            }
+        })?;
+        let flags = from.u32()?;
+        from.end(Self { overlays, mounts, volatile: flags & 1 != 0, sudo: flags & 2 != 0 })
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ToInit<'a> {
@@ -429,22 +473,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn spawn() -> Spawn {
-        let mount = |place| MountPlan { ids_from: 1, ids_to: 2, ids_count: 3, read_only: true, place };
-        Spawn {
-            tag: 7,
-            ids_base: 100,
-            ids_count: 65536,
-            hostname: b"cabana".to_vec(),
+    fn setup() -> SetupPlan {
+        SetupPlan {
             overlays: vec![b"/".to_vec(), b"/usr".to_vec()],
             mounts: vec![
-                mount(Place::Own),
-                mount(Place::Lower { overlay: 1 }),
-                mount(Place::View { at: b"/mnt".to_vec(), directory: true }),
+                Place::Own,
+                Place::Lower { overlay: 1 },
+                Place::View { at: b"/mnt".to_vec(), directory: true },
             ],
             volatile: true,
             sudo: false,
-            cgroup: true,
         }
     }
 
@@ -466,9 +504,15 @@ mod tests {
 
     #[test]
     fn what_is_said_is_what_is_heard() {
-        assert_eq!(Spawn::decode(&spawn().encode()), Ok(spawn()));
+        assert_eq!(SetupPlan::decode(&setup().encode()), Ok(setup()));
+        for said in [
+            ToSpawner::Clone { tag: 7, ids_base: 100, ids_count: 65536, cgroup: true, hostname: b"cabana".to_vec() },
+            ToSpawner::Map { tag: 8, ids: IdsShown { from: Ids { user: 1, group: 2 }, to: Ids { user: 3, group: 4 }, count: 5 } },
+        ] {
+            assert_eq!(ToSpawner::decode(&said.encode()), Ok(said));
+        }
         for failure in [None, Some(Failure { step: Step::Overlay, errno: 5 })] {
-            let said = Spawned { tag: 1, pid: 2, failure };
+            let said = Spawned { tag: 1, failure };
             assert_eq!(Spawned::decode(&said.encode()), Ok(said));
         }
         let bytes = plan().encode();
@@ -494,9 +538,9 @@ mod tests {
 
     #[test]
     fn a_message_cut_anywhere_is_malformed() {
-        let whole = spawn().encode();
+        let whole = setup().encode();
         for cut in 0..whole.len() {
-            assert_eq!(Spawn::decode(&whole[..cut]), Err(Malformed), "cut at {cut}");
+            assert_eq!(SetupPlan::decode(&whole[..cut]), Err(Malformed), "cut at {cut}");
         }
         let whole = plan().encode();
         for cut in 1..whole.len() {
@@ -506,10 +550,9 @@ mod tests {
 
     #[test]
     fn a_huge_count_allocates_nothing() {
-        let mut bytes = spawn().encode();
-        bytes.truncate(17);
+        let mut bytes = vec![13];
         bytes.extend(u32::MAX.to_le_bytes());
-        assert_eq!(Spawn::decode(&bytes), Err(Malformed));
+        assert_eq!(SetupPlan::decode(&bytes), Err(Malformed));
     }
 
     proptest! {
@@ -517,15 +560,15 @@ mod tests {
         fn no_bytes_make_a_decoder_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..30) {
             let mut bytes = bytes;
             if let Some(first) = bytes.first_mut() { *first = kind; }
-            let _ = (Spawn::decode(&bytes), Spawned::decode(&bytes), ToInit::decode(&bytes), FromInit::decode(&bytes), ExecPlan::decode(&bytes));
+            let _ = (SetupPlan::decode(&bytes), ToSpawner::decode(&bytes), Spawned::decode(&bytes), ToInit::decode(&bytes), FromInit::decode(&bytes), ExecPlan::decode(&bytes));
         }
 
         #[test]
         fn a_changed_byte_never_panics(at in 0usize..200, byte in any::<u8>()) {
-            for mut bytes in [spawn().encode(), plan().encode()] {
+            for mut bytes in [setup().encode(), plan().encode()] {
                 let at = at % bytes.len();
                 bytes[at] = byte;
-                let _ = (Spawn::decode(&bytes), ExecPlan::decode(&bytes[1..]));
+                let _ = (SetupPlan::decode(&bytes), ExecPlan::decode(&bytes[1..]));
             }
         }
     }

@@ -18,11 +18,11 @@ use std::{
 use self::exec::Execs;
 use crate::{
     kernel::{fdpass, sys},
-    wire::{FromInit, LONG, PROTOCOL, Spawn, ToInit},
+    wire::{FromInit, LONG, PROTOCOL, SetupPlan, ToInit},
 };
 
-/// The child of the spawner's clone begins here and never returns.
-pub(crate) fn main(spawn: &Spawn, layers: &[OwnedFd], control: OwnedFd, cgroup: Option<OwnedFd>, go: &OwnedFd) -> ! {
+/// The child of the spawner's clone begins here and never returns. It does all that needs no sandbox yet, and waits.
+pub(crate) fn main(hostname: &[u8], control: OwnedFd, cgroup: Option<OwnedFd>, go: &OwnedFd) -> ! {
     // The spawner waits for nobody and ignores the ends of its children; here they are what is waited for.
     sys::default_signals();
     sys::set_blocked_signals(u64::MAX);
@@ -31,18 +31,39 @@ pub(crate) fn main(spawn: &Spawn, layers: &[OwnedFd], control: OwnedFd, cgroup: 
     if !matches!(sys::read(go.as_raw_fd(), &mut [0]), Ok(1)) {
         sys::exit(1);
     }
-    match setup::run(spawn, layers, control, cgroup) {
-        Ok(ready) => serve(ready),
-        Err((control, failure)) => {
+    let ready = setup::prepare(hostname, cgroup).and_then(|prepared| {
+        prepared.close_all_others(&control);
+        let (plan, mounts) = wait_for_plan(&control);
+        setup::finish(prepared, &plan, &mounts)
+    });
+    match ready {
+        Ok(ready) => serve(control, ready),
+        Err(failure) => {
             let _ = fdpass::send(control.as_fd(), &FromInit::SetupFailed(failure).encode(), &[]);
             sys::exit(1)
         }
     }
 }
 
-/// What the set-up leaves open; everything else is closed.
+/// What the sandbox is to be. A server that goes away before it says so leaves nothing to be.
+fn wait_for_plan(control: &OwnedFd) -> (SetupPlan, Vec<OwnedFd>) {
+    let mut buffer = vec![0; fdpass::MAX_MESSAGE];
+    loop {
+        let mut ready = [libc::pollfd { fd: control.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+        let _ = sys::poll(&mut ready, None);
+        match fdpass::receive(control.as_fd(), &mut buffer) {
+            Ok((length, mounts)) => match SetupPlan::decode(&buffer[..length]) {
+                Ok(plan) if plan.mounts.len() == mounts.len() => return (plan, mounts),
+                _ => sys::exit(0),
+            },
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => sys::exit(0),
+        }
+    }
+}
+
+/// What the set-up leaves open.
 pub(crate) struct Ready {
-    control: OwnedFd,
     null: OwnedFd,
     signals: OwnedFd,
     forest: tree::Forest,
@@ -52,20 +73,6 @@ pub(crate) struct Ready {
     secret: sys::Secret,
 }
 
-/// The clone has whatever the spawner had open: sockets, mounts, id maps. Nothing of it stays.
-fn close_all_but(kept: &[&OwnedFd], forest: &tree::Forest) {
-    let mut kept: Vec<u32> = kept.iter().map(|fd| fd.as_raw_fd() as u32).chain(forest.descriptors()).collect();
-    kept.sort_unstable();
-    let mut first = 3; // the standard ones are /dev/null by now
-    for keep in kept {
-        if keep > first {
-            let _ = sys::close_range(first, keep - 1, 0);
-        }
-        first = keep + 1;
-    }
-    let _ = sys::close_range(first, u32::MAX, 0);
-}
-
 struct Init {
     control: OwnedFd,
     execs: Execs,
@@ -73,9 +80,8 @@ struct Init {
     unsent: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
 }
 
-fn serve(ready: Ready) -> ! {
-    let Ready { control, null, signals, forest, root, terminals, secret } = ready;
-    close_all_but(&[&control, &null, &signals, &root, &terminals], &forest);
+fn serve(control: OwnedFd, ready: Ready) -> ! {
+    let Ready { null, signals, forest, root, terminals, secret } = ready;
     let said = FromInit::Ready { protocol: PROTOCOL }.encode();
     if fdpass::send(control.as_fd(), &said, &[root.as_fd(), terminals.as_fd()]).is_err() {
         sys::exit(0);

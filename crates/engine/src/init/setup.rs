@@ -16,7 +16,7 @@ use crate::{
         sys::{self, Errno},
     },
     walls,
-    wire::{Failure, Place, Spawn, Step},
+    wire::{Failure, Place, SetupPlan, Step},
 };
 
 type Done<T = ()> = Result<T, Failure>;
@@ -33,79 +33,82 @@ fn sys_at(step: Step) -> impl Fn(Errno) -> Failure {
     move |errno| Failure { step, errno: errno.0 }
 }
 
-pub(super) fn run(
-    spawn: &Spawn,
-    layers: &[OwnedFd],
-    control: OwnedFd,
-    cgroup: Option<OwnedFd>,
-) -> Result<Ready, (OwnedFd, Failure)> {
-    match build(spawn, layers, &cgroup) {
-        Ok(built) => Ok(Ready {
-            control,
-            null: built.null,
-            signals: built.signals,
-            forest: built.forest,
-            root: built.root,
-            terminals: built.terminals,
-            secret: built.secret,
-        }),
-        Err(failure) => Err((control, failure)),
-    }
-}
-
-struct Built {
+/// What every init has before it knows what it is to be.
+pub(super) struct Prepared {
     null: OwnedFd,
     signals: OwnedFd,
     forest: Forest,
-    root: OwnedFd,
-    terminals: OwnedFd,
-    secret: sys::Secret,
+    single_id: bool,
 }
 
-fn build(spawn: &Spawn, layers: &[OwnedFd], cgroup: &Option<OwnedFd>) -> Done<Built> {
-    become_root()?;
-    attach_layers(spawn, layers)?;
-    mount_overlays(spawn)?;
-    let new_root = open_dir(c"/n", Step::Overlay)?;
-    mount_views(spawn, layers, new_root.as_fd())?;
-    forbid_user_namespaces()?;
-    mount_proc(new_root.as_fd())?;
-    let terminals = mount_dev(spawn, new_root.as_fd())?;
-    rustix::process::fchdir(&new_root).map_err(rx_at(Step::Pivot))?;
-    mounts::pivot_here().map_err(io_at(Step::Pivot))?;
-    drop(new_root);
-    let root = open_dir(c"/", Step::Pivot)?;
+impl Prepared {
+    /// The clone has whatever the spawner had open. Nothing of it stays.
+    pub(super) fn close_all_others(&self, control: &OwnedFd) {
+        let kept = [control, &self.null, &self.signals].map(|fd| fd.as_raw_fd() as u32);
+        let mut kept: Vec<u32> = kept.into_iter().chain(self.forest.descriptors()).collect();
+        kept.sort_unstable();
+        let mut first = 3; // the standard ones are /dev/null by now
+        for keep in kept {
+            if keep > first {
+                let _ = sys::close_range(first, keep - 1, 0);
+            }
+            first = keep + 1;
+        }
+        let _ = sys::close_range(first, u32::MAX, 0);
+    }
+}
+
+/// All that can be done ahead, while nobody waits for it.
+pub(super) fn prepare(hostname: &[u8], cgroup: Option<OwnedFd>) -> Done<Prepared> {
+    let single_id = become_root()?;
     bring_loopback_up()?;
-    rustix::system::sethostname(&spawn.hostname).map_err(rx_at(Step::Hostname))?;
+    rustix::system::sethostname(hostname).map_err(rx_at(Step::Hostname))?;
+    forbid_user_namespaces()?;
     let forest = match cgroup {
         Some(cgroup) => {
             // Now, and not in the clone: only from here on is the sandbox's own cgroup the root of what it sees.
             sys::unshare(libc::CLONE_NEWCGROUP).map_err(sys_at(Step::Cgroup))?;
-            Forest::in_cgroup(cgroup.try_clone().map_err(io_at(Step::Cgroup))?).map_err(sys_at(Step::Cgroup))?
+            Forest::in_cgroup(&cgroup).map_err(sys_at(Step::Cgroup))?
         }
         None => Forest::without_cgroup(),
     };
     let null = sys::open_at(libc::AT_FDCWD, c"/dev/null", libc::O_RDWR).map_err(sys_at(Step::Dev))?;
     // SAFETY: opened just now.
     let null = unsafe { OwnedFd::from_raw_fd(null) };
-    // The spawner's socket, and whatever else it had open: nothing of it stays.
     for standard in 0..3 {
         sys::dup3(null.as_raw_fd(), standard, 0).map_err(sys_at(Step::Descriptors))?;
     }
     let signals = sys::signalfd(1 << (libc::SIGCHLD - 1)).map_err(sys_at(Step::Walls))?;
     // SAFETY: opened just now.
     let signals = unsafe { OwnedFd::from_raw_fd(signals) };
-    let secret = raise_walls(spawn)?;
-    Ok(Built { null, signals, forest, root, terminals, secret })
+    walls::drop_bounding().map_err(io_at(Step::Walls))?;
+    Ok(Prepared { null, signals, forest, single_id })
 }
 
-fn become_root() -> Done {
-    // Refused in a namespace of a single id, where there are no other groups to be rid of.
-    let _ = sys::setgroups(&[]);
+/// From here to the end somebody waits.
+pub(super) fn finish(prepared: Prepared, plan: &SetupPlan, mounts: &[OwnedFd]) -> Done<Ready> {
+    attach_layers(plan, mounts)?;
+    mount_overlays(plan)?;
+    let new_root = open_dir(c"/n", Step::Overlay)?;
+    mount_views(plan, mounts, new_root.as_fd())?;
+    mount_proc(new_root.as_fd())?;
+    let terminals = mount_dev(prepared.single_id, new_root.as_fd())?;
+    rustix::process::fchdir(&new_root).map_err(rx_at(Step::Pivot))?;
+    mounts::pivot_here().map_err(io_at(Step::Pivot))?;
+    let root = open_dir(c"/", Step::Pivot)?;
+    let secret = raise_walls(plan.sudo)?;
+    let Prepared { null, signals, forest, .. } = prepared;
+    Ok(Ready { null, signals, forest, root, terminals, secret })
+}
+
+/// Whether there is no id but root's: then groups are refused, and there is none to be rid of.
+fn become_root() -> Done<bool> {
+    let single_id = sys::setgroups(&[]).is_err();
     sys::setresgid(0, 0, 0).map_err(sys_at(Step::BecomeRoot))?;
     sys::setresuid(0, 0, 0).map_err(sys_at(Step::BecomeRoot))?;
     sys::umask(0o022);
-    sys::prctl(libc::PR_SET_DUMPABLE, 0).map_err(sys_at(Step::BecomeRoot))
+    sys::prctl(libc::PR_SET_DUMPABLE, 0).map_err(sys_at(Step::BecomeRoot))?;
+    Ok(single_id)
 }
 
 fn open_dir(path: &CStr, step: Step) -> Done<OwnedFd> {
@@ -128,9 +131,9 @@ fn lower_place(number: usize) -> CString {
     CString::new(format!("/l/{number}")).unwrap_or_default()
 }
 
-fn attach_layers(spawn: &Spawn, layers: &[OwnedFd]) -> Done {
-    for (number, (plan, mount)) in spawn.mounts.iter().zip(layers).enumerate() {
-        match plan.place {
+fn attach_layers(plan: &SetupPlan, layers: &[OwnedFd]) -> Done {
+    for (number, (place, mount)) in plan.mounts.iter().zip(layers).enumerate() {
+        match place {
             Place::Own => mounts::attach(mount.as_fd(), c"/u").map_err(io_at(Step::Attach))?,
             Place::Lower { .. } => mounts::attach(mount.as_fd(), &lower_place(number)).map_err(io_at(Step::Attach))?,
             Place::View { .. } => {}
@@ -140,22 +143,22 @@ fn attach_layers(spawn: &Spawn, layers: &[OwnedFd]) -> Done {
 }
 
 /// The places have names that mean nothing, since every process inside can read them in its mountinfo.
-fn mount_overlays(spawn: &Spawn) -> Done {
-    for (number, target) in spawn.overlays.iter().enumerate() {
-        let lower: Vec<String> = spawn
+fn mount_overlays(plan: &SetupPlan) -> Done {
+    for (number, target) in plan.overlays.iter().enumerate() {
+        let lower: Vec<String> = plan
             .mounts
             .iter()
             .enumerate()
-            .filter(|(_, plan)| plan.place == Place::Lower { overlay: number as u32 })
-            .map(|(place, _)| format!("/l/{place}"))
+            .filter(|(_, place)| **place == Place::Lower { overlay: number as u32 })
+            .map(|(at, _)| format!("/l/{at}"))
             .collect();
-        let volatile = if spawn.volatile { ",volatile" } else { "" };
+        let volatile = if plan.volatile { ",volatile" } else { "" };
         let options = format!(
             "userxattr,lowerdir={},upperdir=/u/upper{number},workdir=/u/work{number}{volatile}",
             lower.join(":")
         );
         let options = CString::new(options).map_err(|_| Failure { step: Step::Overlay, errno: libc::EINVAL })?;
-        let suid = if spawn.sudo { 0 } else { libc::MS_NOSUID };
+        let suid = if plan.sudo { 0 } else { libc::MS_NOSUID };
         let point = match number {
             0 => open_dir(c"/n", Step::Overlay)?,
             _ => {
@@ -171,9 +174,9 @@ fn mount_overlays(spawn: &Spawn) -> Done {
     Ok(())
 }
 
-fn mount_views(spawn: &Spawn, layers: &[OwnedFd], root: BorrowedFd<'_>) -> Done {
-    for (plan, mount) in spawn.mounts.iter().zip(layers) {
-        if let Place::View { at, directory } = &plan.place {
+fn mount_views(plan: &SetupPlan, layers: &[OwnedFd], root: BorrowedFd<'_>) -> Done {
+    for (place, mount) in plan.mounts.iter().zip(layers) {
+        if let Place::View { at, directory } = place {
             let point = make_mount_point(root, at, *directory).map_err(rx_at(Step::View))?;
             mounts::attach_onto(mount.as_fd(), point.as_fd()).map_err(io_at(Step::View))?;
         }
@@ -243,16 +246,12 @@ fn mount_proc(root: BorrowedFd<'_>) -> Done {
 }
 
 /// The shared devices, terminals of its own, and memory to share. Gives the directory of the terminals.
-fn mount_dev(spawn: &Spawn, root: BorrowedFd<'_>) -> Done<OwnedFd> {
+fn mount_dev(single_id: bool, root: BorrowedFd<'_>) -> Done<OwnedFd> {
     let point = open_mount_point(root, c"dev", Step::Dev)?;
     mounts::plain(c"/dev", &path_of(&point), c"none", libc::MS_BIND | libc::MS_REC, c"").map_err(io_at(Step::Dev))?;
     let flags = libc::MS_NOSUID | libc::MS_NOEXEC;
     // Group 5 is `tty` wherever there is such a group; with a single id there is no other group.
-    let options = if spawn.ids_count > 5 {
-        c"newinstance,ptmxmode=0666,mode=0620,gid=5"
-    } else {
-        c"newinstance,ptmxmode=0666,mode=0620"
-    };
+    let options = if single_id { c"newinstance,ptmxmode=0666,mode=0620" } else { c"newinstance,ptmxmode=0666,mode=0620,gid=5" };
     mounts::plain(c"devpts", c"/n/dev/pts", c"devpts", flags, options).map_err(io_at(Step::Dev))?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
     mounts::plain(c"shm", c"/n/dev/shm", c"tmpfs", flags, c"mode=1777,size=256m").map_err(io_at(Step::Dev))?;
@@ -276,9 +275,8 @@ fn bring_loopback_up() -> Done {
 }
 
 /// The last step: from here on, nothing that init starts can get back what is taken away.
-fn raise_walls(spawn: &Spawn) -> Done<sys::Secret> {
-    walls::drop_bounding().map_err(io_at(Step::Walls))?;
-    if !spawn.sudo {
+fn raise_walls(sudo: bool) -> Done<sys::Secret> {
+    if !sudo {
         walls::no_new_privs().map_err(io_at(Step::Walls))?;
     }
     let secret = make_secret()?;

@@ -41,19 +41,25 @@ impl Forest {
     const SPARE: usize = 8;
 
     /// `cgroup` belongs to the sandbox. Commands live below `run` in it, so that they can be frozen without init.
-    pub(super) fn in_cgroup(cgroup: OwnedFd) -> Result<Self, Errno> {
+    pub(super) fn in_cgroup(cgroup: &OwnedFd) -> Result<Self, Errno> {
         let run = make_group(cgroup.as_raw_fd(), &CString::from(c"run"))?;
-        Ok(Self::Cgroups { run, spare: Vec::new(), made: 0 })
+        let mut forest = Self::Cgroups { run, spare: Vec::new(), made: 0 };
+        let first = forest.leaf()?; // ahead, for the first command
+        forest.fell(Tree::Cgroup(first));
+        Ok(forest)
     }
 
     pub(super) fn without_cgroup() -> Self {
         Self::Supervised
     }
 
-    pub(super) fn descriptors(&self) -> Option<u32> {
+    pub(super) fn descriptors(&self) -> Vec<u32> {
         match self {
-            Self::Cgroups { run, .. } => Some(run.as_raw_fd() as u32),
-            Self::Supervised => None,
+            Self::Cgroups { run, spare, .. } => {
+                let leaves = spare.iter().flat_map(|leaf| [&leaf.dir, &leaf.events]);
+                leaves.chain([run]).map(|fd| fd.as_raw_fd() as u32).collect()
+            }
+            Self::Supervised => Vec::new(),
         }
     }
 

@@ -46,10 +46,10 @@ fn find_objection(tree: &Rooted<'_>) -> io::Result<Option<String>> {
 pub(crate) fn complete(name: &str, tree: &Rooted<'_>, into: &Path, ids: IdMap, wishes: &Overrides) -> Result<Defaults> {
     let io = failed("completing the template");
     let mut layer = Completion { tree, writer: Writer::new(into, ids) };
-    let passwd = tree.text("/etc/passwd").map_err(&io)?;
-    let mut accounts = parse_passwd(passwd.as_deref().unwrap_or_default());
+    let passwd = layer.passwd().map_err(&io)?;
+    let mut accounts = parse_passwd(&passwd);
     if !accounts.iter().any(|a| a.name == USER || a.uid == USER_ID) {
-        layer.add_user(passwd).map_err(&io)?;
+        layer.add_user(&passwd).map_err(&io)?;
         accounts.push(new_user());
     }
     let user = choose(&accounts, wishes.user.as_ref()).ok_or_else(|| Error::BadTemplate {
@@ -94,13 +94,20 @@ struct Completion<'a> {
 }
 
 impl Completion<'_> {
-    fn add_user(&mut self, passwd: Option<String>) -> io::Result<()> {
-        let shell = if self.tree.stat("/bin/bash")?.is_some() { "/bin/bash" } else { "/bin/sh" };
-        let passwd = passwd.unwrap_or_else(|| {
-            format!("root:x:0:0::/root:{shell}\nnobody:x:{NOBODY}:{NOBODY}::/nonexistent:/bin/false\n")
-        });
-        let line = format!("{USER}:x:{USER_ID}:{USER_ID}::/home/user:{shell}");
-        self.account_file("/etc/passwd", &with_line(&passwd, &line), 0o644)?;
+    fn shell(&self) -> io::Result<&'static str> {
+        Ok(if self.tree.stat("/bin/bash")?.is_some() { "/bin/bash" } else { "/bin/sh" })
+    }
+
+    /// The tree's accounts; where it has none, those that every system has.
+    fn passwd(&self) -> io::Result<String> {
+        let shell = self.shell()?;
+        let bare = || format!("root:x:0:0::/root:{shell}\nnobody:x:{NOBODY}:{NOBODY}::/nonexistent:/bin/false\n");
+        Ok(self.tree.text("/etc/passwd")?.unwrap_or_else(bare))
+    }
+
+    fn add_user(&mut self, passwd: &str) -> io::Result<()> {
+        let line = format!("{USER}:x:{USER_ID}:{USER_ID}::/home/user:{}", self.shell()?);
+        self.account_file("/etc/passwd", &with_line(passwd, &line), 0o644)?;
 
         let group = self.tree.text("/etc/group")?.unwrap_or_else(|| format!("root:x:0:\nnogroup:x:{NOBODY}:\n"));
         if !parse_group(&group).iter().any(|g| g.name == USER || g.gid == USER_ID) {

@@ -15,6 +15,7 @@ use std::{
     },
 };
 
+use cabana_guest::IdMap;
 use rustix::fs::{MemfdFlags, SealFlags};
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
@@ -22,13 +23,8 @@ use tokio_util::task::TaskTracker;
 use crate::{
     SPAWNER_NAME,
     channel::Channel,
-    wire::{Failure, Spawn, Spawned},
+    wire::{Failure, IdsShown, Spawned, ToSpawner},
 };
-
-/// A sandbox's init, just cloned; whether its setup succeeds it says itself.
-pub(crate) struct Launched {
-    pub(crate) pidfd: OwnedFd,
-}
 
 pub(crate) enum LaunchError {
     Refused(Failure),
@@ -73,22 +69,43 @@ impl Spawner {
         Self { program, image: Mutex::default(), current: tokio::sync::Mutex::default(), tasks, next_tag }
     }
 
-    /// Asks for a sandbox. `fds`: init's end of the control socket, the cgroup if there is one, the mounts.
-    pub(crate) async fn launch(&self, mut spawn: Spawn, fds: &[BorrowedFd<'_>]) -> Result<Launched, LaunchError> {
-        spawn.tag = self.next_tag.fetch_add(1, Ordering::Relaxed);
+    /// An init in namespaces of its own, which waits for its plan. Gives its pidfd.
+    pub(crate) async fn clone_init(
+        &self,
+        ids: IdMap,
+        control: BorrowedFd<'_>,
+        cgroup: Option<BorrowedFd<'_>>,
+    ) -> Result<OwnedFd, LaunchError> {
+        let asked = ToSpawner::Clone {
+            tag: self.next_tag.fetch_add(1, Ordering::Relaxed),
+            ids_base: ids.base,
+            ids_count: ids.count,
+            cgroup: cgroup.is_some(),
+            hostname: b"cabana".to_vec(),
+        };
+        let fds: Vec<BorrowedFd<'_>> = [Some(control), cgroup].into_iter().flatten().collect();
+        self.ask(&asked, &fds).await
+    }
+
+    /// A user namespace that maps ids for mounts.
+    pub(crate) async fn map(&self, ids: IdsShown) -> Result<OwnedFd, LaunchError> {
+        self.ask(&ToSpawner::Map { tag: self.next_tag.fetch_add(1, Ordering::Relaxed), ids }, &[]).await
+    }
+
+    async fn ask(&self, asked: &ToSpawner, fds: &[BorrowedFd<'_>]) -> Result<OwnedFd, LaunchError> {
         let connection = self.connection().await?;
         let (answer, answered) = oneshot::channel();
-        if !connection.expect(spawn.tag, answer) {
+        if !connection.expect(asked.tag(), answer) {
             return Err(io::Error::other("the spawner has ended").into());
         }
-        if connection.channel.send(&spawn.encode(), fds).await.is_err() {
+        if connection.channel.send(&asked.encode(), fds).await.is_err() {
             return Err(connection.lost());
         }
-        let Ok((spawned, pidfd)) = answered.await else { return Err(connection.lost()) };
-        match (spawned.failure, pidfd) {
-            (None, Some(pidfd)) => Ok(Launched { pidfd }),
+        let Ok((spawned, fd)) = answered.await else { return Err(connection.lost()) };
+        match (spawned.failure, fd) {
+            (None, Some(fd)) => Ok(fd),
             (Some(failure), _) => Err(LaunchError::Refused(failure)),
-            (None, None) => Err(io::Error::other("the spawner's answer lacks the process").into()),
+            (None, None) => Err(io::Error::other("the spawner's answer lacks its descriptor").into()),
         }
     }
 
@@ -133,8 +150,22 @@ fn sealed_copy(program: &std::path::Path) -> io::Result<OwnedFd> {
     let memory = rustix::fs::memfd_create(c"cabana", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let mut into = std::fs::File::from(memory);
     io::copy(&mut from, &mut into)?;
-    rustix::fs::fcntl_add_seals(&into, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
+    seal(&into)?;
     Ok(into.into())
+}
+
+/// The kernel refuses as long as anybody holds a page of it, which it does itself when it moves memory about. It waits
+/// a while before it refuses, so there is no need to wait here.
+fn seal(file: &std::fs::File) -> io::Result<()> {
+    const TRIES: u32 = 20;
+    let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+    let mut tried = 0;
+    loop {
+        match rustix::fs::fcntl_add_seals(file, seals) {
+            Err(rustix::io::Errno::BUSY) if tried < TRIES => tried += 1,
+            done => return Ok(done?),
+        }
+    }
 }
 
 fn start(image: &OwnedFd, socket: OwnedFd) -> io::Result<Child> {

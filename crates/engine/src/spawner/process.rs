@@ -1,11 +1,10 @@
-//! The spawner's own side: it prepares mounts, clones, writes id maps, and answers.
+//! The spawner's own side: it clones, writes id maps, and answers.
 //!
 //! Its mount namespace holds next to nothing, so a clone of it is cheap and shows nothing of the host. What a sandbox
-//! needs comes as descriptors of detached mounts; this process never opens a path of a user.
+//! needs comes to its init as descriptors of detached mounts; this process never opens a path of a user.
 #![allow(unsafe_code)]
 
 use std::{
-    collections::VecDeque,
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
 };
@@ -17,7 +16,7 @@ use crate::{
         sys::{self, Errno},
     },
     walls,
-    wire::{Failure, Place, Spawn, Spawned, Step},
+    wire::{Failure, Ids, IdsShown, Spawned, Step, ToSpawner},
 };
 
 /// As many layers as one sandbox may have in all: the directories for them are made once.
@@ -132,7 +131,6 @@ fn make_devices() -> io::Result<()> {
 fn serve() -> io::Result<()> {
     // SAFETY: descriptor 0 is the socket that we were started with, and it stays open as long as this process lives.
     let socket = unsafe { BorrowedFd::borrow_raw(SOCKET) };
-    let mut maps = Maps::default();
     let mut buffer = vec![0; fdpass::MAX_MESSAGE];
     loop {
         let mut ready = [libc::pollfd { fd: SOCKET, events: libc::POLLIN, revents: 0 }];
@@ -143,15 +141,16 @@ fn serve() -> io::Result<()> {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             Err(error) => return Err(error),
         };
-        let answer =
-            Spawn::decode(&buffer[..length]).map_err(|_| (0, Failure { step: Step::Request, errno: libc::EINVAL }));
-        let answer = answer.and_then(|spawn| launch(&spawn, fds, &mut maps).map_err(|failure| (spawn.tag, failure)));
-        let (message, pidfd) = match answer {
-            Ok((tag, pid, pidfd)) => (Spawned { tag, pid: pid as u32, failure: None }, Some(pidfd)),
-            Err((tag, failure)) => (Spawned { tag, pid: 0, failure: Some(failure) }, None),
+        let (tag, answer) = match ToSpawner::decode(&buffer[..length]) {
+            Ok(asked) => (asked.tag(), answer(asked, fds)),
+            Err(_) => (0, Err(Failure { step: Step::Request, errno: libc::EINVAL })),
         };
-        let pidfds: Vec<_> = pidfd.iter().map(AsFd::as_fd).collect();
-        while let Err(error) = fdpass::send(socket, &message.encode(), &pidfds) {
+        let (failure, fd) = match answer {
+            Ok(fd) => (None, Some(fd)),
+            Err(failure) => (Some(failure), None),
+        };
+        let (message, fds) = (Spawned { tag, failure }, fd.iter().map(AsFd::as_fd).collect::<Vec<_>>());
+        while let Err(error) = fdpass::send(socket, &message.encode(), &fds) {
             if error.kind() != io::ErrorKind::WouldBlock {
                 return Err(error);
             }
@@ -168,26 +167,26 @@ fn err(step: Step) -> impl Fn(Errno) -> Failure {
     move |errno| Failure { step, errno: errno.0 }
 }
 
-fn launch(spawn: &Spawn, fds: Vec<OwnedFd>, maps: &mut Maps) -> Result<(u64, i32, OwnedFd), Failure> {
-    let malformed = Failure { step: Step::Request, errno: libc::EINVAL };
-    let mut fds = fds.into_iter();
-    let control = fds.next().ok_or(malformed)?;
-    let cgroup = if spawn.cgroup { Some(fds.next().ok_or(malformed)?) } else { None };
-    let layers: Vec<OwnedFd> = fds.collect();
-    if layers.len() != spawn.mounts.len() || layers.len() > MAX_LOWER {
-        return Err(malformed);
-    }
-    for (plan, mount) in spawn.mounts.iter().zip(&layers) {
-        let mut attributes = if plan.read_only { mounts::RDONLY } else { 0 };
-        if let Place::View { .. } = plan.place {
-            attributes |= mounts::NOSUID | mounts::NODEV;
+fn answer(asked: ToSpawner, fds: Vec<OwnedFd>) -> Result<OwnedFd, Failure> {
+    match asked {
+        ToSpawner::Map { ids, .. } => make_map(ids).map_err(at(Step::MountIds)),
+        ToSpawner::Clone { ids_base, ids_count, cgroup, hostname, .. } => {
+            let malformed = Failure { step: Step::Request, errno: libc::EINVAL };
+            let mut fds = fds.into_iter();
+            let control = fds.next().ok_or(malformed)?;
+            let cgroup = if cgroup { Some(fds.next().ok_or(malformed)?) } else { None };
+            clone_init(ids_base, ids_count, &hostname, control, cgroup)
         }
-        let map = match plan.ids_count {
-            0 => None,
-            count => Some(maps.get(plan.ids_from, plan.ids_to, count)?),
-        };
-        mounts::set_attributes(mount.as_fd(), attributes, map).map_err(at(Step::MountIds))?;
     }
+}
+
+fn clone_init(
+    ids_base: u32,
+    ids_count: u32,
+    hostname: &[u8],
+    control: OwnedFd,
+    cgroup: Option<OwnedFd>,
+) -> Result<OwnedFd, Failure> {
     let (go_read, go_write) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| at(Step::Clone)(e.into()))?;
 
@@ -200,12 +199,12 @@ fn launch(spawn: &Spawn, fds: Vec<OwnedFd>, maps: &mut Maps) -> Result<(u64, i32
         | libc::CLONE_NEWNET
         | libc::CLONE_NEWIPC
         | libc::CLONE_NEWUTS;
-    sys::setresuid(sys::SAME, spawn.ids_base, sys::SAME).map_err(err(Step::Clone))?;
+    sys::setresuid(sys::SAME, ids_base, sys::SAME).map_err(err(Step::Clone))?;
     sys::setfsuid(0);
     let forked = sys::fork(sys::Clone { flags: flags as u64, cgroup: cgroup.as_ref().map(AsRawFd::as_raw_fd) });
     if let Ok(sys::Forked::Child) = forked {
         drop(go_write);
-        init::main(spawn, &layers, control, cgroup, &go_read);
+        init::main(hostname, control, cgroup, &go_read);
     }
     sys::setresuid(sys::SAME, 0, sys::SAME).map_err(err(Step::Clone))?;
     let sys::Forked::Parent { pid, pidfd } = forked.map_err(err(Step::Clone))? else {
@@ -213,47 +212,22 @@ fn launch(spawn: &Spawn, fds: Vec<OwnedFd>, maps: &mut Maps) -> Result<(u64, i32
     };
     // SAFETY: the kernel made it for us in clone3.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-    if let Err(error) = write_id_maps(pid, 0, spawn.ids_base, spawn.ids_count) {
+    if let Err(error) = write_id_maps(pid, IdsShown { from: Ids::both(0), to: Ids::both(ids_base), count: ids_count }) {
         let _ = sys::pidfd_kill(pidfd.as_raw_fd());
         return Err(at(Step::IdMap)(error));
     }
     let _ = sys::write(go_write.as_raw_fd(), b"g");
-    Ok((spawn.tag, pid, pidfd))
+    Ok(pidfd)
 }
 
-fn write_id_maps(pid: i32, inside: u32, outside: u32, count: u32) -> io::Result<()> {
-    let map = format!("{inside} {outside} {count}\n");
-    for file in ["uid_map", "gid_map"] {
-        std::fs::write(format!("/proc/{pid}/{file}"), &map)?;
-    }
-    Ok(())
+fn write_id_maps(pid: i32, ids: IdsShown) -> io::Result<()> {
+    let IdsShown { from, to, count } = ids;
+    std::fs::write(format!("/proc/{pid}/uid_map"), format!("{} {} {count}\n", from.user, to.user))?;
+    std::fs::write(format!("/proc/{pid}/gid_map"), format!("{} {} {count}\n", from.group, to.group))
 }
 
-/// User namespaces that are nothing but an id map for mounts. The latest are kept: a range that is leased again, as it is
-/// when sandboxes come and go, costs nothing.
-#[derive(Default)]
-struct Maps {
-    kept: VecDeque<((u32, u32, u32), OwnedFd)>,
-}
-
-impl Maps {
-    /// Every descriptor that is kept is copied by every clone.
-    const KEEP: usize = 64;
-
-    fn get(&mut self, from: u32, to: u32, count: u32) -> Result<BorrowedFd<'_>, Failure> {
-        let key = (from, to, count);
-        if let Some(place) = self.kept.iter().position(|(kept, _)| *kept == key) {
-            self.kept.swap(0, place);
-        } else {
-            let map = make_map(from, to, count).map_err(at(Step::MountIds))?;
-            self.kept.truncate(Self::KEEP - 1);
-            self.kept.push_front((key, map));
-        }
-        Ok(self.kept[0].1.as_fd())
-    }
-}
-
-fn make_map(from: u32, to: u32, count: u32) -> io::Result<OwnedFd> {
+/// A user namespace that is nothing but an id map: it lives as long as its descriptor.
+fn make_map(ids: IdsShown) -> io::Result<OwnedFd> {
     extern "C" fn wait_for_the_end(_: usize) -> ! {
         loop {
             let _ = sys::poll(&mut [], None);
@@ -263,7 +237,7 @@ fn make_map(from: u32, to: u32, count: u32) -> io::Result<OwnedFd> {
     let how = sys::Clone { flags: libc::CLONE_NEWUSER as u64, cgroup: None };
     // SAFETY: the function only waits in the kernel, and never returns to its stack once it was killed.
     let pid = unsafe { sys::spawn(how, sys::Secret::default(), &stack, wait_for_the_end, 0) }?;
-    let made = write_id_maps(pid, from, to, count).and_then(|()| {
+    let made = write_id_maps(pid, ids).and_then(|()| {
         let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
         Ok(rustix::fs::open(format!("/proc/{pid}/ns/user"), flags, rustix::fs::Mode::empty())?)
     });

@@ -337,6 +337,42 @@ async fn a_full_disk_is_said_and_nothing_half_made_is_left() {
     engine.close().await;
 }
 
+#[tokio::test]
+async fn what_is_no_template_is_refused_and_nothing_of_it_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(stage::config(dir.path().join("data"))).await.unwrap();
+    let (root, tar) = (dir.path().join("root"), dir.path().join("whole.tar"));
+    tiny_root(&root);
+    host("tar", &["-C", root.to_str().unwrap(), "-cf", tar.to_str().unwrap(), "."]);
+    let whole = fs::read(&tar).unwrap();
+    let file = |name: &str, content: &[u8]| {
+        fs::write(dir.path().join(name), content).unwrap();
+        TemplateSource::Tar(dir.path().join(name))
+    };
+    let empty = dir.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    let mut flipped = whole.clone();
+    flipped[100] ^= 0x55;
+    let rows = [
+        (file("cut.tar", &whole[..whole.len() / 2]), Code::ArchiveInvalid),
+        (file("cut-in-a-header.tar", &whole[..whole.len() / 2 / 512 * 512 + 100]), Code::ArchiveInvalid),
+        (file("flipped.tar", &flipped), Code::ArchiveInvalid),
+        (file("text.tar", b"this is no archive at all, only text that goes on for a while"), Code::ArchiveInvalid),
+        (TemplateSource::Directory(empty), Code::TemplateInvalid),
+    ];
+    let listing = |part: &str| fs::read_dir(dir.path().join("data").join(part)).unwrap().count();
+    let before = (listing("layers"), listing("templates"));
+    for (source, code) in rows {
+        let error = engine.templates().add("bad", &source, &Overrides::default(), &mut |_| {}).unwrap_err();
+        assert_eq!(error.code(), code, "{source:?}: {error}");
+        assert_eq!((listing("layers"), listing("templates")), before, "{source:?} left something");
+    }
+    let absent = TemplateSource::Tar(dir.path().join("absent.tar"));
+    engine.templates().add("bad", &absent, &Overrides::default(), &mut |_| {}).unwrap_err();
+    engine.templates().add("bad", &TemplateSource::Tar(tar), &Overrides::default(), &mut |_| {}).unwrap();
+    engine.close().await;
+}
+
 /// The most that this process ever had in memory since it was last asked to forget, in KiB.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -348,13 +384,12 @@ fn forget_peak() {
     fs::write("/proc/self/clear_refs", "5").unwrap();
 }
 
-/// Bytes that are everywhere different, so that a chunk in the wrong place is seen.
+/// Chunks that each say where they belong, so that one in the wrong place is seen.
 fn pattern(length: u64, chunk: usize) -> Stream<Bytes> {
-    let chunks = (0..length.div_ceil(chunk as u64)).map(move |number| {
-        let begin = number * chunk as u64;
-        let count = (length - begin).min(chunk as u64) as usize;
-        let words = (begin / 8..).map(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
-        Ok(Bytes::from(words.take(count.div_ceil(8)).flatten().take(count).collect::<Vec<u8>>()))
+    let chunks = (0..length / chunk as u64).map(move |number| {
+        let mut bytes = vec![number as u8; chunk];
+        bytes[..8].copy_from_slice(&number.to_le_bytes());
+        Ok(Bytes::from(bytes))
     });
     stream::iter(chunks).boxed()
 }
@@ -406,7 +441,7 @@ async fn a_file_above_the_cap_is_refused_and_nothing_of_it_is_kept() {
     let how = Write { cap: 1 << 20, ..Write::new(WriteMode::Replace) };
     files.write(&name, how, pattern(1 << 20, 4096)).await.unwrap();
     assert_eq!(refused(files.read(&name, Read { cap: (1 << 20) - 1, ..Read::default() })).await, Code::TooLarge);
-    files.read(&name, Read { cap: 1 << 20, ..Read::default() }).await.unwrap();
+    drop(files.read(&name, Read { cap: 1 << 20, ..Read::default() }).await.unwrap());
     let beyond = cabana_sandbox::DEFAULT_FILE_CAP + 1;
     inside.user(&format!("truncate -s {beyond} /home/user/file")).await.ok();
     assert_eq!(refused(files.read(&name, Read::default())).await, Code::TooLarge);

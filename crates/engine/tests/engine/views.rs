@@ -7,10 +7,10 @@ use std::{
 };
 
 use cabana_engine::{Engine, Overrides, TemplateSource};
-use cabana_sandbox::{Base, Code, Found, Provider, SandboxId, SandboxSpec, Source, View, write_all};
+use cabana_sandbox::{Alter, Base, Code, Found, Provider, SandboxId, SandboxSpec, Source, View, write_all};
 
 use crate::{
-    inside::{Inside, passing, path, shell, tiny_root},
+    inside::{Inside, named, passing, path, shell, tiny_root},
     stage,
 };
 
@@ -92,7 +92,15 @@ async fn files_of_others_in_a_view_are_nobodys() {
         inside.user(script).await.refused();
         inside.root(script).await.refused();
     }
-    assert_eq!(fs::metadata(&secret).unwrap().mode() & 0o777, 0o600);
+    for user in ["user", "root"] {
+        let (files, at) = (inside.files(user), path("/workspace/mine/of root"));
+        let read = files.read(&at, cabana_sandbox::Read::default()).await.map(drop);
+        assert_eq!(read.unwrap_err().code(), Code::PermissionDenied, "as {user}");
+        assert!(files.alter(Alter::SetMode(at.clone(), 0o644)).await.is_err());
+        assert!(files.alter(Alter::SetOwner(at.clone(), named("user"))).await.is_err());
+    }
+    let meta = fs::metadata(&secret).unwrap();
+    assert_eq!((meta.mode() & 0o777, meta.uid()), (0o600, 0));
     inside.end().await;
 }
 

@@ -1,0 +1,205 @@
+//! Inits that wait for a sandbox.
+//!
+//! Cloning namespaces is the larger part of making a sandbox, and the same for all of them. So a few inits are made ahead:
+//! they have a range of ids, a cgroup, a network with its loopback up, and wait for a plan. The directories of new sandboxes
+//! are made ahead with them.
+
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use cabana_sandbox::{Error, Result};
+
+use crate::{
+    channel::Channel,
+    engine::{Shared, launch_error},
+    identity::Lease,
+    kernel::{fdpass, mounts, sys},
+    plan::{Mount, Mounts, Owners},
+    wire::{IdsShown, Place, SetupPlan},
+};
+
+/// How long a new sandbox is left alone before the next is prepared.
+const SETTLE: Duration = Duration::from_millis(3);
+
+/// An init without a sandbox.
+pub(crate) struct Warm {
+    pub(crate) lease: Lease,
+    pub(crate) channel: Channel,
+    pub(crate) pidfd: OwnedFd,
+    /// For the mounts of any sandbox. Empty where ids are not mapped.
+    maps: Vec<(IdsShown, OwnedFd)>,
+}
+
+pub(crate) struct Spares {
+    wanted: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: Vec<Warm>,
+    coming: usize,
+    closed: bool,
+}
+
+impl Spares {
+    pub(crate) fn new(wanted: usize) -> Self {
+        Self { wanted, state: Mutex::default() }
+    }
+
+    fn take(&self) -> Option<Warm> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).waiting.pop()
+    }
+
+    /// Whether one more is to be made; if so, it is counted.
+    fn claim(&self) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let missing = !state.closed && state.waiting.len() + state.coming < self.wanted;
+        state.coming += usize::from(missing);
+        missing
+    }
+
+    /// Gives it back if nobody will come for it.
+    fn put(&self, made: Option<Warm>) -> Option<Warm> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.coming -= 1;
+        if state.closed {
+            return made;
+        }
+        state.waiting.extend(made);
+        None
+    }
+
+    fn close(&self) -> Vec<Warm> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.closed = true;
+        std::mem::take(&mut state.waiting)
+    }
+}
+
+impl Shared {
+    /// One that waits, or a new one.
+    pub(crate) async fn warm(self: &Arc<Self>) -> Result<Warm> {
+        let mut found = None;
+        while found.is_none()
+            && let Some(spare) = self.spares.take()
+        {
+            // One whose process is gone is of no use.
+            match spare.is_alive() {
+                true => found = Some(spare),
+                false => self.cool(spare).await,
+            }
+        }
+        match found {
+            Some(spare) => Ok(spare),
+            None => self.make_warm().await,
+        }
+    }
+
+    /// Makes what the next sandbox will need: not at once, since whoever has just got one is about to use the processors.
+    pub(crate) fn refill(self: &Arc<Self>, overlays: usize) {
+        if !self.spares.claim() {
+            return;
+        }
+        let shared = self.clone();
+        self.tasks.spawn(async move {
+            tokio::time::sleep(SETTLE).await;
+            let made = shared.make_warm().await.ok();
+            if let Some(unwanted) = shared.spares.put(made) {
+                shared.cool(unwanted).await;
+                return;
+            }
+            let homes = shared.clone();
+            let _ = tokio::task::spawn_blocking(move || homes.homes.make_spares(overlays, homes.spares.wanted)).await;
+            shared.refill(overlays);
+        });
+    }
+
+    async fn make_warm(&self) -> Result<Warm> {
+        let lease = self.ranges.lease().map_err(|error| Error::failed("leasing ids", error))?;
+        match self.heat(&lease).await {
+            Ok((channel, pidfd, maps)) => Ok(Warm { lease, channel, pidfd, maps }),
+            Err(error) => {
+                self.ranges.give_back(lease);
+                Err(error)
+            }
+        }
+    }
+
+    async fn heat(&self, lease: &Lease) -> Result<(Channel, OwnedFd, Vec<(IdsShown, OwnedFd)>)> {
+        let failed = |error| Error::failed("opening the control socket", error);
+        let (ours, theirs) = fdpass::pair().map_err(failed)?;
+        let cgroup = lease.cgroup.as_ref().map(|cgroup| cgroup.dir.as_fd());
+        let storage = self.ranges.storage();
+        let mut maps = Vec::new();
+        if storage.base != lease.ids.base {
+            for owners in [Owners::Stored, Owners::Hosts] {
+                let ids = owners.shown(storage, lease.ids);
+                maps.push((ids, self.spawner.map(ids).await.map_err(launch_error)?));
+            }
+        }
+        let pidfd = self.spawner.clone_init(lease.ids, theirs.as_fd(), cgroup).await.map_err(launch_error)?;
+        Ok((Channel::new(ours).map_err(failed)?, pidfd, maps))
+    }
+
+    /// Ends one that is not needed.
+    pub(crate) async fn cool(&self, warm: Warm) {
+        let Warm { lease, channel, pidfd, .. } = warm;
+        let _ = sys::pidfd_kill(std::os::fd::AsRawFd::as_raw_fd(&pidfd));
+        drop(channel);
+        if let Ok(pidfd) = crate::kernel::readiness::watch(pidfd) {
+            let _ = pidfd.readable().await;
+        }
+        self.ranges.give_back(lease);
+    }
+
+    pub(crate) async fn cool_all(&self) {
+        for warm in self.spares.close() {
+            self.cool(warm).await;
+        }
+    }
+
+    /// Maps the ids of the mounts and hands them to init.
+    pub(crate) async fn hand_over(&self, warm: &Warm, mounts: Mounts, volatile: bool, sudo: bool) -> Result<()> {
+        for mount in &mounts.all {
+            self.map_ids(warm, mount).await?;
+        }
+        let fds: Vec<_> = mounts.all.iter().map(|mount| mount.fd.as_fd()).collect();
+        let places: Vec<Place> = mounts.all.iter().map(|mount| mount.place.clone()).collect();
+        let plan = SetupPlan { overlays: mounts.overlays, mounts: places, volatile, sudo };
+        let sent = warm.channel.send(&plan.encode(), &fds).await;
+        sent.map_err(|error| Error::failed("telling init what to be", error))
+    }
+
+    async fn map_ids(&self, warm: &Warm, mount: &Mount) -> Result<()> {
+        let mut attributes = if mount.read_only { mounts::RDONLY } else { 0 };
+        if let Place::View { .. } = mount.place {
+            attributes |= mounts::NOSUID | mounts::NODEV;
+        }
+        let made_now;
+        let map = match warm.maps.is_empty() {
+            true => None,
+            false => {
+                let ids = mount.owners.shown(self.ranges.storage(), warm.lease.ids);
+                match warm.maps.iter().find(|(known, _)| *known == ids) {
+                    Some((_, map)) => Some(map.as_fd()),
+                    None => {
+                        made_now = self.spawner.map(ids).await.map_err(launch_error)?;
+                        Some(made_now.as_fd())
+                    }
+                }
+            }
+        };
+        mounts::set_attributes(mount.fd.as_fd(), attributes, map).map_err(crate::engine::map_error)
+    }
+}
+
+impl Warm {
+    fn is_alive(&self) -> bool {
+        let mut ended = [rustix::event::PollFd::new(&self.pidfd, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut ended, Some(&rustix::event::Timespec::default())) == Ok(0)
+    }
+}
