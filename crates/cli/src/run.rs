@@ -25,7 +25,6 @@ const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 const BY_SIGNAL: i32 = 128;
 
-
 /// Run one command in a sandbox of its own, which ends with it
 ///
 /// The command's exit code is passed through; death by signal N is 128+N, a timeout 124, a failure of cabana itself 125,

@@ -203,6 +203,9 @@ impl Source {
                 return Next::Bytes(channel, bytes);
             }
             if let Some(exit) = exit {
+                if let Some((channel, bytes)) = self.take_unseen() {
+                    return Next::Bytes(channel, bytes);
+                }
                 // A terminal hands over later what was written to it before.
                 let late = matches!(self, Self::Terminal(Some(_)));
                 if late && tokio::time::timeout(TERMINAL_GRACE, self.readable()).await.is_ok() {
@@ -240,6 +243,24 @@ impl Source {
                 None
             }
         }
+    }
+
+    /// What a pipe holds though tokio was not told yet: the news of the exit came another way, and may have been faster.
+    fn take_unseen(&mut self) -> Option<(Channel, Bytes)> {
+        let Self::Pipes { stdout, stderr } = self else { return None };
+        for (channel, pipe) in [(Channel::Stdout, stdout), (Channel::Stderr, stderr)] {
+            let Some(open) = pipe else { continue };
+            let mut buffer = BytesMut::zeroed(CHUNK);
+            match rustix::io::read(&*open, &mut buffer[..]) {
+                Ok(0) => *pipe = None,
+                Ok(count) => {
+                    buffer.truncate(count);
+                    return Some((channel, shrunk(buffer)));
+                }
+                Err(_) => {}
+            }
+        }
+        None
     }
 
     async fn readable(&mut self) {

@@ -507,7 +507,10 @@ mod tests {
         assert_eq!(SetupPlan::decode(&setup().encode()), Ok(setup()));
         for said in [
             ToSpawner::Clone { tag: 7, ids_base: 100, ids_count: 65536, cgroup: true, hostname: b"cabana".to_vec() },
-            ToSpawner::Map { tag: 8, ids: IdsShown { from: Ids { user: 1, group: 2 }, to: Ids { user: 3, group: 4 }, count: 5 } },
+            ToSpawner::Map {
+                tag: 8,
+                ids: IdsShown { from: Ids { user: 1, group: 2 }, to: Ids { user: 3, group: 4 }, count: 5 },
+            },
         ] {
             assert_eq!(ToSpawner::decode(&said.encode()), Ok(said));
         }

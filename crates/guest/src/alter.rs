@@ -16,6 +16,7 @@ use crate::{
     Rooted,
     errno::{fault, io_fault},
     info::tags_of,
+    rooted::NOT_EVEN_ALL,
     sys,
     temp::{self, Aim},
     tree, xattr,
@@ -111,7 +112,9 @@ impl Rooted {
     }
 
     fn set_mode(&self, path: &SandboxPath, mode: u32) -> Result<()> {
-        sys::chmod_path(&self.find(path)?, mode).map_err(|e| fault(path, "set the mode", e))
+        let found = self.find(path)?;
+        let set = self.judge(&found, NOT_EVEN_ALL).and_then(|()| sys::chmod_path(&found, mode));
+        set.map_err(|e| fault(path, "set the mode", e))
     }
 
     fn set_owner(&self, path: &SandboxPath, user: &User) -> Result<()> {
@@ -121,6 +124,7 @@ impl Rooted {
             return Err(Error::invalid("owner", format!("{user} has a number beyond those of this sandbox")));
         };
         let found = self.find(path)?;
+        self.judge(&found, NOT_EVEN_ALL).map_err(|e| fault(path, "set the owner", e))?;
         rustix::fs::chownat(found, c"", Some(sys::uid(uid)), Some(sys::gid(gid)), AtFlags::EMPTY_PATH)
             .map_err(|e| fault(path, "set the owner", e))
     }
@@ -145,6 +149,7 @@ impl Rooted {
         }
         let found = self.find(path)?;
         let at = sys::proc_path(&found);
+        self.judge(&found, NOT_EVEN_ALL).map_err(|e| fault(path, "set the tags", e))?;
         // Also when there is nothing to change: who may not write learns it, and not whether there were tags.
         rustix::fs::accessat(rustix::fs::CWD, at.as_str(), rustix::fs::Access::WRITE_OK, AtFlags::EACCESS)
             .map_err(|e| fault(path, "set the tags", e))?;

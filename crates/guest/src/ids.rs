@@ -19,6 +19,11 @@ impl IdMap {
         }
     }
 
+    /// Whether an outside id is one of these.
+    pub(crate) fn holds(&self, outside: u32) -> bool {
+        outside.checked_sub(self.base).is_some_and(|inside| inside < self.count)
+    }
+
     pub fn outside(&self, inside: u32) -> Option<u32> {
         if inside < self.count { self.base.checked_add(inside) } else { None }
     }

@@ -10,6 +10,7 @@ use crate::{
     Rooted,
     errno::fault,
     info::{describe, tags_of},
+    rooted::READ,
     sys,
 };
 
@@ -41,6 +42,7 @@ impl Rooted {
     pub fn read(&self, path: &SandboxPath, what: Read) -> Result<(FileInfo, Reader)> {
         let found = self.find(path)?;
         let (file, stat) = sys::regular(&found, OFlags::RDONLY).map_err(|e| fault(path, "open", e))?;
+        self.judge_stat(&stat, READ).map_err(|e| fault(path, "open", e))?;
         let there = sys::size(&stat).saturating_sub(what.from);
         let wanted = what.len.map_or(there, |len| len.min(there));
         if wanted > what.cap {

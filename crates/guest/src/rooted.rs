@@ -51,6 +51,12 @@ pub(crate) struct Place {
     pub(crate) stat: Option<Stat>,
 }
 
+pub(crate) const READ: u32 = 0o4;
+pub(crate) const WRITE: u32 = 0o2;
+pub(crate) const SEARCH: u32 = 0o1;
+/// No mode has this bit.
+pub(crate) const NOT_EVEN_ALL: u32 = 1 << 31;
+
 impl Rooted {
     /// `root` is an `O_PATH` or a readable descriptor of a directory.
     pub fn new(root: OwnedFd, ids: IdMap) -> Self {
@@ -71,10 +77,26 @@ impl Rooted {
         sys::openat2(self.root(), path, flags, ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)
     }
 
+    /// Whoever acts for root inside has capabilities of the host, and the kernel lets them override the modes of what
+    /// belongs to the host: its files in /proc, and in a view those of owners who are not mapped. So what is not the
+    /// sandbox's own is judged by what everybody may do with it; `NOT_EVEN_ALL` is for what only an owner may.
+    pub(crate) fn judge(&self, found: impl AsFd, everybody: u32) -> Result<(), Errno> {
+        self.judge_stat(&rustix::fs::fstat(found)?, everybody)
+    }
+
+    pub(crate) fn judge_stat(&self, stat: &Stat, everybody: u32) -> Result<(), Errno> {
+        let ours = self.ids().holds(stat.st_uid);
+        if ours || stat.st_mode & everybody == everybody { Ok(()) } else { Err(Errno::ACCESS) }
+    }
+
     pub(crate) fn open_dir(&self, dir: &SandboxPath) -> Result<OwnedFd> {
         // O_DIRECTORY refuses a pipe or a device before it would be opened.
-        self.resolve(dir.relative(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK)
-            .map_err(|e| fault(dir, "open the directory", e))
+        let open = || {
+            let found = self.resolve(dir.relative(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK)?;
+            self.judge(&found, READ | SEARCH)?;
+            Ok(found)
+        };
+        open().map_err(|e| fault(dir, "open the directory", e))
     }
 
     /// What is behind a path, links followed, without opening it.
@@ -87,13 +109,20 @@ impl Rooted {
         let dir = path.relative().parent().unwrap_or(Path::new(""));
         let found = match path.is_root() {
             true => Err(Errno::BUSY),
-            false => self.resolve(dir, OFlags::PATH | OFlags::DIRECTORY),
+            false => self.open_to_change(dir),
         };
         let name = sys::c_name(path.name());
         match (found, name) {
             (Ok(dir), Ok(name)) => Ok((dir, name)),
             (Err(errno), _) | (_, Err(errno)) => Err(fault(path, "open the parent directory", errno)),
         }
+    }
+
+    /// A directory in which entries are made, renamed or removed.
+    pub(crate) fn open_to_change(&self, dir: &Path) -> Result<OwnedFd, Errno> {
+        let found = self.resolve(dir, OFlags::PATH | OFlags::DIRECTORY)?;
+        self.judge(&found, WRITE | SEARCH)?;
+        Ok(found)
     }
 
     /// Follows the last name's links by their text, so that what they lead to can be replaced or made. Each step is

@@ -7,6 +7,8 @@ use cabana_sandbox::{Error, Result, SandboxPath};
 use crate::{
     Rooted,
     archive::{Archive, Extract, Names, Owners},
+    errno::fault,
+    rooted::{SEARCH, WRITE},
 };
 
 impl Rooted {
@@ -14,6 +16,7 @@ impl Rooted {
     /// their names say and whatever links are there; the directory itself stays as it is. Files that are there are replaced.
     pub fn unpack(&self, dir: &SandboxPath, tar: &mut dyn io::Read) -> Result<()> {
         let into = self.open_dir(dir)?;
+        self.judge(&into, WRITE | SEARCH).map_err(|e| fault(dir, "unpack", e))?;
         let me = Me::read().map_err(|e| Error::failed("read this thread's identity", e))?;
         let ids = self.ids();
         let owners = match ids.inside(me.uid) {

@@ -15,7 +15,7 @@ use crate::{
     Rooted,
     errno::fault,
     info::describe,
-    rooted::Place,
+    rooted::{NOT_EVEN_ALL, Place, SEARCH, WRITE},
     sys,
     temp::{self, Aim},
 };
@@ -67,16 +67,18 @@ impl Rooted {
         let Place { dir, name, stat } = self.locate(path)?;
         if let Some(old) = &stat {
             check_regular(old)?;
+            self.judge_stat(old, WRITE)?;
             // A rename asks only the directory. Who may not write the file must not replace it either.
             rustix::fs::accessat(&dir, &name, Access::WRITE_OK, AtFlags::EACCESS | AtFlags::SYMLINK_NOFOLLOW)?;
         }
+        self.judge(&dir, WRITE | SEARCH)?;
         hide(dir, name, stat)
     }
 
     fn begin_new(&self, path: &SandboxPath) -> Result<(OwnedFd, Option<Hidden>), Errno> {
         // Not through links: a link is something that is there.
         let parent = path.relative().parent().ok_or(Errno::EXIST)?;
-        let dir = self.resolve(parent, OFlags::PATH | OFlags::DIRECTORY)?;
+        let dir = self.open_to_change(parent)?;
         let name = sys::c_name(path.name())?;
         match sys::stat_at(&dir, &name) {
             Err(Errno::NOENT) => hide(dir, name, None),
@@ -89,7 +91,11 @@ impl Rooted {
     fn open_there(&self, path: &SandboxPath, how: &Write, flags: OFlags) -> Result<(OwnedFd, Option<Hidden>), Errno> {
         for _ in 0..TRIES {
             match self.resolve(path.relative(), OFlags::PATH) {
-                Ok(found) => return Ok((open_old(&found, how, flags)?, None)),
+                Ok(found) => {
+                    check_regular(&rustix::fs::fstat(&found)?)?;
+                    self.judge(&found, if how.perm.is_some() { NOT_EVEN_ALL } else { WRITE })?;
+                    return Ok((open_old(&found, how, flags)?, None));
+                }
                 Err(Errno::NOENT) => {}
                 Err(errno) => return Err(errno),
             }
@@ -97,6 +103,7 @@ impl Rooted {
             if stat.is_some() {
                 continue;
             }
+            self.judge(&dir, WRITE | SEARCH)?;
             let new = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
             let mode = how.perm.unwrap_or(MODE);
             match rustix::fs::openat(&dir, &name, new | (flags & OFlags::APPEND), Mode::from_raw_mode(mode & 0o777)) {

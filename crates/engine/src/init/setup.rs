@@ -251,7 +251,8 @@ fn mount_dev(single_id: bool, root: BorrowedFd<'_>) -> Done<OwnedFd> {
     mounts::plain(c"/dev", &path_of(&point), c"none", libc::MS_BIND | libc::MS_REC, c"").map_err(io_at(Step::Dev))?;
     let flags = libc::MS_NOSUID | libc::MS_NOEXEC;
     // Group 5 is `tty` wherever there is such a group; with a single id there is no other group.
-    let options = if single_id { c"newinstance,ptmxmode=0666,mode=0620" } else { c"newinstance,ptmxmode=0666,mode=0620,gid=5" };
+    let options =
+        if single_id { c"newinstance,ptmxmode=0666,mode=0620" } else { c"newinstance,ptmxmode=0666,mode=0620,gid=5" };
     mounts::plain(c"devpts", c"/n/dev/pts", c"devpts", flags, options).map_err(io_at(Step::Dev))?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
     mounts::plain(c"shm", c"/n/dev/shm", c"tmpfs", flags, c"mode=1777,size=256m").map_err(io_at(Step::Dev))?;

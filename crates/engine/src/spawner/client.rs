@@ -11,7 +11,7 @@ use std::{
     process::{Child, Command, Stdio},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -47,6 +47,7 @@ pub(crate) struct Spawner {
     current: tokio::sync::Mutex<Option<Arc<Connection>>>,
     tasks: TaskTracker,
     next_tag: AtomicU64,
+    closed: AtomicBool,
 }
 
 /// One life of the spawner process.
@@ -65,8 +66,8 @@ struct Waiting {
 
 impl Spawner {
     pub(crate) fn new(program: PathBuf, tasks: TaskTracker) -> Self {
-        let next_tag = AtomicU64::new(1);
-        Self { program, image: Mutex::default(), current: tokio::sync::Mutex::default(), tasks, next_tag }
+        let (next_tag, closed) = (AtomicU64::new(1), AtomicBool::new(false));
+        Self { program, image: Mutex::default(), current: tokio::sync::Mutex::default(), tasks, next_tag, closed }
     }
 
     /// An init in namespaces of its own, which waits for its plan. Gives its pidfd.
@@ -115,6 +116,9 @@ impl Spawner {
         if let Some(connection) = current.as_ref().filter(|connection| connection.is_open()) {
             return Ok(connection.clone());
         }
+        if self.closed.load(Ordering::Acquire) {
+            return Err(io::Error::other("the engine is closed"));
+        }
         let (ours, theirs) = crate::kernel::fdpass::pair()?;
         let image = self.image()?;
         let child = start(&image, theirs)?;
@@ -137,6 +141,7 @@ impl Spawner {
 
     /// Ends the spawner; sandboxes that it made do not notice.
     pub(crate) async fn close(&self) {
+        self.closed.store(true, Ordering::Release);
         if let Some(connection) = self.current.lock().await.take() {
             connection.channel.close();
         }

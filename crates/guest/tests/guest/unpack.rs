@@ -186,6 +186,9 @@ fn owners_are_the_archives_for_root_alone() {
     // Somebody who is not root inside: the files are theirs.
     let other = Kit::with(cabana_guest::IdMap { base: rustix::process::geteuid().as_raw() + 1, count: 65536 });
     other.dir("in");
+    // The directory is not of the sandbox: only what everybody may is done there.
+    assert!(matches!(other.rooted.unpack(&path("/in"), &mut &tar[..]), Err(Error::Denied(_))));
+    fs::set_permissions(other.at("in"), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     other.rooted.unpack(&path("/in"), &mut &tar[..]).unwrap();
     assert_eq!(fs::metadata(other.at("in/f")).unwrap().uid(), rustix::process::geteuid().as_raw());
 }
