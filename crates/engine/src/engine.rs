@@ -399,7 +399,7 @@ pub(crate) fn launch_error(error: LaunchError) -> Error {
     }
 }
 
-pub(crate) fn map_error(error: io::Error) -> Error {
+pub(crate) fn map_error(error: &io::Error) -> Error {
     setup_error(Failure { step: Step::MountIds, errno: error.raw_os_error().unwrap_or(libc::EIO) })
 }
 

@@ -272,7 +272,7 @@ impl Source {
                 }
             }
             Self::Pipes { stdout: Some(pipe), .. } | Self::Pipes { stderr: Some(pipe), .. } => {
-                drop(pipe.readable().await)
+                drop(pipe.readable().await);
             }
             Self::Terminal(Some(master)) => {
                 if let Ok(mut guard) = master.readable().await {

@@ -14,7 +14,7 @@ use cabana_sandbox::{Error, Result};
 
 use crate::{
     channel::Channel,
-    engine::{Shared, launch_error},
+    engine::{Shared, launch_error, map_error},
     identity::Lease,
     kernel::{fdpass, mounts, sys},
     plan::{Mount, Mounts, Owners},
@@ -193,7 +193,7 @@ impl Shared {
                 }
             }
         };
-        mounts::set_attributes(mount.fd.as_fd(), attributes, map).map_err(crate::engine::map_error)
+        mounts::set_attributes(mount.fd.as_fd(), attributes, map).map_err(|error| map_error(&error))
     }
 }
 

@@ -70,13 +70,13 @@ impl Execs {
     }
 
     /// An answer now is a refusal; otherwise it comes when the exec is through.
-    pub(super) fn start(&mut self, body: &[u8], fds: Vec<OwnedFd>) -> Option<FromInit> {
+    pub(super) fn start(&mut self, body: &[u8], fds: &[OwnedFd]) -> Option<FromInit> {
         let plan = ExecPlan::decode(body).ok()?;
         let exec = plan.exec;
         if fds.len() != plan.descriptors() {
             return Some(refuse(exec, Step::Request, libc::EINVAL));
         }
-        match self.try_start(&plan, &fds) {
+        match self.try_start(&plan, fds) {
             Ok(()) => None,
             Err((step, errno)) => Some(refuse(exec, step, errno.0)),
         }

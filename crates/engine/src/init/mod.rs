@@ -122,10 +122,10 @@ impl Init {
                     if let Some(long) =
                         (!fds.is_empty()).then(|| fds.remove(0)).and_then(|file| read_long(file.as_fd()))
                     {
-                        self.handle(&long, fds);
+                        self.handle(&long, &fds);
                     }
                 }
-                Ok((length, fds)) => self.handle(&buffer[..length], fds),
+                Ok((length, fds)) => self.handle(&buffer[..length], &fds),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // Cut off: it was not for us. Its descriptors are closed, its sender hears nothing and gives up.
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
@@ -134,7 +134,7 @@ impl Init {
         }
     }
 
-    fn handle(&mut self, bytes: &[u8], fds: Vec<OwnedFd>) {
+    fn handle(&mut self, bytes: &[u8], fds: &[OwnedFd]) {
         match ToInit::decode(bytes) {
             Ok(ToInit::Exec(body)) => {
                 if let Some(answer) = self.execs.start(body, fds) {
