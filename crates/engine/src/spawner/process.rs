@@ -228,7 +228,13 @@ fn write_id_maps(pid: i32, ids: IdsShown) -> io::Result<()> {
 
 /// A user namespace that is nothing but an id map: it lives as long as its descriptor.
 fn make_map(ids: IdsShown) -> io::Result<OwnedFd> {
-    extern "C" fn wait_for_the_end(_: usize) -> ! {
+    extern "C" fn wait_for_the_end(spawner: usize) -> ! {
+        // The spawner may be killed before it ends this process, which would wait for ever then.
+        let _ = sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as usize);
+        let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get() as usize);
+        if parent != spawner {
+            sys::exit(0);
+        }
         loop {
             let _ = sys::poll(&mut [], None);
         }
@@ -236,7 +242,8 @@ fn make_map(ids: IdsShown) -> io::Result<OwnedFd> {
     let stack = sys::Stack::new()?;
     let how = sys::Clone { flags: libc::CLONE_NEWUSER as u64, cgroup: None };
     // SAFETY: the function only waits in the kernel, and never returns to its stack once it was killed.
-    let pid = unsafe { sys::spawn(how, sys::Secret::default(), &stack, wait_for_the_end, 0) }?;
+    let pid =
+        unsafe { sys::spawn(how, sys::Secret::default(), &stack, wait_for_the_end, std::process::id() as usize) }?;
     let made = write_id_maps(pid, ids).and_then(|()| {
         let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
         Ok(rustix::fs::open(format!("/proc/{pid}/ns/user"), flags, rustix::fs::Mode::empty())?)

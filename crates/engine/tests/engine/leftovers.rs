@@ -157,7 +157,6 @@ const MARKER: &str = "CABANA_TEST_MARKER";
 
 /// The process that is killed by the next test. It does nothing unless it is told to.
 #[tokio::test]
-#[ignore = "a part of another test"]
 async fn an_owner_that_will_be_killed() {
     let Ok(marker) = std::env::var(MARKER) else { return };
     let inside = Inside::new().await;
@@ -171,7 +170,7 @@ async fn an_owner_that_will_be_killed() {
 async fn an_ephemeral_sandbox_ends_with_its_owner_also_by_kill_9() {
     let marker = unique_sleep();
     let mut owner = Command::new(std::env::current_exe().unwrap())
-        .args(["leftovers::an_owner_that_will_be_killed", "--exact", "--ignored", "--nocapture"])
+        .args(["leftovers::an_owner_that_will_be_killed", "--exact", "--nocapture"])
         .env(MARKER, &marker)
         .stdout(Stdio::piped())
         .spawn()
