@@ -48,7 +48,7 @@ fn exit_codes_pass_through_a_terminal_too() {
 
 #[test]
 fn keys_go_in_as_they_are() {
-    let mut child = on_terminal("$CABANA run -- sh -c 'trap \"echo interrupted; exit 6\" INT; echo ready; read word; echo got $word; sleep 1000'")
+    let mut child = on_terminal("$CABANA run -- sh -c 'trap \"echo interrupted; exit 6\" INT; echo ready; read word; echo got $word; while :; do sleep 0.1; done'")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
