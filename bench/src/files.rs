@@ -7,7 +7,10 @@ use std::{
     fs::{self, File},
     io::{Read as _, Write as _},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Instant,
 };
 
@@ -86,18 +89,16 @@ impl Plain {
     }
 
     pub(crate) fn small(&self, samples: usize) -> Result<Vec<f64>> {
-        let dir = self.dir.join("small");
         let content = [b'x'; SMALL];
         let once = || -> Result<f64> {
+            let dir = self.dir.join(fresh_name());
             fs::create_dir(&dir)?;
             sync_disk(&self.dir)?;
             let start = Instant::now();
             for i in 0..SMALL_FILES {
                 File::create(dir.join(small_name(i)))?.write_all(&content)?;
             }
-            let took = nanoseconds(start);
-            fs::remove_dir_all(&dir)?;
-            Ok(took)
+            Ok(nanoseconds(start))
         };
         once()?;
         (0..samples).map(|_| once()).collect()
@@ -188,7 +189,6 @@ impl Ours {
                 self.files.write(&path, replace(SMALL as u64), body).await?;
             }
             turns.tell(nanoseconds(start));
-            self.files.alter(Alter::RemoveAll(dir)).await?;
         }
         Ok(turns.told())
     }
@@ -201,13 +201,12 @@ impl Ours {
             let start = Instant::now();
             self.files.unpack(&dir, pieces_of(&archive)).await?;
             turns.tell(nanoseconds(start));
-            self.files.alter(Alter::RemoveAll(dir)).await?;
         }
         Ok(turns.told())
     }
 
     async fn new_dir(&self) -> Result<SandboxPath> {
-        let dir = self.dir.join(b"small")?;
+        let dir = self.dir.join(fresh_name().as_bytes())?;
         self.files.alter(Alter::MakeDir(dir.clone(), 0o755)).await?;
         self.settle().await?;
         Ok(dir)
@@ -217,6 +216,13 @@ impl Ours {
         let disk = self.disk.clone();
         tokio::task::spawn_blocking(move || sync_disk(&disk)).await?
     }
+}
+
+/// A directory of its own for each turn, removed with everything at the end of the run: ext4 makes new files slowly for
+/// minutes after many were removed, and would measure the turn before instead of this one.
+fn fresh_name() -> String {
+    static TURN: AtomicUsize = AtomicUsize::new(0);
+    format!("small-{}", TURN.fetch_add(1, Ordering::Relaxed))
 }
 
 fn replace(length: u64) -> Write {

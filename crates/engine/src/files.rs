@@ -1,7 +1,7 @@
 //! A sandbox's files from outside: `guest` does the work, on threads that have become the user.
 //!
-//! Each operation is one hop to a blocking thread; what is small is opened, moved and closed in that one. What is longer
-//! moves in chunks, a hop each, with one read ahead, so that a slow client holds no thread.
+//! Each operation is one step on a thread that may block; what is small is opened, moved and closed in that one. What is
+//! longer moves in chunks, a step each, so that a slow client holds no thread.
 
 use std::{
     collections::VecDeque,
@@ -19,8 +19,9 @@ use cabana_sandbox::{
 use futures_util::{StreamExt, stream};
 use tokio::{
     io::unix::AsyncFd,
+    runtime::{Handle, RuntimeFlavor},
     sync::mpsc,
-    task::{JoinHandle, spawn_blocking},
+    task::{JoinHandle, block_in_place, spawn_blocking},
 };
 
 use crate::{
@@ -29,6 +30,9 @@ use crate::{
 };
 
 const CHUNK: usize = 256 * 1024;
+
+/// How much of a long body is written at once: what a step costs beside the writing must not show.
+const WRITTEN_AT_ONCE: usize = 1024 * 1024;
 
 pub(crate) struct EngineFiles {
     live: Arc<Live>,
@@ -61,6 +65,12 @@ impl<T: Send + 'static> Held<T> {
     }
 }
 
+/// Waking another thread and being woken by it takes longer than most file operations. A runtime of several threads lets
+/// this one block: another takes its tasks over.
+fn may_block_here() -> bool {
+    Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread
+}
+
 async fn joined<T>(hop: JoinHandle<Result<T>>) -> Result<T> {
     hop.await.map_err(|error| Error::failed("a file operation", error)).flatten()
 }
@@ -85,6 +95,9 @@ impl EngineFiles {
     }
 
     async fn act<T: Send + 'static>(&self, act: impl FnOnce(&Rooted) -> Result<T> + Send + 'static) -> Result<T> {
+        if may_block_here() {
+            return block_in_place(|| self.act_here(act));
+        }
         joined(self.hop(act)).await
     }
 
@@ -165,8 +178,7 @@ impl Files for EngineFiles {
         loop {
             let (next, ended) = gather(&mut body).await?;
             let held = writer.clone();
-            let putting = self.hop(move |_| held.with(|writer| next.iter().try_for_each(|bytes| writer.put(bytes))));
-            joined(putting).await?;
+            self.act(move |_| held.with(|writer| next.iter().try_for_each(|bytes| writer.put(bytes)))).await?;
             if ended {
                 return self.act(move |_| writer.take()?.finish()).await;
             }
@@ -257,6 +269,13 @@ async fn told<T: Send + 'static>(
 
 /// Chunk after chunk, the next one on its way while the last is used.
 fn read_on(reader: Arc<Held<Reader>>) -> Stream<Bytes> {
+    if may_block_here() {
+        let chunks = stream::try_unfold(reader, |reader| async move {
+            let chunk = block_in_place(|| reader.with(Reader::next_chunk))?;
+            Ok(chunk.map(|chunk| (chunk, reader)))
+        });
+        return chunks.boxed();
+    }
     fn ahead(reader: &Arc<Held<Reader>>) -> JoinHandle<Result<Option<Bytes>>> {
         let reader = reader.clone();
         spawn_blocking(move || reader.with(Reader::next_chunk))
@@ -272,10 +291,10 @@ fn read_on(reader: Arc<Held<Reader>>) -> Stream<Bytes> {
     chunks.boxed()
 }
 
-/// About a chunk's worth of the body, and whether that was all of it.
+/// As much of the body as is written at once, and whether that was all of it.
 async fn gather(body: &mut Stream<Bytes>) -> Result<(Vec<Bytes>, bool)> {
     let (mut parts, mut length) = (Vec::new(), 0);
-    while length < CHUNK {
+    while length < WRITTEN_AT_ONCE {
         match body.next().await {
             Some(part) => {
                 let part = part?;
