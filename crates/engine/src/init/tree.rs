@@ -32,8 +32,7 @@ pub(super) struct Leaf {
     name: CString,
     dir: OwnedFd,
     events: OwnedFd,
-    /// Not to be used again: the kernel (6.15 to 6.18 at least) also ends what is cloned into a group later, if the group
-    /// was killed more often than the cloner's own.
+    /// Not to be used again: on Linux 6.18, commands that were cloned into a group after it was killed died at their start.
     killed: Cell<bool>,
 }
 
