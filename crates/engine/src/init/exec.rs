@@ -12,7 +12,10 @@ use std::{
     sync::atomic::{AtomicI32, AtomicU32, Ordering},
 };
 
-use super::tree::{Forest, Tree};
+use super::{
+    supervisor::Supervised,
+    tree::{Forest, Tree},
+};
 use crate::{
     kernel::sys::{self, Stack},
     wire::{ExecPlan, Failure, FromInit, Step},
@@ -165,6 +168,9 @@ impl Execs {
     /// A child was waited for.
     pub(super) fn ended(&mut self, waited: &sys::Waited) -> Vec<FromInit> {
         let Some(running) = self.running.get_mut(&waited.pid) else { return Vec::new() };
+        // A supervisor that is gone may have reported just before: the command's end is what it said, not its own.
+        let report = running.tree.supervised().and_then(Supervised::ended);
+        let waited = report.as_ref().unwrap_or(waited);
         running.ended = Some(FromInit::Exited {
             exec: running.exec,
             status: waited.status as u32,
