@@ -27,12 +27,14 @@ use crate::{
     kernel::readiness,
     live::Live,
     output::{Log, Source},
-    wire::{ExecPlan, Failure, Step},
+    wire::{ExecPlan, Failure, MAX_LONG, Step},
 };
 
 /// How many ended commands are remembered with their output, and how many by their id alone, so that none runs twice.
 const ENDED: usize = 128;
 const USED: usize = 65_536;
+
+const TOO_LONG: &str = "arguments and environment are longer than the kernel takes";
 
 /// How long init may take to start a program: longer than any lease that a guest can hold on it.
 const START: Duration = Duration::from_secs(90);
@@ -178,7 +180,13 @@ pub(crate) async fn exec(live: &Arc<Live>, spec: ExecSpec) -> Result<Process> {
         pid: Mutex::default(),
         terminal,
     })?;
-    let message = plan(live, &spec, &account, exec.number)?;
+    let message = match plan(live, &spec, &account, exec.number) {
+        Ok(message) => message,
+        Err(error) => {
+            live.execs.drop_exec(exec.number); // nothing ran: the id is free again
+            return Err(error);
+        }
+    };
     let fds: Vec<BorrowedFd<'_>> = theirs.iter().map(AsFd::as_fd).collect();
     if let Err(error) = live.send(&message, &fds).await {
         live.execs.drop_exec(exec.number);
@@ -280,7 +288,11 @@ fn plan(live: &Live, spec: &ExecSpec, account: &Account, number: u64) -> Result<
         argv: argv.iter().map(CString::as_c_str).collect(),
         env: env.iter().map(CString::as_c_str).collect(),
     };
-    Ok(plan.encode())
+    let message = plan.encode();
+    match message.len() > MAX_LONG {
+        true => Err(Error::invalid("command", TOO_LONG)),
+        false => Ok(message),
+    }
 }
 
 /// What the sandbox gives, then what the template gives, then what the call gives.
@@ -322,9 +334,7 @@ fn refused(failure: Failure, spec: &ExecSpec) -> Error {
         (Step::Exec, libc::ENOENT | libc::ENOTDIR) => Error::NoProgram { program, why: NotRun::Missing },
         (Step::Exec, libc::EACCES | libc::EPERM) => Error::NoProgram { program, why: NotRun::Forbidden },
         (Step::Exec, libc::ENOEXEC) => Error::NoProgram { program, why: NotRun::Format },
-        (Step::Exec, libc::E2BIG) => {
-            Error::invalid("command", "arguments and environment are longer than the kernel takes")
-        }
+        (Step::Exec, libc::E2BIG) => Error::invalid("command", TOO_LONG),
         (Step::Exec, libc::ELOOP) => Error::NoProgram { program, why: NotRun::Links },
         (step, errno) => Error::failed(step.text(), io::Error::from_raw_os_error(errno)),
     }

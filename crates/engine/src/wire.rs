@@ -316,6 +316,9 @@ pub(crate) enum ToInit<'a> {
 /// Announces that the message proper is the content of the memory file that is the first descriptor.
 pub(crate) const LONG: &[u8] = &[19];
 
+/// The longest message that travels so: more than any kernel takes as a command line.
+pub(crate) const MAX_LONG: usize = 8 * 1024 * 1024;
+
 impl<'a> ToInit<'a> {
     pub(crate) fn signal(exec: u64, signal: u32, tree: bool) -> Vec<u8> {
         Encoder::kind(11).u64(exec).u32(signal).u32(u32::from(tree)).done()

@@ -18,7 +18,7 @@ use std::{
 use self::exec::Execs;
 use crate::{
     kernel::{fdpass, sys},
-    wire::{FromInit, LONG, PROTOCOL, SetupPlan, ToInit},
+    wire::{FromInit, LONG, MAX_LONG, PROTOCOL, SetupPlan, ToInit},
 };
 
 /// The child of the spawner's clone begins here and never returns. It does all that needs no sandbox yet, and waits.
@@ -189,8 +189,7 @@ impl Init {
 
 /// A message that was too long for the socket: at most as long as a command line may be.
 fn read_long(file: BorrowedFd<'_>) -> Option<Vec<u8>> {
-    const MOST: usize = 8 * 1024 * 1024;
-    let length = usize::try_from(rustix::fs::fstat(file).ok()?.st_size).ok().filter(|length| *length <= MOST)?;
+    let length = usize::try_from(rustix::fs::fstat(file).ok()?.st_size).ok().filter(|length| *length <= MAX_LONG)?;
     let mut bytes = vec![0; length];
     let mut filled = 0;
     while filled < length {

@@ -157,6 +157,21 @@ async fn a_timeout_ends_a_command_that_waits_for_a_leased_program() {
 }
 
 #[tokio::test]
+async fn a_command_that_no_kernel_takes_is_refused_and_the_sandbox_lives() {
+    let inside = Inside::new().await;
+    // More than one argument may have; more than init takes at all.
+    for length in [200_000, 9 << 20] {
+        let spec = ExecSpec::argv(["true".to_owned(), "x".repeat(length)], path("/"));
+        let again = ExecSpec { command: cabana_sandbox::Command::Shell("echo alive".into()), ..spec.clone() };
+        assert_eq!(refused(inside.sandbox.exec(spec)).await, Code::BadRequest, "{length} bytes");
+        // Nothing ran, so the id was not used.
+        let done = run(&*inside.sandbox, again, 100).await.unwrap();
+        assert_eq!(done.stdout.head, b"alive\n", "after {length} bytes");
+    }
+    inside.end().await;
+}
+
+#[tokio::test]
 async fn unknown_users_and_missing_directories_are_named() {
     let inside = Inside::new().await;
     let exec = |user: &str, cwd: &str| {
