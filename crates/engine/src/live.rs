@@ -218,7 +218,12 @@ impl Live {
         if all.len() >= 32 && all.len().is_power_of_two() {
             all.retain(|held| held.strong_count() > 0);
         }
-        all.push(held);
+        // Under the lock: the end takes the root first, and what is held after.
+        if self.inside.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+            all.push(held);
+        } else if let Some(held) = held.upgrade() {
+            held.close();
+        }
     }
 
     pub(crate) fn account(&self, user: Option<&User>) -> Result<Account> {
