@@ -108,9 +108,13 @@ impl Shared {
         self.tasks.spawn(async move {
             tokio::time::sleep(SETTLE).await;
             let made = shared.make_warm().await.ok();
+            let failed = made.is_none();
             if let Some(unwanted) = shared.spares.put(made) {
                 shared.cool(unwanted).await;
                 return;
+            }
+            if failed {
+                return; // a host at its limits is not asked again and again: the next sandbox will
             }
             let homes = shared.clone();
             let _ = tokio::task::spawn_blocking(move || homes.homes.make_spares(overlays, homes.spares.wanted)).await;
