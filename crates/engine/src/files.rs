@@ -7,7 +7,10 @@ use std::{
     collections::VecDeque,
     io,
     os::fd::{AsFd, OwnedFd},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use async_trait::async_trait;
@@ -65,10 +68,36 @@ impl<T: Send + 'static> Held<T> {
     }
 }
 
-/// Waking another thread and being woken by it takes longer than most file operations. A runtime of several threads lets
-/// this one block: another takes its tasks over.
-fn may_block_here() -> bool {
-    Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread
+/// Waking another thread takes longer than most file operations, so they are done on this one where it may block: on a
+/// runtime of several threads, either because enough others are left to go on, or because another takes its tasks over,
+/// which is a wake-up again.
+fn here<T>(act: impl FnOnce() -> T) -> Result<T, impl FnOnce() -> T> {
+    let runtime = Handle::current();
+    if runtime.runtime_flavor() != RuntimeFlavor::MultiThread {
+        return Err(act);
+    }
+    Ok(match Blocking::of(runtime.metrics().num_workers()) {
+        Some(_blocking) => act(),
+        None => block_in_place(act),
+    })
+}
+
+/// One worker thread that waits for the disk. At most half of them do: a disk that stalls must not stall the process.
+struct Blocking;
+
+static BLOCKING: AtomicUsize = AtomicUsize::new(0);
+
+impl Blocking {
+    fn of(workers: usize) -> Option<Self> {
+        let more = |blocking| (blocking < workers / 2).then_some(blocking + 1);
+        BLOCKING.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok().map(|_| Self)
+    }
+}
+
+impl Drop for Blocking {
+    fn drop(&mut self) {
+        BLOCKING.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 async fn joined<T>(hop: JoinHandle<Result<T>>) -> Result<T> {
@@ -95,10 +124,11 @@ impl EngineFiles {
     }
 
     async fn act<T: Send + 'static>(&self, act: impl FnOnce(&Rooted) -> Result<T> + Send + 'static) -> Result<T> {
-        if may_block_here() {
-            return block_in_place(|| self.act_here(act));
+        let files = self.again();
+        match here(move || files.act_here(act)) {
+            Ok(done) => done,
+            Err(act) => joined(spawn_blocking(act)).await,
         }
-        joined(self.hop(act)).await
     }
 
     fn again(&self) -> Self {
@@ -267,26 +297,15 @@ async fn told<T: Send + 'static>(
     Ok(stream::iter([Ok(first)]).chain(rest).boxed())
 }
 
-/// Chunk after chunk, the next one on its way while the last is used.
+/// Chunk after chunk.
 fn read_on(reader: Arc<Held<Reader>>) -> Stream<Bytes> {
-    if may_block_here() {
-        let chunks = stream::try_unfold(reader, |reader| async move {
-            let chunk = block_in_place(|| reader.with(Reader::next_chunk))?;
-            Ok(chunk.map(|chunk| (chunk, reader)))
-        });
-        return chunks.boxed();
-    }
-    fn ahead(reader: &Arc<Held<Reader>>) -> JoinHandle<Result<Option<Bytes>>> {
-        let reader = reader.clone();
-        spawn_blocking(move || reader.with(Reader::next_chunk))
-    }
-    let first = ahead(&reader);
-    let chunks = stream::try_unfold((reader, first), |(reader, next)| async move {
-        let chunk = joined(next).await?;
-        Ok(chunk.map(|chunk| {
-            let next = ahead(&reader);
-            (chunk, (reader, next))
-        }))
+    let chunks = stream::try_unfold(reader, |reader| async move {
+        let next = reader.clone();
+        let chunk = match here(move || next.with(Reader::next_chunk)) {
+            Ok(chunk) => chunk?,
+            Err(read) => joined(spawn_blocking(read)).await?,
+        };
+        Ok(chunk.map(|chunk| (chunk, reader)))
     });
     chunks.boxed()
 }

@@ -8,6 +8,7 @@ use std::{
     },
     path::Path,
     sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use cabana_sandbox::{Result, SandboxPath};
@@ -37,9 +38,21 @@ struct Inner {
 }
 
 struct Known {
+    etc: Option<Etc>,
     marks: [Mark; 2],
     accounts: Arc<Accounts>,
+    /// When somebody who acts on it last made sure.
+    sure: Option<Instant>,
 }
+
+/// The directory of the two, as it was found.
+struct Etc {
+    dir: OwnedFd,
+    id: (u64, u64),
+}
+
+/// For so long are names that are only shown not looked at again: no longer than one operation takes.
+const SURE: Duration = Duration::from_millis(50);
 
 /// Device, inode, size, mtime and ctime: what changes when a file's content does. `None` is a file that is not there.
 type Mark = Option<[i128; 5]>;
@@ -213,38 +226,64 @@ impl Rooted {
 
     /// The users and groups that the sandbox's own files name. Read again when those have changed; missing files are empty.
     pub fn accounts(&self) -> Result<Arc<Accounts>> {
-        let files = [c"etc/passwd", c"etc/group"].map(|path| self.mark(path));
-        let [(passwd, passwd_mark), (group, group_mark)] = files;
-        let marks = [passwd_mark, group_mark];
-        let mut known = self.inner.accounts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = known.as_ref().filter(|known| known.marks == marks) {
-            return Ok(known.accounts.clone());
-        }
-        let (passwd, group) = (read_text(passwd, "/etc/passwd")?, read_text(group, "/etc/group")?);
-        let accounts = Arc::new(Accounts::parse(&passwd, &group));
-        *known = Some(Known { marks, accounts: accounts.clone() });
-        Ok(accounts)
+        let mut cache = self.inner.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.look(&mut cache)?;
+        known.sure = Some(Instant::now());
+        Ok(known.accounts.clone())
     }
 
     /// Names to show. Where they cannot be read, numbers do.
     pub(crate) fn names(&self) -> Arc<Accounts> {
-        self.accounts().unwrap_or_default()
+        let mut cache = self.inner.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = cache.as_ref().filter(|known| known.sure.is_some_and(|sure| sure.elapsed() < SURE)) {
+            return known.accounts.clone();
+        }
+        self.look(&mut cache).map(|known| known.accounts.clone()).unwrap_or_default()
     }
 
-    fn mark(&self, path: &std::ffi::CStr) -> (Option<OwnedFd>, Mark) {
-        let path = Path::new(OsStr::from_bytes(path.to_bytes()));
-        let Ok(fd) = self.resolve(path, OFlags::PATH) else { return (None, None) };
-        let Ok(stat) = rustix::fs::fstat(&fd) else { return (None, None) };
-        let time = |seconds: i64, nanos: u64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
-        let mark = [
-            i128::from(stat.st_dev),
-            i128::from(stat.st_ino),
-            i128::from(stat.st_size),
-            time(stat.st_mtime, stat.st_mtime_nsec),
-            time(stat.st_ctime, stat.st_ctime_nsec),
-        ];
-        (Some(fd), Some(mark))
+    fn look<'k>(&self, cache: &'k mut Option<Known>) -> Result<&'k mut Known> {
+        let old = cache.take();
+        let known = match old {
+            Some(known) if known.etc.as_ref().is_some_and(|etc| self.still(etc, &known.marks)) => known,
+            old => self.look_again(old)?,
+        };
+        Ok(cache.insert(known))
     }
+
+    fn look_again(&self, old: Option<Known>) -> Result<Known> {
+        let etc = self.resolve(Path::new("etc"), OFlags::PATH | OFlags::DIRECTORY).and_then(|dir| {
+            let id = sys::id(&rustix::fs::fstat(&dir)?);
+            Ok(Etc { dir, id })
+        });
+        let files = ["etc/passwd", "etc/group"].map(|path| self.resolve(Path::new(path), OFlags::PATH).ok());
+        let marks = files.each_ref().map(|file| mark(&rustix::fs::fstat(file.as_ref()?).ok()?));
+        let accounts = match old.filter(|known| known.marks == marks) {
+            Some(known) => known.accounts,
+            None => {
+                let [passwd, group] = files;
+                let (passwd, group) = (read_text(passwd, "/etc/passwd")?, read_text(group, "/etc/group")?);
+                Arc::new(Accounts::parse(&passwd, &group))
+            }
+        };
+        Ok(Known { etc: etc.ok(), marks, accounts, sure: None })
+    }
+
+    /// By three calls of the kernel. Where a link is on the way, one of them differs, and it takes the long way.
+    fn still(&self, etc: &Etc, marks: &[Mark; 2]) -> bool {
+        sys::stat_at(self.root(), c"etc").is_ok_and(|stat| sys::id(&stat) == etc.id)
+            && [c"passwd", c"group"].map(|name| mark(&sys::stat_at(&etc.dir, name).ok()?)) == *marks
+    }
+}
+
+fn mark(stat: &Stat) -> Mark {
+    let time = |seconds: i64, nanos: u64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
+    Some([
+        i128::from(stat.st_dev),
+        i128::from(stat.st_ino),
+        i128::from(stat.st_size),
+        time(stat.st_mtime, stat.st_mtime_nsec),
+        time(stat.st_ctime, stat.st_ctime_nsec),
+    ])
 }
 
 /// A path's parts, the first one last, without `.` and empty ones.

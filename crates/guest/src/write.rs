@@ -38,10 +38,11 @@ pub struct Writer {
     hidden: Option<Hidden>,
 }
 
-/// A temporary file, and what it is to become.
+/// A file that nobody sees yet, and what it is to become.
 struct Hidden {
     dir: OwnedFd,
-    temp: CString,
+    /// `None` for a file without any name, which needs no undoing: it goes with its descriptor.
+    temp: Option<CString>,
     name: CString,
     /// The file that it replaces.
     old: Option<Stat>,
@@ -54,8 +55,8 @@ impl Rooted {
             return Err(Error::TooLarge { cap: how.cap });
         }
         let begun = match how.mode {
-            WriteMode::Replace => self.begin_replace(path),
-            WriteMode::CreateNew => self.begin_new(path),
+            WriteMode::Replace => self.begin_replace(path, &how),
+            WriteMode::CreateNew => self.begin_new(path, &how),
             WriteMode::InPlace => self.open_there(path, &how, OFlags::TRUNC),
             WriteMode::Append => self.open_there(path, &how, OFlags::APPEND),
         };
@@ -63,7 +64,7 @@ impl Rooted {
         Ok(Writer { rooted: self.clone(), path: path.clone(), file, how, written: 0, hidden })
     }
 
-    fn begin_replace(&self, path: &SandboxPath) -> Result<(OwnedFd, Option<Hidden>), Errno> {
+    fn begin_replace(&self, path: &SandboxPath, how: &Write) -> Result<(OwnedFd, Option<Hidden>), Errno> {
         let Place { dir, name, stat } = self.locate(path)?;
         if let Some(old) = &stat {
             check_regular(old)?;
@@ -72,16 +73,19 @@ impl Rooted {
             rustix::fs::accessat(&dir, &name, Access::WRITE_OK, AtFlags::EACCESS | AtFlags::SYMLINK_NOFOLLOW)?;
         }
         self.judge(&dir, WRITE | SEARCH)?;
-        hide(dir, name, stat)
+        match stat {
+            None => hide_new(dir, name, how),
+            old => hide(dir, name, old),
+        }
     }
 
-    fn begin_new(&self, path: &SandboxPath) -> Result<(OwnedFd, Option<Hidden>), Errno> {
+    fn begin_new(&self, path: &SandboxPath, how: &Write) -> Result<(OwnedFd, Option<Hidden>), Errno> {
         // Not through links: a link is something that is there.
         let parent = path.relative().parent().ok_or(Errno::EXIST)?;
         let dir = self.open_to_change(parent)?;
         let name = sys::c_name(path.name())?;
         match sys::stat_at(&dir, &name) {
-            Err(Errno::NOENT) => hide(dir, name, None),
+            Err(Errno::NOENT) => hide_new(dir, name, how),
             Ok(_) => Err(Errno::EXIST),
             Err(errno) => Err(errno),
         }
@@ -142,6 +146,17 @@ fn open_old(found: &OwnedFd, how: &Write, flags: OFlags) -> Result<OwnedFd, Errn
     Ok(file)
 }
 
+/// Where nothing is replaced, a file without a name spares the making and removing of one, and a crash leaves nothing.
+fn hide_new(dir: OwnedFd, name: CString, how: &Write) -> Result<(OwnedFd, Option<Hidden>), Errno> {
+    let mode = Mode::from_raw_mode(how.perm.unwrap_or(MODE) & 0o777);
+    match rustix::fs::openat(&dir, c".", OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, mode) {
+        Ok(file) => Ok((file, Some(Hidden { dir, temp: None, name, old: None }))),
+        // A file system, mostly of a view, that cannot.
+        Err(Errno::NOTSUP | Errno::ISDIR | Errno::INVAL) => hide(dir, name, None),
+        Err(errno) => Err(errno),
+    }
+}
+
 fn hide(dir: OwnedFd, name: CString, old: Option<Stat>) -> Result<(OwnedFd, Option<Hidden>), Errno> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
     let aim = if old.is_some() { Aim::Replaces } else { Aim::New };
@@ -149,7 +164,7 @@ fn hide(dir: OwnedFd, name: CString, old: Option<Stat>) -> Result<(OwnedFd, Opti
         let temp = temp::name(aim);
         // Nobody else sees the content before it is whole.
         match rustix::fs::openat(&dir, &temp, flags, Mode::from_raw_mode(0o600)) {
-            Ok(file) => return Ok((file, Some(Hidden { dir, temp, name, old }))),
+            Ok(file) => return Ok((file, Some(Hidden { dir, temp: Some(temp), name, old }))),
             Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno),
         }
@@ -176,14 +191,21 @@ impl Writer {
         if let Some(len) = self.how.len.filter(|len| *len != self.written) {
             return Err(other_length(len, self.written));
         }
-        let failed = |e| fault(&self.path, "write", e);
-        if let Some(hidden) = &self.hidden {
-            hidden.dress(&self.file, self.how.perm).map_err(failed)?;
-            hidden.show(self.how.mode).map_err(failed)?;
-        }
-        self.hidden = None;
-        let stat = rustix::fs::fstat(&self.file).map_err(failed)?;
+        let stat = self.settle().map_err(|e| fault(&self.path, "write", e))?;
         Ok(describe(&self.rooted, &self.rooted.names(), self.path.clone(), &stat))
+    }
+
+    fn settle(&mut self) -> Result<Stat, Errno> {
+        let stat = match &self.hidden {
+            None => rustix::fs::fstat(&self.file)?,
+            Some(hidden) => {
+                let stat = hidden.dress(&self.file, self.how.perm)?;
+                hidden.show(&self.file, self.how.mode)?;
+                stat
+            }
+        };
+        self.hidden = None;
+        Ok(stat)
     }
 }
 
@@ -193,31 +215,68 @@ fn other_length(promised: u64, written: u64) -> Error {
 
 impl Hidden {
     /// Mode and owner of the file that is replaced. The owner as far as this identity may; a file that changes hands must
-    /// not carry its setuid bit to the new one.
-    fn dress(&self, file: &OwnedFd, perm: Option<u32>) -> Result<(), Errno> {
-        let Some(old) = &self.old else { return sys::chmod(file, perm.unwrap_or(MODE)) };
-        let mut mode = perm.unwrap_or(sys::mode(old));
-        let new = rustix::fs::fstat(file)?;
-        if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid) {
+    /// not carry its setuid bit to the new one. Tells what the file is then.
+    fn dress(&self, file: &OwnedFd, perm: Option<u32>) -> Result<Stat, Errno> {
+        let mut stat = rustix::fs::fstat(file)?;
+        let mut mode = perm.unwrap_or(self.old.as_ref().map_or(MODE, sys::mode));
+        if let Some(old) = self.old.as_ref().filter(|old| (stat.st_uid, stat.st_gid) != (old.st_uid, old.st_gid)) {
             match rustix::fs::fchown(file, Some(sys::uid(old.st_uid)), Some(sys::gid(old.st_gid))) {
-                Ok(()) => {}
+                Ok(()) => (stat.st_uid, stat.st_gid) = (old.st_uid, old.st_gid),
                 // INVAL: an id that has no number where this file system is mounted.
                 Err(Errno::PERM | Errno::INVAL | Errno::OVERFLOW) => mode &= !SET_IDS,
                 Err(errno) => return Err(errno),
             }
         }
-        sys::chmod(file, mode)
+        if sys::mode(&stat) == mode {
+            return Ok(stat); // the common case of a new file: the umask left it alone
+        }
+        sys::chmod(file, mode)?;
+        rustix::fs::fstat(file)
     }
 
-    fn show(&self, mode: WriteMode) -> Result<(), Errno> {
+    fn show(&self, file: &OwnedFd, mode: WriteMode) -> Result<(), Errno> {
+        let Some(temp) = &self.temp else { return self.name_it(file, mode) };
         if mode != WriteMode::CreateNew {
-            return rustix::fs::renameat(&self.dir, &self.temp, &self.dir, &self.name);
+            return rustix::fs::renameat(&self.dir, temp, &self.dir, &self.name);
         }
-        match rustix::fs::renameat_with(&self.dir, &self.temp, &self.dir, &self.name, RenameFlags::NOREPLACE) {
+        match rustix::fs::renameat_with(&self.dir, temp, &self.dir, &self.name, RenameFlags::NOREPLACE) {
             // A file system that cannot: a second name refuses to replace just as well.
             Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
-                rustix::fs::linkat(&self.dir, &self.temp, &self.dir, &self.name, AtFlags::empty())?;
-                rustix::fs::unlinkat(&self.dir, &self.temp, AtFlags::empty())
+                rustix::fs::linkat(&self.dir, temp, &self.dir, &self.name, AtFlags::empty())?;
+                rustix::fs::unlinkat(&self.dir, temp, AtFlags::empty())
+            }
+            result => result,
+        }
+    }
+
+    /// The first name of a file that has none.
+    fn name_it(&self, file: &OwnedFd, mode: WriteMode) -> Result<(), Errno> {
+        match self.link(file, &self.name) {
+            Err(Errno::EXIST) if mode != WriteMode::CreateNew => {}
+            result => return result,
+        }
+        // Somebody was faster. A link never replaces, so it takes a name and a rename after all.
+        for _ in 0..TRIES {
+            let temp = temp::name(Aim::Replaces);
+            match self.link(file, &temp) {
+                Err(Errno::EXIST) => continue,
+                result => result?,
+            }
+            let shown = rustix::fs::renameat(&self.dir, &temp, &self.dir, &self.name);
+            if shown.is_err() {
+                let _ = rustix::fs::unlinkat(&self.dir, &temp, AtFlags::empty());
+            }
+            return shown;
+        }
+        Err(Errno::AGAIN)
+    }
+
+    fn link(&self, file: &OwnedFd, name: &CString) -> Result<(), Errno> {
+        match rustix::fs::linkat(file, c"", &self.dir, name, AtFlags::EMPTY_PATH) {
+            // Before Linux 6.10 this took a capability.
+            Err(Errno::NOENT) => {
+                let path = sys::proc_path(file);
+                rustix::fs::linkat(rustix::fs::CWD, path, &self.dir, name, AtFlags::SYMLINK_FOLLOW)
             }
             result => result,
         }
@@ -226,9 +285,9 @@ impl Hidden {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        if let Some(hidden) = &self.hidden {
+        if let Some(Hidden { dir, temp: Some(temp), .. }) = &self.hidden {
             // Nothing can be done about a failure, and the next write has another name.
-            let _ = rustix::fs::unlinkat(hidden.dir.as_fd(), &hidden.temp, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(dir.as_fd(), temp, AtFlags::empty());
         }
     }
 }

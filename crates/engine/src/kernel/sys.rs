@@ -372,16 +372,33 @@ struct CapData {
     inheritable: u32,
 }
 
-/// Sets the effective capabilities of this thread; the permitted ones stay as they are.
-pub(crate) fn set_effective(mask: u64) -> Result<()> {
-    let mut header = CapHeader { version: 0x2008_0522, pid: 0 };
+/// Those of a thread.
+pub(crate) struct Capabilities([CapData; 2]);
+
+impl Capabilities {
+    /// The same, but in effect only these, as far as they are permitted.
+    pub(crate) fn only(&self, mask: u64) -> Self {
+        let [mut low, mut high] = self.0;
+        low.effective = mask as u32 & low.permitted;
+        high.effective = (mask >> 32) as u32 & high.permitted;
+        Self([low, high])
+    }
+}
+
+const CAP_HEADER: CapHeader = CapHeader { version: 0x2008_0522, pid: 0 };
+
+pub(crate) fn capabilities() -> Result<Capabilities> {
+    let mut header = CAP_HEADER;
     let mut data = [CapData { effective: 0, permitted: 0, inheritable: 0 }; 2];
     // SAFETY: version 3 of the interface fills two elements.
     unsafe { sys!(SYS_capget, &raw mut header, data.as_mut_ptr()) }?;
-    data[0].effective = mask as u32 & data[0].permitted;
-    data[1].effective = (mask >> 32) as u32 & data[1].permitted;
-    // SAFETY: and reads two elements.
-    unsafe { sys!(SYS_capset, &raw mut header, data.as_ptr()) }.map(drop)
+    Ok(Capabilities(data))
+}
+
+pub(crate) fn set_capabilities(to: &Capabilities) -> Result<()> {
+    let mut header = CAP_HEADER;
+    // SAFETY: version 3 of the interface reads two elements.
+    unsafe { sys!(SYS_capset, &raw mut header, to.0.as_ptr()) }.map(drop)
 }
 
 // ── descriptors ──────────────────────────────────────────────────────────────────────────────────────────────────────

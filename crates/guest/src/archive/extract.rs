@@ -6,6 +6,7 @@
 use std::{
     ffi::CString,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
 };
 
 use cabana_sandbox::{Error, Result, SandboxPath};
@@ -16,10 +17,11 @@ use rustix::{
 
 use super::{
     Archive,
+    finish::{self, Finisher, HANDED_OVER, Made},
     read::{Entry, Kind},
     sparse::Map,
 };
-use crate::{IdMap, errno::fault, ids::NOBODY, sys, tree, xattr};
+use crate::{IdMap, errno::fault, ids::NOBODY, sys, tree};
 
 /// Of names of directories that wait for their modes: as much memory as that may take.
 const MAX_WAITING: usize = 64 * 1024 * 1024;
@@ -67,13 +69,26 @@ struct Waiting {
 /// The directory of the last entry.
 struct Parent {
     path: Vec<u8>,
-    dir: OwnedFd,
+    dir: Arc<OwnedFd>,
     /// A directory with setgid gives its group to what is made in it.
     gives_group: bool,
 }
 
 impl Extract<'_> {
     pub(crate) fn run(&mut self, archive: &mut Archive<'_>) -> Result<()> {
+        let (base, names) = (self.base, self.names);
+        let waiting = std::thread::scope(|scope| {
+            let mut finisher = Finisher::new(scope, base, names);
+            let waiting = self.make_all(archive, &mut finisher);
+            finisher.end().and(waiting)
+        })?;
+        (self.on_progress)(archive.taken());
+        // The deepest first: setting a directory's mode may close the way to what lies in it.
+        waiting.into_iter().rev().try_for_each(|waiting| self.settle(&waiting))
+    }
+
+    /// Tells the directories that wait for the end.
+    fn make_all(&mut self, archive: &mut Archive<'_>, finisher: &mut Finisher<'_>) -> Result<Vec<Waiting>> {
         let mut waiting: Vec<Waiting> = Vec::new();
         let mut waiting_bytes = 0;
         let mut parent: Option<Parent> = None;
@@ -105,14 +120,12 @@ impl Extract<'_> {
             }
             let (dir, name) = self.place(&mut parent, &path)?;
             match entry.kind {
-                Kind::File => self.file(dir, &name, &entry, archive, &path)?,
+                Kind::File => finisher.finish(self.file(dir, name, entry, archive, path)?)?,
                 Kind::Symlink => self.symlink(dir.dir.as_fd(), &name, &entry, &path)?,
                 _ => self.hard_link(dir.dir.as_fd(), &name, &entry, &path)?,
             }
         }
-        (self.on_progress)(archive.taken());
-        // The deepest first: setting a directory's mode may close the way to what lies in it.
-        waiting.into_iter().rev().try_for_each(|waiting| self.settle(&waiting))
+        Ok(waiting)
     }
 
     fn progress(&mut self, archive: &Archive<'_>) {
@@ -162,7 +175,7 @@ impl Extract<'_> {
             result => result.map_err(|e| self.fault(path, "unpack", e))?,
         };
         let stat = rustix::fs::fstat(&dir).map_err(|e| self.fault(path, "unpack", e))?;
-        Ok(Parent { path: path.to_vec(), dir, gives_group: sys::mode(&stat) & 0o2000 != 0 })
+        Ok(Parent { path: path.to_vec(), dir: Arc::new(dir), gives_group: sys::mode(&stat) & 0o2000 != 0 })
     }
 
     fn open_dir(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
@@ -199,37 +212,32 @@ impl Extract<'_> {
     fn file(
         &mut self,
         parent: &Parent,
-        name: &CString,
-        entry: &Entry,
+        name: CString,
+        entry: Entry,
         archive: &mut Archive<'_>,
-        path: &[u8],
-    ) -> Result<()> {
+        path: Vec<u8>,
+    ) -> Result<Made> {
         // While it is not whole it must not be a setuid program; and a mode that the umask leaves alone is right at once.
         let plain = entry.mode & 0o777;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
-        let make = || rustix::fs::openat(&parent.dir, name, flags, Mode::from_raw_mode(plain));
-        let file = self.make(parent.dir.as_fd(), name, path, make)?;
+        let make = || rustix::fs::openat(&parent.dir, &name, flags, Mode::from_raw_mode(plain));
+        let file = self.make(parent.dir.as_fd(), &name, &path, make)?;
         let filled = match &entry.sparse {
-            None => self.content(&file, archive, path),
-            Some(map) => self.pieces(&file, archive, map, path),
+            Some(map) => self.pieces(&file, archive, map, &path).map(|()| Vec::new()),
+            None if archive.left() <= HANDED_OVER => archive.rest(),
+            None => self.content(&file, archive, &path).map(|()| Vec::new()),
         };
         if filled.is_err() {
-            let _ = rustix::fs::unlinkat(&parent.dir, name, AtFlags::empty()); // half a file is worse than none
+            let _ = rustix::fs::unlinkat(&parent.dir, &name, AtFlags::empty()); // half a file is worse than none
         }
-        filled?;
-        let failed = |e| self.fault(path, "unpack", e);
-        let owner = self.owner(entry).filter(|owner| {
+        let content = filled?;
+        let owner = self.owner(&entry).filter(|owner| {
             let Owners::Archives { me, .. } = self.owners else { return true };
             parent.gives_group || me != Some(*owner)
         });
-        if let Some((uid, gid)) = owner {
-            rustix::fs::fchown(&file, Some(sys::uid(uid)), Some(sys::gid(gid))).map_err(failed)?;
-        }
-        self.attributes(&file, &entry.attributes).map_err(failed)?;
-        if entry.mode != plain & !self.umask {
-            sys::chmod(&file, entry.mode).map_err(failed)?;
-        }
-        rustix::fs::futimens(&file, &sys::mtime(entry.mtime.0, entry.mtime.1)).map_err(failed)
+        let mode = Some(entry.mode).filter(|mode| *mode != plain & !self.umask);
+        let (dir, attributes, mtime) = (parent.dir.clone(), entry.attributes, entry.mtime);
+        Ok(Made { file, dir, name, path, content, owner, attributes, mode, mtime })
     }
 
     fn content(&mut self, file: &OwnedFd, archive: &mut Archive<'_>, path: &[u8]) -> Result<()> {
@@ -355,26 +363,10 @@ impl Extract<'_> {
             rustix::fs::chownat(&dir, c"", Some(sys::uid(uid)), Some(sys::gid(gid)), AtFlags::EMPTY_PATH)
                 .map_err(failed)?;
         }
-        self.attributes(&dir, &waiting.attributes).map_err(failed)?;
+        finish::attributes(self.names, &dir, &waiting.attributes).map_err(failed)?;
         sys::chmod_path(&dir, waiting.mode).map_err(failed)?;
         let times = sys::mtime(waiting.mtime.0, waiting.mtime.1);
         rustix::fs::utimensat(rustix::fs::CWD, sys::proc_path(&dir), &times, AtFlags::empty()).map_err(failed)
-    }
-
-    /// Only those of users: a capability or a label of elsewhere has no business here.
-    fn attributes(&self, file: &OwnedFd, attributes: &[(Vec<u8>, Vec<u8>)]) -> Result<(), Errno> {
-        for (name, value) in attributes.iter().filter(|(name, _)| name.starts_with(b"user.") && !name.contains(&0)) {
-            // What overlayfs believes is for a layer's maker to say, not for a user's archive.
-            if self.names == Names::Strict && name.starts_with(b"user.overlay.") {
-                continue;
-            }
-            match xattr::set(sys::proc_path(file).as_bytes(), name, value) {
-                // The archive came from a file system that could more than this one.
-                Err(Errno::NOTSUP | Errno::RANGE | Errno::TOOBIG) if self.names == Names::Strict => {}
-                result => result?,
-            }
-        }
-        Ok(())
     }
 
     fn owner(&self, entry: &Entry) -> Option<(u32, u32)> {
@@ -389,9 +381,13 @@ impl Extract<'_> {
     }
 
     fn fault(&self, path: &[u8], step: &'static str, errno: Errno) -> Error {
-        let path = if path.is_empty() { Ok(self.base.clone()) } else { self.base.below(path) };
-        fault(path.as_ref().unwrap_or(self.base), step, errno)
+        fault_below(self.base, path, step, errno)
     }
+}
+
+pub(crate) fn fault_below(base: &SandboxPath, path: &[u8], step: &'static str, errno: Errno) -> Error {
+    let path = if path.is_empty() { Ok(base.clone()) } else { base.below(path) };
+    fault(path.as_ref().unwrap_or(base), step, errno)
 }
 
 fn split(path: &[u8]) -> (&[u8], &[u8]) {

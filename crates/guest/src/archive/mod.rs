@@ -1,6 +1,7 @@
 //! Tar archives: [`read`] takes them apart as a stranger's bytes, [`extract`] makes files of them, [`write`] makes them.
 
 mod extract;
+mod finish;
 mod pax;
 mod read;
 mod sparse;

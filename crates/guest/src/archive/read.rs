@@ -118,6 +118,25 @@ impl<'a> Archive<'a> {
         Ok(&bytes[..bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX))])
     }
 
+    /// How much of the current entry's data was not yet taken.
+    pub(crate) fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// All of it; the caller knows that it is little.
+    pub(crate) fn rest(&mut self) -> Result<Vec<u8>> {
+        let mut rest = Vec::with_capacity(usize::try_from(self.left).unwrap_or(0));
+        loop {
+            let bytes = self.data()?;
+            if bytes.is_empty() {
+                return Ok(rest);
+            }
+            rest.extend_from_slice(bytes);
+            let n = bytes.len();
+            self.consume(n);
+        }
+    }
+
     pub(crate) fn consume(&mut self, n: usize) {
         self.input.consume(n);
         self.left -= n as u64;

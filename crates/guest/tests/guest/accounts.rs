@@ -68,3 +68,25 @@ fn a_huge_file_is_read_in_part_and_a_pipe_not_at_all() {
     kit.file("f", "");
     assert!(kit.rooted.stat(&super::kit::path("/f")).unwrap().owner.parse::<u32>().is_ok());
 }
+
+#[test]
+fn accounts_are_found_anew_when_a_directory_or_a_link_on_the_way_changes() {
+    let kit = Kit::new();
+    let uid = |name: &str| kit.rooted.accounts().unwrap().user(&user(name)).map(|account| account.uid);
+    kit.file("etc/passwd", "who:x:1:1::/:/bin/sh\n");
+    kit.file("other/passwd", "who:x:2:2::/:/bin/sh\n");
+    kit.file("third", "who:x:3:3::/:/bin/sh\n");
+    assert_eq!(uid("who"), Some(1));
+    fs::rename(kit.at("etc"), kit.at("old")).unwrap();
+    assert_eq!(uid("who"), None);
+    kit.link("etc", "/other");
+    assert_eq!(uid("who"), Some(2));
+    fs::remove_file(kit.at("other/passwd")).unwrap();
+    kit.link("other/passwd", "../third");
+    assert_eq!(uid("who"), Some(3));
+    fs::write(kit.at("third"), "who:x:44:44::/:/bin/sh\n").unwrap();
+    assert_eq!(uid("who"), Some(44));
+    fs::remove_file(kit.at("etc")).unwrap();
+    fs::rename(kit.at("old"), kit.at("etc")).unwrap();
+    assert_eq!(uid("who"), Some(1));
+}

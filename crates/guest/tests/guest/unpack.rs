@@ -213,3 +213,20 @@ fn an_endless_archive_ends_at_a_million_entries() {
     let result = kit.rooted.unpack(&path("/"), &mut Endless(header.repeat(128), 0));
     assert!(matches!(result, Err(Error::Archive(why)) if why.contains("1000000")));
 }
+
+#[test]
+fn many_files_are_whole_and_the_later_of_two_with_one_name_wins() {
+    let kit = Kit::new();
+    let long = "y".repeat(200_000);
+    let names: Vec<String> = (0..300).map(|n| format!("d{}/f{n}", n % 7)).collect();
+    let mut items: Vec<_> =
+        names.iter().enumerate().map(|(n, name)| file(name, if n % 50 == 0 { &long } else { name })).collect();
+    items.push(file("d1/f1", "later"));
+    unpack(&kit, &items).unwrap();
+    for (n, name) in names.iter().enumerate().filter(|(n, _)| *n != 1) {
+        let expected = if n % 50 == 0 { &long } else { name };
+        assert_eq!(&fs::read_to_string(kit.at(&format!("in/{name}"))).unwrap(), expected);
+        assert_eq!(fs::metadata(kit.at(&format!("in/{name}"))).unwrap().mtime(), 1_000_000_000);
+    }
+    assert_eq!(fs::read_to_string(kit.at("in/d1/f1")).unwrap(), "later");
+}

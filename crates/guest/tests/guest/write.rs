@@ -178,3 +178,30 @@ fn who_may_not_write_a_file_may_not_replace_it() {
     assert!(matches!(kit.replace("/f", "new"), Err(Error::Denied(_))));
     assert_eq!(fs::read(kit.at("f")).unwrap(), b"old");
 }
+
+#[test]
+fn a_new_file_has_no_name_until_it_is_whole() {
+    let kit = Kit::new();
+    for way in [WriteMode::Replace, WriteMode::CreateNew] {
+        let mut writer = kit.rooted.write(&path("/f"), how(way)).unwrap();
+        writer.put(b"half").unwrap();
+        assert!(!kit.names("").contains(&"f".to_owned()), "{way:?}");
+        drop(writer);
+        assert!(kit.names("").is_empty(), "{way:?}");
+    }
+}
+
+#[test]
+fn who_makes_the_file_meanwhile_is_replaced_by_replace_and_kept_by_create_new() {
+    let kit = Kit::new();
+    for (way, content) in [(WriteMode::Replace, "ours"), (WriteMode::CreateNew, "theirs")] {
+        let mut writer = kit.rooted.write(&path("/f"), how(way)).unwrap();
+        writer.put(b"ours").unwrap();
+        kit.file("f", "theirs");
+        let done = writer.finish();
+        assert_eq!(done.is_ok(), way == WriteMode::Replace, "{done:?}");
+        assert_eq!(fs::read_to_string(kit.at("f")).unwrap(), content);
+        assert_eq!(kit.names(""), ["f"]);
+        fs::remove_file(kit.at("f")).unwrap();
+    }
+}

@@ -1,0 +1,134 @@
+//! The second half of making a file: its content, owner and times, on a thread beside the one that makes the next.
+//!
+//! Making the file takes the directory's lock and most of the time; what is done with its descriptor needs neither. A new
+//! thread has the identity of the one that starts it.
+
+use std::{
+    ffi::CString,
+    os::fd::OwnedFd,
+    sync::{
+        Arc,
+        mpsc::{SyncSender, sync_channel},
+    },
+    thread::{Builder, Scope, ScopedJoinHandle},
+};
+
+use cabana_sandbox::{Error, Result, SandboxPath};
+use rustix::{fs::AtFlags, io::Errno};
+
+use super::extract::{Names, fault_below};
+use crate::{sys, xattr};
+
+/// Files are handed over in batches, since waking the other thread takes longer than a file does. Each file holds a
+/// descriptor, and content of at most [`HANDED_OVER`]; at most three batches are under way.
+const BATCH: usize = 32;
+/// Longer content is written where it is read.
+pub(crate) const HANDED_OVER: u64 = 64 * 1024;
+
+/// A file that was made, and what it still lacks.
+pub(crate) struct Made {
+    pub(crate) file: OwnedFd,
+    pub(crate) dir: Arc<OwnedFd>,
+    pub(crate) name: CString,
+    /// Shown in errors.
+    pub(crate) path: Vec<u8>,
+    pub(crate) content: Vec<u8>,
+    pub(crate) owner: Option<(u32, u32)>,
+    pub(crate) attributes: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) mode: Option<u32>,
+    pub(crate) mtime: (i64, u32),
+}
+
+/// Who finishes files: another thread where one can be had.
+pub(crate) struct Finisher<'s> {
+    how: How<'s>,
+    batch: Vec<Made>,
+    thread: Option<Thread<'s>>,
+}
+
+struct Thread<'s> {
+    give: SyncSender<Vec<Made>>,
+    ended: ScopedJoinHandle<'s, Result<()>>,
+}
+
+#[derive(Clone, Copy)]
+struct How<'s> {
+    base: &'s SandboxPath,
+    names: Names,
+}
+
+impl<'s> Finisher<'s> {
+    pub(crate) fn new<'e: 's>(scope: &'s Scope<'s, 'e>, base: &'e SandboxPath, names: Names) -> Self {
+        let how = How { base, names };
+        let (give, take) = sync_channel(1);
+        let finish_all = move || take.into_iter().try_for_each(|batch| how.finish_all(batch));
+        let thread = Builder::new().name("unpack".into()).spawn_scoped(scope, finish_all);
+        Finisher { how, batch: Vec::with_capacity(BATCH), thread: thread.ok().map(|ended| Thread { give, ended }) }
+    }
+
+    /// An error may be that of an earlier file.
+    pub(crate) fn finish(&mut self, made: Made) -> Result<()> {
+        self.batch.push(made);
+        if self.batch.len() < BATCH {
+            return Ok(());
+        }
+        self.hand_over()
+    }
+
+    fn hand_over(&mut self) -> Result<()> {
+        let batch = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH));
+        match &self.thread {
+            // Refused only when the thread has ended, with an error that `end` tells.
+            Some(thread) => thread.give.send(batch).map_err(|_| Error::failed("unpack", "an earlier file failed")),
+            None => self.how.finish_all(batch),
+        }
+    }
+
+    /// Waits until all are finished.
+    pub(crate) fn end(mut self) -> Result<()> {
+        let last = self.hand_over();
+        let Some(Thread { give, ended }) = self.thread else { return last };
+        drop(give);
+        ended.join().unwrap_or_else(|_| Err(Error::failed("unpack", "the second thread ended early"))).and(last)
+    }
+}
+
+impl How<'_> {
+    fn finish_all(self, batch: Vec<Made>) -> Result<()> {
+        batch.into_iter().try_for_each(|made| self.finish(&made))
+    }
+
+    fn finish(self, made: &Made) -> Result<()> {
+        self.steps(made).map_err(|e| fault_below(self.base, &made.path, "unpack", e))
+    }
+
+    fn steps(self, made: &Made) -> Result<(), Errno> {
+        sys::write_all(&made.file, &made.content).inspect_err(|_| {
+            let _ = rustix::fs::unlinkat(&made.dir, &made.name, AtFlags::empty()); // half a file is worse than none
+        })?;
+        if let Some((uid, gid)) = made.owner {
+            rustix::fs::fchown(&made.file, Some(sys::uid(uid)), Some(sys::gid(gid)))?;
+        }
+        attributes(self.names, &made.file, &made.attributes)?;
+        if let Some(mode) = made.mode {
+            sys::chmod(&made.file, mode)?;
+        }
+        rustix::fs::futimens(&made.file, &sys::mtime(made.mtime.0, made.mtime.1))
+    }
+}
+
+/// Only those of users: a capability or a label of elsewhere has no business here.
+pub(crate) fn attributes(names: Names, file: &OwnedFd, attributes: &[(Vec<u8>, Vec<u8>)]) -> Result<(), Errno> {
+    for (name, value) in attributes.iter().filter(|(name, _)| name.starts_with(b"user.") && !name.contains(&0)) {
+        // What overlayfs believes is for a layer's maker to say, not for a user's archive.
+        if names == Names::Strict && name.starts_with(b"user.overlay.") {
+            continue;
+        }
+        match xattr::set(sys::proc_path(file).as_bytes(), name, value) {
+            // The archive came from a file system that could more than this one.
+            Err(Errno::NOTSUP | Errno::RANGE | Errno::TOOBIG) if names == Names::Strict => {}
+            result => result?,
+        }
+    }
+    Ok(())
+}
