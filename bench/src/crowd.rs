@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use tokio::task::spawn_blocking;
 
 use crate::{machine::mem_available, rhythm::nanoseconds, subject::Subject};
 
@@ -25,6 +26,8 @@ impl Crowd {
             let sandbox = subject.create().await?;
             subject.destroy(sandbox.as_ref()).await?;
         }
+        // What earlier series wrote must not be written back while these are timed.
+        spawn_blocking(rustix::fs::sync).await?;
         let available_before = settled().await?;
         let mut creates = Vec::with_capacity(CROWD);
         let mut sandboxes = Vec::with_capacity(CROWD);

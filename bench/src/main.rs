@@ -2,6 +2,7 @@
 //! one run and in the same rhythm. Never a timed assertion: a missed goal is told.
 
 mod crowd;
+mod disk;
 mod docker;
 mod figure;
 mod files;
@@ -36,6 +37,7 @@ use tokio::{
 };
 
 use crate::{
+    disk::Disk,
     figure::Figure,
     machine::Machine,
     options::Options,
@@ -62,7 +64,11 @@ fn main() -> ExitCode {
 fn measure(options: &Options) -> Result<ExitCode> {
     fs::create_dir_all(OUTPUT).with_context(|| format!("cannot make {OUTPUT}"))?;
     let output = fs::canonicalize(OUTPUT)?;
-    let data = options.data.as_deref().unwrap_or(&output);
+    let disk = match &options.data {
+        Some(_) => None,
+        None => Disk::new(&output).inspect_err(|error| eprintln!("without a disk of its own: {error:#}")).ok(),
+    };
+    let data = options.data.as_deref().or(disk.as_ref().map(Disk::path)).unwrap_or(&output);
     // A new directory in what was named, so that nothing else there can be removed at the end.
     let place = tempfile::Builder::new()
         .prefix("data-")
@@ -70,6 +76,9 @@ fn measure(options: &Options) -> Result<ExitCode> {
         .with_context(|| format!("cannot make a directory in {}", data.display()))?;
     let figures = options.figures();
     let mut machine = Machine::look(place.path())?;
+    if disk.is_some() {
+        machine.filesystem += ", fresh, on a loop device";
+    }
     if !machine.optimised {
         eprintln!("This program was compiled without optimisation: run `make bench` for figures that count.");
     }

@@ -22,7 +22,7 @@ pub(crate) struct Options {
     /// Only these figures, with their floors and peers
     #[arg(long, value_name = "NAME", num_args = 1.., value_parser = names())]
     only: Vec<String>,
-    /// Where sandboxes and files are made, in a new directory that is removed at the end [default: target/bench]
+    /// Where sandboxes and files are made, in a new directory that is removed at the end [default: a fresh ext4 in a file]
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
     /// Where the report goes [default: target/bench/report.json]; the picture goes beside it
