@@ -51,6 +51,15 @@ pub(crate) struct Args {
     /// Show a directory or file of this machine inside; may be repeated
     #[arg(long, value_name = "HOST:INSIDE[:ro]")]
     pub(crate) mount: Vec<std::ffi::OsString>,
+    /// How much memory it may use, with all that it starts: 512M, 2G
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<String>,
+    /// How many processors it may use: 0.5, 2
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) cpus: Option<String>,
+    /// How many processes and threads there may be at once
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) pids: Option<u32>,
     /// Where the command starts, inside
     #[arg(long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,

@@ -10,7 +10,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use cabana_sandbox::{
-    Base, Capabilities, Enforced, Error, Found, Identities, LayerId, Lifetime, Provider, Result, Sandbox, SandboxEvent,
+    Base, Capabilities, Enforced, Error, Found, Identities, LayerId, Provider, Result, Sandbox, SandboxEvent,
     SandboxId, SandboxSpec, State, Stream,
 };
 use futures_util::{StreamExt, stream};
@@ -21,6 +21,7 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use crate::{
+    cgroup::Controllers,
     data_dir::{DataDir, OpenError},
     home::{Homes, Record},
     identity::Ranges,
@@ -170,6 +171,32 @@ fn open_blocking(config: &Config) -> Result<Engine, OpenError> {
 }
 
 impl Shared {
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        let controllers = self.ranges.controllers();
+        Capabilities {
+            provider: "engine",
+            identities: self.ranges.identities(),
+            memory: controllers.map_or(Enforced::No, Controllers::memory),
+            cpu: controllers.map_or(Enforced::No, Controllers::cpu),
+            pids: controllers.map_or(Enforced::No, Controllers::pids),
+            disk: Enforced::No,
+            network_off: Enforced::ByKernel,
+            network_allow: Enforced::No,
+            network_public: Enforced::No,
+            network_host: Enforced::No,
+            kill_tree: if self.ranges.has_cgroups() { Enforced::ByKernel } else { Enforced::ByWatching },
+            exec: true,
+            connect: true,
+            pause: false,
+            snapshot: false,
+            search: true,
+            late_views: false,
+            host_base: true,
+            outlives_server: false,
+            replays_output: false,
+        }
+    }
+
     fn slots(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<Slot>>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -338,14 +365,15 @@ impl Shared {
         let Prepared { record: Record { spec, plan }, mounts } = prepared;
         let overlays = plan.overlays();
         let warm = self.warm().await?;
-        let volatile = spec.lifetime == Lifetime::Ephemeral;
-        if let Err(error) = self.hand_over(&warm, mounts, volatile, spec.sudo).await {
+        let warm = self.limit(warm, spec.limits).await?;
+        if let Err(error) = self.hand_over(&warm, mounts, &spec).await {
             self.cool(warm).await;
             return Err(error);
         }
         let Warm { lease, channel, pidfd, .. } = warm;
         let tasks = self.tasks.clone();
-        let parts = Parts { id: id.clone(), defaults: plan.defaults, lease, channel, pidfd, tasks };
+        let happened = self.happened.clone();
+        let parts = Parts { id: id.clone(), defaults: plan.defaults, lease, channel, pidfd, tasks, happened };
         let live = Live::new(parts).await.map_err(|(error, lease)| {
             self.ranges.give_back(lease);
             match error {
@@ -354,6 +382,9 @@ impl Shared {
             }
         })?;
         self.tasks.spawn(self.clone().follow(live.clone()));
+        if spec.limits.memory.is_some() {
+            self.tasks.spawn(live.clone().watch_memory());
+        }
         self.refill(overlays);
         Ok(live)
     }
@@ -422,28 +453,7 @@ fn setup_error(failure: Failure) -> Error {
 #[async_trait]
 impl Provider for Engine {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            provider: "engine",
-            identities: self.shared.ranges.identities(),
-            memory: Enforced::No,
-            cpu: Enforced::No,
-            pids: Enforced::No,
-            disk: Enforced::No,
-            network_off: Enforced::ByKernel,
-            network_allow: Enforced::No,
-            network_public: Enforced::No,
-            network_host: Enforced::No,
-            kill_tree: if self.shared.ranges.has_cgroups() { Enforced::ByKernel } else { Enforced::ByWatching },
-            exec: true,
-            connect: true,
-            pause: false,
-            snapshot: false,
-            search: true,
-            late_views: false,
-            host_base: true,
-            outlives_server: false,
-            replays_output: false,
-        }
+        self.shared.capabilities()
     }
 
     async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {

@@ -123,6 +123,10 @@ impl Execs {
         }
     }
 
+    pub(crate) fn id_of(&self, number: u64) -> Option<ExecId> {
+        self.table().by_number.get(&number).map(|exec| exec.id)
+    }
+
     pub(crate) fn running(&self) -> Vec<(ExecId, u32)> {
         let table = self.table();
         let pid = |exec: &Exec| *exec.pid.lock().unwrap_or_else(PoisonError::into_inner);

@@ -16,7 +16,7 @@ use std::{
 };
 
 use cabana_guest::{IdMap, tree};
-use cabana_sandbox::{Error, Lifetime, Result, SandboxId, SandboxSpec};
+use cabana_sandbox::{Error, Lifetime, Limits, Result, SandboxId, SandboxSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::{data_dir::DataDir, layers::Lock, plan::Plan};
@@ -74,6 +74,14 @@ impl Homes {
 
     pub(crate) fn has(&self, id: &SandboxId) -> bool {
         self.home(id).path().exists()
+    }
+
+    /// Gives what it was before.
+    pub(crate) fn set_limits(&self, id: &SandboxId, limits: Limits) -> Result<Limits> {
+        let mut record = self.read(id)?;
+        let was = std::mem::replace(&mut record.spec.limits, limits);
+        let written = self.home(id).rewrite(&record);
+        written.map(|()| was).map_err(|error| Error::failed("writing the sandbox's record", error))
     }
 
     pub(crate) fn open_home(&self, id: &SandboxId) -> Result<Home> {
@@ -216,6 +224,13 @@ impl Home {
             }
         }
         Ok(())
+    }
+
+    /// Of one that is there already: whole or not at all.
+    fn rewrite(&self, record: &Record) -> io::Result<()> {
+        let new = self.path().join("record.new");
+        fs::write(&new, serde_json::to_vec(record)?)?;
+        fs::rename(new, self.path().join("record.json"))
     }
 
     fn write(&self, record: &Record) -> io::Result<()> {

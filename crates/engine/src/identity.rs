@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::{
+    collections::HashSet,
     fs::{File, OpenOptions},
     io,
     os::{
@@ -20,10 +21,10 @@ use std::{
 };
 
 use cabana_guest::IdMap;
-use cabana_sandbox::Identities;
+use cabana_sandbox::{Error, Identities, Limits, Result};
 
 use crate::{
-    cgroup::{Cgroup, Cgroups},
+    cgroup::{Cgroup, Cgroups, Controllers, Limiter},
     rootless::Mode,
 };
 
@@ -52,6 +53,53 @@ pub(crate) struct Lease {
     number: u32,
     pub(crate) ids: IdMap,
     pub(crate) cgroup: Option<Cgroup>,
+    pub(crate) limiter: Limiter,
+    /// What the limiter is set to.
+    limits: Limits,
+    /// Whether the processes of the sandbox are where the limiter has a say.
+    attached: bool,
+}
+
+impl Lease {
+    /// Rounds of moving processes that may start others meanwhile. Those that were moved start no more outside.
+    const ROUNDS: usize = 64;
+
+    /// Sets what the sandbox may use. Blocks: where its processes have to be moved first, for milliseconds.
+    pub(crate) fn limit(&mut self, limits: &Limits) -> Result<()> {
+        if !self.differs(limits) {
+            return Ok(());
+        }
+        self.attach().map_err(|error| Error::failed("moving the sandbox into its group", error))?;
+        self.limiter.set(limits)?;
+        self.limits = *limits;
+        Ok(())
+    }
+
+    pub(crate) fn differs(&self, limits: &Limits) -> bool {
+        self.limits != *limits
+    }
+
+    /// Ahead of time: then a limit costs next to nothing.
+    pub(crate) fn attach(&mut self) -> io::Result<()> {
+        let Some(cgroup) = self.cgroup.as_ref().filter(|_| !self.attached && self.limiter.has_to_attach()) else {
+            return Ok(());
+        };
+        let mut moved = HashSet::new();
+        for _ in 0..Self::ROUNDS {
+            let found: Vec<_> = cgroup.pids().into_iter().filter(|pid| moved.insert(*pid)).collect();
+            if found.is_empty() {
+                self.attached = true;
+                return Ok(());
+            }
+            for pid in found {
+                match self.limiter.attach(pid) {
+                    Err(error) if error.raw_os_error() != Some(libc::ESRCH) => return Err(error),
+                    _ => {} // one that has just ended needs no limit
+                }
+            }
+        }
+        Err(io::Error::other("it starts processes faster than they can be moved"))
+    }
 }
 
 impl Ranges {
@@ -62,13 +110,28 @@ impl Ranges {
             Mode::Root => Some(open_locks(Path::new("/run/cabana"))?),
             Mode::Shared | Mode::Single => None,
         };
-        Ok(Self {
+        let ranges = Self {
             mode,
             cgroups: if cgroups { Cgroups::find(mode) } else { None },
             locks,
             free: Mutex::default(),
             next: AtomicU32::new(std::process::id()),
-        })
+        };
+        ranges.sweep();
+        Ok(ranges)
+    }
+
+    /// Removes groups of processes that ended without giving back: some each time, so that nobody waits long for it.
+    fn sweep(&self) {
+        const AT_ONCE: usize = 32;
+        let (Some(cgroups), Some(locks)) = (&self.cgroups, &self.locks) else { return };
+        let ours = |number: &u32| {
+            *number < RANGES && matches!(lock_byte(locks.as_fd(), *number, libc::F_WRLCK as i16), Ok(true))
+        };
+        for number in cgroups.numbers().into_iter().filter(ours).take(AT_ONCE) {
+            cgroups.remove_left_over(number);
+            let _ = self.unlock(number);
+        }
     }
 
     /// How files lie on disk.
@@ -90,6 +153,11 @@ impl Ranges {
 
     pub(crate) fn has_cgroups(&self) -> bool {
         self.cgroups.is_some()
+    }
+
+    /// What can be limited here.
+    pub(crate) fn controllers(&self) -> Option<&Controllers> {
+        self.cgroups.as_ref().map(|cgroups| &cgroups.controllers)
     }
 
     pub(crate) fn lease(&self) -> io::Result<Lease> {
@@ -123,11 +191,16 @@ impl Ranges {
             },
             None => None,
         };
-        Ok(Some(Lease { number, ids, cgroup }))
+        let limiter = self.cgroups.as_ref().map(|cgroups| cgroups.limiter(number)).transpose()?.unwrap_or_default();
+        let limits = Limits::default();
+        // Whoever had the range before may have left its limits.
+        limiter.set(&limits).map_err(io::Error::other)?;
+        Ok(Some(Lease { number, ids, cgroup, limiter, limits, attached: false }))
     }
 
     /// Only when nothing of the sandbox lives any more.
-    pub(crate) fn give_back(&self, lease: Lease) {
+    pub(crate) fn give_back(&self, mut lease: Lease) {
+        lease.attached = false;
         let empty = lease.cgroup.as_ref().is_none_or(Cgroup::is_empty);
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if empty && free.len() < Self::KEEP {
@@ -140,6 +213,7 @@ impl Ranges {
 
     fn end(&self, lease: Lease) {
         let number = lease.number;
+        lease.limiter.remove();
         if let Some(cgroup) = lease.cgroup {
             cgroup.remove();
         }

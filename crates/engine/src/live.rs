@@ -11,12 +11,12 @@ use std::{
 };
 
 use cabana_guest::{Account, IdMap, Rooted};
-use cabana_sandbox::{Defaults, Error, Exit, Result, SandboxId, SandboxPath, Status, TermSize, User};
+use cabana_sandbox::{Defaults, Error, Exit, Result, SandboxEvent, SandboxId, SandboxPath, Status, TermSize, User};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use tokio::{
     io::unix::AsyncFd,
     net::{TcpSocket, TcpStream},
-    sync::{oneshot, watch},
+    sync::{mpsc, oneshot, watch},
 };
 use tokio_util::task::TaskTracker;
 
@@ -37,6 +37,9 @@ const INLINE: usize = 8192;
 /// How long init may take to answer what needs no waiting.
 const ANSWER: Duration = Duration::from_secs(30);
 
+/// How long a command that memory ran out for may take to end: then it is its own, and not somebody's in the sandbox.
+const UNCLAIMED: Duration = Duration::from_millis(250);
+
 pub(crate) struct Live {
     pub(crate) id: SandboxId,
     pub(crate) defaults: Defaults,
@@ -56,6 +59,10 @@ pub(crate) struct Live {
     asked: AtomicBool,
     ended: watch::Sender<bool>,
     lease: Mutex<Option<Lease>>,
+    /// How many processes ended for want of memory, as far as it was told.
+    told_ooms: AtomicU64,
+    watches_memory: AtomicBool,
+    happened: mpsc::Sender<(SandboxId, SandboxEvent)>,
 }
 
 #[derive(Clone)]
@@ -77,6 +84,7 @@ pub(crate) struct Parts {
     pub(crate) channel: Channel,
     pub(crate) pidfd: OwnedFd,
     pub(crate) tasks: TaskTracker,
+    pub(crate) happened: mpsc::Sender<(SandboxId, SandboxEvent)>,
 }
 
 pub(crate) enum SetupError {
@@ -87,7 +95,7 @@ pub(crate) enum SetupError {
 impl Live {
     /// Waits for init to say that it is ready. If it never is, nothing of it is left, and the lease comes back.
     pub(crate) async fn new(parts: Parts) -> std::result::Result<Arc<Self>, (SetupError, Lease)> {
-        let Parts { id, defaults, lease, channel, pidfd, tasks } = parts;
+        let Parts { id, defaults, lease, channel, pidfd, tasks, happened } = parts;
         let pidfd = match readiness::watch(pidfd) {
             Ok(pidfd) => pidfd,
             Err(error) => return Err((SetupError::Lost(error), lease)),
@@ -119,7 +127,10 @@ impl Live {
             shell: OnceLock::new(),
             asked: AtomicBool::new(false),
             ended: watch::channel(false).0,
+            told_ooms: AtomicU64::new(lease.limiter.oom_kills()),
+            watches_memory: AtomicBool::new(false),
             lease: Mutex::new(Some(lease)),
+            happened,
         }))
     }
 
@@ -150,7 +161,10 @@ impl Live {
             FromInit::Started { exec, pid } => self.execs.started(exec, Ok(pid)),
             FromInit::NotStarted { exec, failure } => self.execs.started(exec, Err(failure)),
             FromInit::Exited { exec, status, timed_out, wall_ns, cpu_us, peak_kib } => {
-                let status = if timed_out { Status::TimedOut } else { status_of(status) };
+                let status = match status_of(status) {
+                    _ if timed_out => Status::TimedOut,
+                    status => self.with_cause(status, exec),
+                };
                 let (wall, cpu) = (Duration::from_nanos(wall_ns), Duration::from_micros(cpu_us));
                 self.execs.exited(exec, Exit { status, wall, cpu, peak_rss: peak_kib.saturating_mul(1024) });
             }
@@ -165,6 +179,51 @@ impl Live {
             }
             FromInit::Ready { .. } | FromInit::SetupFailed(_) => {}
         }
+    }
+
+    /// A command that was killed, or whose last child was, may have been the kernel's choice when memory ran out.
+    fn with_cause(&self, status: Status, exec: u64) -> Status {
+        const CHILD_WAS_KILLED: i32 = 128 + libc::SIGKILL;
+        let killed = matches!(status, Status::Signal(libc::SIGKILL));
+        if !(killed || status == Status::Code(CHILD_WAS_KILLED)) || !self.out_of_memory() {
+            return status;
+        }
+        self.tell(SandboxEvent::OutOfMemory(self.execs.id_of(exec)));
+        if killed { Status::OutOfMemory } else { status }
+    }
+
+    /// Whether processes ended for want of memory since this was last asked.
+    fn out_of_memory(&self) -> bool {
+        let kills = self.with_lease(|lease| lease.limiter.oom_kills()).unwrap_or(0);
+        self.told_ooms.fetch_max(kills, Ordering::AcqRel) < kills
+    }
+
+    /// Tells of processes that ended for want of memory though no command did. Ends with the sandbox.
+    pub(crate) async fn watch_memory(self: Arc<Self>) {
+        if self.watches_memory.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let Some(Ok(notices)) = self.with_lease(|lease| lease.limiter.oom_notices()) else { return };
+        let Ok(notices) = readiness::watch(notices) else { return };
+        let mut ended = self.ended.subscribe();
+        loop {
+            tokio::select! {
+                _ = ended.wait_for(|ended| *ended) => return,
+                ready = notices.readable() => match ready {
+                    Ok(mut ready) => ready.clear_ready(),
+                    Err(_) => return,
+                },
+            }
+            let _ = rustix::io::read(notices.get_ref(), &mut [0_u8; 4096]);
+            tokio::time::sleep(UNCLAIMED).await;
+            if self.out_of_memory() {
+                self.tell(SandboxEvent::OutOfMemory(None));
+            }
+        }
+    }
+
+    fn tell(&self, event: SandboxEvent) {
+        let _ = self.happened.try_send((self.id.clone(), event));
     }
 
     /// Ends it, and waits until nothing of it lives.
@@ -189,6 +248,10 @@ impl Live {
 
     pub(crate) fn with_lease<T>(&self, look: impl FnOnce(&Lease) -> T) -> Option<T> {
         self.lease.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(look)
+    }
+
+    pub(crate) fn with_lease_mut<T>(&self, act: impl FnOnce(&mut Lease) -> T) -> Option<T> {
+        self.lease.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(act)
     }
 
     pub(crate) async fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use cabana_sandbox::{
-    Defaults, Duplex, Error, ExecId, ExecSpec, Files, NetworkPolicy, Position, Process, Reattached, Result, Sandbox,
-    SandboxId, Usage, User, Wanted,
+    Defaults, Duplex, Error, ExecId, ExecSpec, Files, Limits, NetworkPolicy, Position, Process, Reattached, Result,
+    Sandbox, SandboxId, Usage, User, Wanted,
 };
 use tokio::task::spawn_blocking;
 
@@ -20,6 +20,27 @@ pub(crate) struct EngineSandbox {
 impl EngineSandbox {
     pub(crate) fn new(shared: Arc<Shared>, live: Arc<Live>) -> Self {
         Self { shared, live }
+    }
+}
+
+impl EngineSandbox {
+    /// Recorded first: a limit that a restart forgets was none.
+    async fn limit(&self, limits: Limits) -> Result<()> {
+        self.shared.capabilities().check_limits(&limits)?;
+        let (shared, live) = (self.shared.clone(), self.live.clone());
+        let limited = spawn_blocking(move || {
+            let was = shared.homes.set_limits(&live.id, limits)?;
+            let set = live.with_lease_mut(|lease| lease.limit(&limits)).unwrap_or(Err(Error::Gone));
+            if set.is_err() {
+                shared.homes.set_limits(&live.id, was)?;
+            }
+            set
+        });
+        limited.await.map_err(|error| Error::failed("setting limits", error))??;
+        if limits.memory.is_some() {
+            self.shared.tasks.spawn(self.live.clone().watch_memory());
+        }
+        Ok(())
     }
 }
 
@@ -63,8 +84,7 @@ impl Sandbox for EngineSandbox {
         self.live.root()?;
         let unsupported = |what| Err(Error::Unsupported { provider: "engine", what });
         match wanted {
-            Wanted::Limits(limits) if limits == cabana_sandbox::Limits::default() => Ok(()),
-            Wanted::Limits(_) => unsupported("limits"),
+            Wanted::Limits(limits) => self.limit(limits).await,
             Wanted::Network(NetworkPolicy::Off) => Ok(()),
             Wanted::Network(_) => unsupported("network modes other than off"),
             Wanted::Views(_) => unsupported("changing views at run time"),

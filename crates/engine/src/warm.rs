@@ -10,7 +10,8 @@ use std::{
     time::Duration,
 };
 
-use cabana_sandbox::{Error, Result};
+use cabana_sandbox::{Error, Lifetime, Limits, Result, SandboxSpec};
+use tokio::task::spawn_blocking;
 
 use crate::{
     channel::Channel,
@@ -23,6 +24,9 @@ use crate::{
 
 /// How long a new sandbox is left alone before the next is prepared.
 const SETTLE: Duration = Duration::from_millis(3);
+
+/// What `/dev/shm` holds where memory is not limited.
+const SHARED_MEMORY: u64 = 256 << 20;
 
 /// An init without a sandbox.
 pub(crate) struct Warm {
@@ -107,7 +111,10 @@ impl Shared {
         let shared = self.clone();
         self.tasks.spawn(async move {
             tokio::time::sleep(SETTLE).await;
-            let made = shared.make_warm().await.ok();
+            let made = match shared.make_warm().await {
+                Ok(warm) => shared.attach(warm).await,
+                Err(_) => None,
+            };
             let failed = made.is_none();
             if let Some(unwanted) = shared.spares.put(made) {
                 shared.cool(unwanted).await;
@@ -117,7 +124,7 @@ impl Shared {
                 return; // a host at its limits is not asked again and again: the next sandbox will
             }
             let homes = shared.clone();
-            let _ = tokio::task::spawn_blocking(move || homes.homes.make_spares(overlays, homes.spares.wanted)).await;
+            let _ = spawn_blocking(move || homes.homes.make_spares(overlays, homes.spares.wanted)).await;
             shared.refill(overlays);
         });
     }
@@ -128,6 +135,31 @@ impl Shared {
             Ok((channel, pidfd, maps)) => Ok(Warm { lease, channel, pidfd, maps }),
             Err(error) => {
                 self.ranges.give_back(lease);
+                Err(error)
+            }
+        }
+    }
+
+    /// Moves an init to where limits are set, which takes too long for when somebody waits.
+    async fn attach(&self, warm: Warm) -> Option<Warm> {
+        let (warm, moved) = warm.with_lease(Lease::attach).await.ok()?;
+        if moved.is_ok() {
+            return Some(warm);
+        }
+        self.cool(warm).await;
+        None
+    }
+
+    /// Before an init becomes a sandbox: nothing in it ever runs without its limits.
+    pub(crate) async fn limit(&self, warm: Warm, limits: Limits) -> Result<Warm> {
+        if !warm.lease.differs(&limits) {
+            return Ok(warm);
+        }
+        let (warm, limited) = warm.with_lease(move |lease| lease.limit(&limits)).await?;
+        match limited {
+            Ok(()) => Ok(warm),
+            Err(error) => {
+                self.cool(warm).await;
                 Err(error)
             }
         }
@@ -167,13 +199,19 @@ impl Shared {
     }
 
     /// Maps the ids of the mounts and hands them to init.
-    pub(crate) async fn hand_over(&self, warm: &Warm, mounts: Mounts, volatile: bool, sudo: bool) -> Result<()> {
+    pub(crate) async fn hand_over(&self, warm: &Warm, mounts: Mounts, spec: &SandboxSpec) -> Result<()> {
         for mount in &mounts.all {
             self.map_ids(warm, mount).await?;
         }
         let fds: Vec<_> = mounts.all.iter().map(|mount| mount.fd.as_fd()).collect();
         let places: Vec<Place> = mounts.all.iter().map(|mount| mount.place.clone()).collect();
-        let plan = SetupPlan { overlays: mounts.overlays, mounts: places, volatile, sudo };
+        let plan = SetupPlan {
+            overlays: mounts.overlays,
+            mounts: places,
+            volatile: spec.lifetime == Lifetime::Ephemeral,
+            sudo: spec.sudo,
+            shared_memory: spec.limits.memory.map_or(SHARED_MEMORY, |memory| SHARED_MEMORY.min(memory / 2)),
+        };
         let sent = warm.channel.send(&plan.encode(), &fds).await;
         sent.map_err(|error| Error::failed("telling init what to be", error))
     }
@@ -202,6 +240,18 @@ impl Shared {
 }
 
 impl Warm {
+    /// On a thread that may block.
+    async fn with_lease<T: Send + 'static>(
+        mut self,
+        act: impl FnOnce(&mut Lease) -> T + Send + 'static,
+    ) -> Result<(Self, T)> {
+        let done = spawn_blocking(move || {
+            let done = act(&mut self.lease);
+            (self, done)
+        });
+        done.await.map_err(|error| Error::failed("a background step", error))
+    }
+
     fn is_alive(&self) -> bool {
         let mut ended = [rustix::event::PollFd::new(&self.pidfd, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut ended, Some(&rustix::event::Timespec::default())) == Ok(0)

@@ -261,6 +261,8 @@ pub(crate) struct SetupPlan {
     /// Writes need not reach the disk: the sandbox ends with its owner.
     pub(crate) volatile: bool,
     pub(crate) sudo: bool,
+    /// Bytes that `/dev/shm` takes: they are memory, and a full one must leave some for the commands that empty it.
+    pub(crate) shared_memory: u64,
 }
 
 impl SetupPlan {
@@ -273,7 +275,7 @@ impl SetupPlan {
                 Place::View { at, directory } => out.u32(2).u32(u32::from(*directory)).bytes(at),
             };
         }
-        out.u32(u32::from(self.volatile) | u32::from(self.sudo) << 1).done()
+        out.u32(u32::from(self.volatile) | u32::from(self.sudo) << 1).u64(self.shared_memory).done()
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
@@ -292,7 +294,8 @@ impl SetupPlan {
             }
         })?;
         let flags = from.u32()?;
-        from.end(Self { overlays, mounts, volatile: flags & 1 != 0, sudo: flags & 2 != 0 })
+        let shared_memory = from.u64()?;
+        from.end(Self { overlays, mounts, volatile: flags & 1 != 0, sudo: flags & 2 != 0, shared_memory })
     }
 }
 
@@ -484,6 +487,7 @@ mod tests {
                 Place::Lower { overlay: 1 },
                 Place::View { at: b"/mnt".to_vec(), directory: true },
             ],
+            shared_memory: 1 << 33,
             volatile: true,
             sudo: false,
         }

@@ -64,6 +64,7 @@ impl Capabilities {
     }
 
     pub fn check_limits(&self, limits: &Limits) -> Result<()> {
+        limits.check()?;
         let can = |enforced| enforced != Enforced::No;
         self.require(limits.memory.is_none() || can(self.memory), "a memory limit")?;
         self.require(limits.cpu_milli.is_none() || can(self.cpu), "a cpu limit")?;

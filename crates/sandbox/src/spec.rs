@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{LayerId, SandboxPath, User};
+use crate::{Error, LayerId, Result, SandboxPath, User};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -67,12 +67,48 @@ pub enum Source {
     Host(PathBuf),
 }
 
+/// What a sandbox may use; `None` is as much as there is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
+    /// In bytes, swap included.
     pub memory: Option<u64>,
+    /// In thousandths of one processor.
     pub cpu_milli: Option<u32>,
+    /// Processes and threads.
     pub pids: Option<u32>,
+    /// In bytes, of its own layer.
     pub disk: Option<u64>,
+}
+
+impl Limits {
+    const LEAST_MEMORY: u64 = 4 << 20;
+    const LEAST_CPU_MILLI: u32 = 10;
+    const MOST_CPU_MILLI: u32 = 10_000_000;
+    const LEAST_PIDS: u32 = 8;
+    const MOST_PIDS: u32 = 4 << 20;
+    const LEAST_DISK: u64 = 1 << 20;
+
+    /// Refuses numbers with which no sandbox could do anything, or that no kernel takes.
+    pub fn check(&self) -> Result<()> {
+        let most_bytes = i64::MAX as u64;
+        within("limits.memory", self.memory, Self::LEAST_MEMORY, most_bytes)?;
+        within(
+            "limits.cpu_milli",
+            self.cpu_milli.map(u64::from),
+            Self::LEAST_CPU_MILLI.into(),
+            Self::MOST_CPU_MILLI.into(),
+        )?;
+        within("limits.pids", self.pids.map(u64::from), Self::LEAST_PIDS.into(), Self::MOST_PIDS.into())?;
+        within("limits.disk", self.disk, Self::LEAST_DISK, most_bytes)
+    }
+}
+
+fn within(field: &'static str, given: Option<u64>, least: u64, most: u64) -> Result<()> {
+    match given {
+        Some(given) if given < least => Err(Error::invalid(field, format!("{given} is too little: at least {least}"))),
+        Some(given) if given > most => Err(Error::invalid(field, format!("{given} is too much: at most {most}"))),
+        _ => Ok(()),
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

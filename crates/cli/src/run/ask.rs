@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use cabana_sandbox::{Base, Lifetime, SandboxPath, SandboxSpec, Stdio, User};
+use cabana_sandbox::{Base, Lifetime, Limits, SandboxPath, SandboxSpec, Stdio, User};
 
 use super::{Args, mounts, terminal};
 use crate::failure::Failure;
@@ -21,8 +21,10 @@ pub(super) struct Ask {
 
 impl Ask {
     pub(super) fn new(args: Args, data: &Path) -> Result<Self, Failure> {
+        let limits = limits(&args)?;
         let mut sandbox = SandboxSpec::new(args.template.map_or(Base::Host, Base::Named));
         sandbox.lifetime = Lifetime::Ephemeral;
+        sandbox.limits = limits;
         sandbox.views = mounts::views(&args.mount, data)?;
         let stdio = match terminal::size() {
             Some(size) => Stdio::Terminal(size),
@@ -72,6 +74,46 @@ pub(crate) fn variables(given: &[String]) -> Result<BTreeMap<String, String>, Fa
     Ok(env)
 }
 
+fn limits(args: &Args) -> Result<Limits, Failure> {
+    let limits = Limits {
+        memory: args.memory.as_deref().map(|text| size("--memory", text)).transpose()?,
+        cpu_milli: args.cpus.as_deref().map(processors).transpose()?,
+        pids: args.pids,
+        disk: None,
+    };
+    limits.check()?;
+    Ok(limits)
+}
+
+/// Bytes. The units are powers of 1024, as for those who name memory.
+fn size(flag: &str, text: &str) -> Result<u64, Failure> {
+    let bad = |why: &str| Failure::bad(format!("{flag} {text:?}: {why}, as in 512M or 2G"));
+    let split = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(|| bad("give it a unit"))?;
+    let (number, unit) = text.split_at(split);
+    let number: u64 = number.parse().map_err(|_| bad("give a whole number and a unit"))?;
+    let shift = match unit.to_ascii_uppercase().trim_end_matches('B').trim_end_matches('I') {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err(bad("the units are B, K, M, G and T")),
+    };
+    number.checked_mul(1 << shift).ok_or_else(|| bad("that is too much"))
+}
+
+/// Thousandths of a processor.
+fn processors(text: &str) -> Result<u32, Failure> {
+    let bad = |why: &str| Failure::bad(format!("--cpus {text:?}: {why}, as in 0.5 or 2"));
+    let number: f64 = text.parse().map_err(|_| bad("give a number"))?;
+    // The cast takes what is no number, too little or too much to the ends of the range, which are refused.
+    match (number * 1000.0).round() as u32 {
+        0 => Err(bad("must be more than zero")),
+        u32::MAX => Err(bad("that is too much")),
+        milli => Ok(milli),
+    }
+}
+
 fn duration(text: &str) -> Result<Duration, Failure> {
     let bad = |why: &str| Failure::bad(format!("--timeout {text:?}: {why}, as in 500ms, 10s, 2m or 1h"));
     let split = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(|| bad("give it a unit"))?;
@@ -94,6 +136,26 @@ fn duration(text: &str) -> Result<Duration, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_size_has_a_unit_and_fits() {
+        for (text, bytes) in [("64M", 64 << 20), ("2GiB", 2 << 30), ("1tb", 1 << 40), ("5000b", 5000)] {
+            assert_eq!(size("--memory", text).ok(), Some(bytes), "{text}");
+        }
+        for text in ["", "64", "M", "1.5G", "-1G", "99999999T", "1X", "1 G"] {
+            assert!(size("--memory", text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn processors_are_counted_in_thousandths() {
+        for (text, milli) in [("2", 2000), ("0.5", 500), (".25", 250), ("1.0004", 1000)] {
+            assert_eq!(processors(text).ok(), Some(milli), "{text}");
+        }
+        for text in ["", "0", "-1", "NaN", "inf", "1e30", "two", "0.0001"] {
+            assert!(processors(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn a_timeout_has_a_unit() {

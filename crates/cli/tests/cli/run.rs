@@ -172,3 +172,23 @@ fn nothing_is_left_after_a_run() {
     let ephemeral = |dir: &str| fs::read_dir(data.join(dir)).map_or(0, Iterator::count);
     assert_eq!(ephemeral("ephemeral"), 0);
 }
+
+#[test]
+fn limits_are_kept_and_what_breaks_them_is_said() {
+    let hog = "hold = bytearray(200 << 20)";
+    let ended = run(&["--memory", "64M", "--", "python3", "-c", hog]).ends();
+    assert_eq!(ended.code, 128 + 9, "{ended:?}");
+    assert!(ended.stderr.contains("out of memory"), "{ended:?}");
+    assert_eq!(run(&["--memory", "1G", "--cpus", "1.5", "--pids", "64", "--", "python3", "-c", hog]).ends().code, 0);
+    let many = "import os, time\ntry:\n  while True:\n    if os.fork() == 0: time.sleep(600)\nexcept OSError as e: print(e.errno, flush=True)\nos._exit(0)";
+    assert_eq!(run(&["--pids", "16", "--", "python3", "-c", many]).stdin(Stdio::null()).ends().stdout.trim(), "11");
+}
+
+#[test]
+fn a_limit_that_makes_no_sense_is_refused_before_anything_is_made() {
+    for limit in [["--memory", "12"], ["--memory", "1K"], ["--cpus", "none"], ["--cpus", "0"], ["--pids", "1"]] {
+        let ended = run(&[limit[0], limit[1], "--", "true"]).ends();
+        assert_eq!(ended.code, 125, "{limit:?}: {ended:?}");
+        assert!(!ended.stderr.is_empty(), "{limit:?}");
+    }
+}

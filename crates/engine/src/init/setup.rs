@@ -92,7 +92,7 @@ pub(super) fn finish(prepared: Prepared, plan: &SetupPlan, mounts: &[OwnedFd]) -
     let new_root = open_dir(c"/n", Step::Overlay)?;
     mount_views(plan, mounts, new_root.as_fd())?;
     mount_proc(new_root.as_fd())?;
-    let terminals = mount_dev(prepared.single_id, new_root.as_fd())?;
+    let terminals = mount_dev(prepared.single_id, plan.shared_memory, new_root.as_fd())?;
     rustix::process::fchdir(&new_root).map_err(rx_at(Step::Pivot))?;
     mounts::pivot_here().map_err(io_at(Step::Pivot))?;
     let root = open_dir(c"/", Step::Pivot)?;
@@ -246,16 +246,20 @@ fn mount_proc(root: BorrowedFd<'_>) -> Done {
 }
 
 /// The shared devices, terminals of its own, and memory to share. Gives the directory of the terminals.
-fn mount_dev(single_id: bool, root: BorrowedFd<'_>) -> Done<OwnedFd> {
+fn mount_dev(single_id: bool, shared_memory: u64, root: BorrowedFd<'_>) -> Done<OwnedFd> {
     let point = open_mount_point(root, c"dev", Step::Dev)?;
     mounts::plain(c"/dev", &path_of(&point), c"none", libc::MS_BIND | libc::MS_REC, c"").map_err(io_at(Step::Dev))?;
     let flags = libc::MS_NOSUID | libc::MS_NOEXEC;
-    // Group 5 is `tty` wherever there is such a group; with a single id there is no other group.
-    let options =
-        if single_id { c"newinstance,ptmxmode=0666,mode=0620" } else { c"newinstance,ptmxmode=0666,mode=0620,gid=5" };
+    // Group 5 is `tty` wherever there is such a group; with a single id there is no other group. The host has some thousand
+    // terminals in all: no sandbox takes them from the others.
+    let options = match single_id {
+        true => c"newinstance,ptmxmode=0666,mode=0620,max=256",
+        false => c"newinstance,ptmxmode=0666,mode=0620,max=256,gid=5",
+    };
     mounts::plain(c"devpts", c"/n/dev/pts", c"devpts", flags, options).map_err(io_at(Step::Dev))?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
-    mounts::plain(c"shm", c"/n/dev/shm", c"tmpfs", flags, c"mode=1777,size=256m").map_err(io_at(Step::Dev))?;
+    let options = CString::new(format!("mode=1777,size={shared_memory},nr_inodes=65536")).unwrap_or_default();
+    mounts::plain(c"shm", c"/n/dev/shm", c"tmpfs", flags, &options).map_err(io_at(Step::Dev))?;
     open_dir(c"/n/dev/pts", Step::Dev)
 }
 

@@ -20,7 +20,7 @@ use crate::{
 /// What a live sandbox has outside: its first process, its cgroup, the number of its range.
 struct Outside {
     init: u32,
-    cgroup: Option<PathBuf>,
+    cgroups: Vec<PathBuf>,
     range: u32,
 }
 
@@ -43,14 +43,18 @@ impl Outside {
     }
 
     fn of(init: u32) -> Option<Self> {
-        let groups = proc_file(init, "cgroup")?;
-        let cgroup = groups.lines().find_map(|line| line.strip_prefix("0::/cabana/"));
+        // Of every hierarchy: a mount point, and the group of ours below it.
         let mounted = fs::read_to_string("/proc/mounts").ok()?;
-        let mount =
-            mounted.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2"))?.split(' ').nth(1)?.to_owned();
-        let cgroup = cgroup.map(|group| Path::new(&mount).join("cabana").join(group));
+        let hierarchies =
+            mounted.lines().filter(|line| line.split(' ').nth(2).is_some_and(|kind| kind.starts_with("cgroup")));
+        let places: Vec<PathBuf> =
+            hierarchies.filter_map(|line| Some(Path::new(line.split(' ').nth(1)?).join("cabana"))).collect();
+        let groups = proc_file(init, "cgroup")?;
+        let name = groups.lines().find_map(|line| line.strip_prefix("0::/cabana/"));
+        let cgroups = name.iter().flat_map(|name| places.iter().map(move |place| place.join(name)));
+        let cgroups = cgroups.filter(|group| group.exists()).collect();
         let base: u32 = proc_file(init, "uid_map")?.split_whitespace().nth(1)?.parse().ok()?;
-        Some(Self { init, cgroup, range: (base - 0x7000_0000) / 65536 })
+        Some(Self { init, cgroups, range: (base - 0x7000_0000) / 65536 })
     }
 }
 
@@ -102,7 +106,7 @@ async fn soak_nothing_is_left_after_creating_and_deleting() {
         let own = Outside::of_sandbox(&*sandbox).await.init;
         for outside in Outside::all() {
             inits.insert(outside.init);
-            cgroups.extend(outside.cgroup);
+            cgroups.extend(outside.cgroups);
             ranges.insert(outside.range);
         }
         if round % 4 == 0 {
@@ -143,7 +147,7 @@ async fn an_engine_that_is_closed_with_live_sandboxes_leaves_their_files_alone()
     engine.close().await;
     drop(engine);
     until("the processes are gone", || alive.iter().all(|one| proc_file(one.init, "status").is_none())).await;
-    let gone = |outside: &Outside| outside.cgroup.as_ref().is_none_or(|group| !group.exists());
+    let gone = |outside: &Outside| outside.cgroups.iter().all(|group| !group.exists());
     until("the cgroups are gone", || alive.iter().all(gone)).await;
     let engine = stage::engine().await;
     let found = engine.attach(&kept).await.unwrap();

@@ -6,6 +6,7 @@ mod host_base;
 mod identity;
 mod inside;
 mod leftovers;
+mod limits;
 mod persistence;
 mod stage;
 mod views;

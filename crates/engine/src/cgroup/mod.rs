@@ -3,7 +3,10 @@
 //! Version 2 alone: it ends a whole tree at once and lets a process be started right inside a group. Moving a process
 //! into a group afterwards waits for every processor of the machine, for milliseconds when it is quiet; so none is moved.
 
+mod limits;
+
 use std::{
+    collections::BTreeSet,
     fs, io,
     os::{fd::OwnedFd, unix::fs::chown},
     path::{Path, PathBuf},
@@ -11,6 +14,7 @@ use std::{
 
 use rustix::fs::{Mode as FileMode, OFlags};
 
+pub(crate) use self::limits::{Controllers, Limiter};
 use crate::rootless::Mode;
 
 /// Where our groups lie.
@@ -18,6 +22,7 @@ pub(crate) struct Cgroups {
     parent: PathBuf,
     /// Part of each name where ranges are shared, and so tell nothing apart.
     prefix: String,
+    pub(crate) controllers: Controllers,
 }
 
 pub(crate) struct Cgroup {
@@ -28,7 +33,8 @@ pub(crate) struct Cgroup {
 impl Cgroups {
     /// `None`: there is no version 2 here, or nothing of it that we may write to.
     pub(crate) fn find(mode: Mode) -> Option<Self> {
-        let mount = mount_point(&fs::read_to_string("/proc/self/mountinfo").ok()?)?;
+        let mountinfo = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        let mount = mount_point(&mountinfo)?;
         let (parent, prefix) = match mode {
             Mode::Root => (mount.join("cabana"), "r".to_owned()),
             // Below our own group, if it was given to us.
@@ -43,16 +49,44 @@ impl Cgroups {
             _ => {}
         }
         // Groups without the file that ends a tree are older than all that we need.
-        let cgroups = Self { parent, prefix };
+        let controllers = Controllers::find(&mountinfo, &parent, mode == Mode::Root);
+        let cgroups = Self { parent, prefix, controllers };
         let probe = cgroups.make(u32::MAX - std::process::id(), rustix::process::getuid().as_raw()).ok()??;
         let whole = probe.path.join("cgroup.kill").exists();
         probe.remove();
         whole.then_some(cgroups)
     }
 
+    fn name(&self, number: u32) -> String {
+        format!("{}{number}", self.prefix)
+    }
+
+    pub(crate) fn limiter(&self, number: u32) -> io::Result<Limiter> {
+        self.controllers.limiter(&self.name(number))
+    }
+
+    /// The numbers of all groups that are there, whoever made them.
+    pub(crate) fn numbers(&self) -> BTreeSet<u32> {
+        let parents = [self.parent.as_path()].into_iter().chain(self.controllers.parents());
+        let names = parents.flat_map(groups_in).filter_map(|group| group.file_name()?.to_str().map(str::to_owned));
+        names.filter_map(|name| name.strip_prefix(&self.prefix)?.parse().ok()).collect()
+    }
+
+    /// Removes what is left of a group, unless something lives in it. The caller has leased the range.
+    pub(crate) fn remove_left_over(&self, number: u32) {
+        let path = self.parent.join(self.name(number));
+        let dir = rustix::fs::open(&path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, FileMode::empty());
+        let Ok(dir) = dir else { return self.controllers.existing(&self.name(number)).remove() };
+        let cgroup = Cgroup { path, dir };
+        if cgroup.is_empty() {
+            cgroup.remove();
+            self.controllers.existing(&self.name(number)).remove();
+        }
+    }
+
     /// A group whose files belong to `owner`; `None` when there is one with living processes in it.
     pub(crate) fn make(&self, number: u32, owner: u32) -> io::Result<Option<Cgroup>> {
-        let path = self.parent.join(format!("{}{number}", self.prefix));
+        let path = self.parent.join(self.name(number));
         match fs::create_dir(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}

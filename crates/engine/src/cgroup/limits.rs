@@ -1,0 +1,316 @@
+//! What a sandbox may use of memory, processor and process numbers, by the kernel's controllers.
+//!
+//! A controller lives in the unified hierarchy or in one of its own (version 1), never in both. In the unified one a
+//! sandbox's init is started inside its group. In one of version 1 it has to be moved, which waits for every processor of
+//! the machine: so that is done to inits that wait for a sandbox, and not while somebody waits for one. The limits of a
+//! waiting init are those of nobody; they are set when it becomes a sandbox, and again whenever they change.
+
+use std::{
+    fs, io,
+    os::fd::{AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use cabana_sandbox::{Enforced, Error, Limits, Result};
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    fs::inotify,
+};
+
+/// Of a processor's time, in microseconds: the kernel's own default, short enough that nobody waits long for its turn.
+const PERIOD: u64 = 100_000;
+
+/// The controllers of this host that we may use, each with the group that holds ours.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Controllers {
+    memory: Option<Group>,
+    cpu: Option<Group>,
+    pids: Option<Group>,
+}
+
+/// The groups of one sandbox, or a part of them: no controller, no group.
+#[derive(Default)]
+pub(crate) struct Limiter(Controllers);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Group {
+    version: Version,
+    path: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+impl Controllers {
+    /// `unified` is our group of version 2; `everywhere`, whether groups may be made in other hierarchies too.
+    pub(crate) fn find(mountinfo: &str, unified: &Path, everywhere: bool) -> Self {
+        let find = |name: &str| {
+            if enable(unified, name) {
+                return Some(Group { version: Version::Two, path: unified.to_owned() });
+            }
+            let parent = v1_mount(mountinfo, name).filter(|_| everywhere)?.join("cabana");
+            make(&parent).ok()?;
+            Some(Group { version: Version::One, path: parent })
+        };
+        Self { memory: find("memory"), cpu: find("cpu"), pids: find("pids") }
+    }
+
+    pub(crate) fn memory(&self) -> Enforced {
+        enforced(self.memory.as_ref())
+    }
+
+    pub(crate) fn cpu(&self) -> Enforced {
+        enforced(self.cpu.as_ref())
+    }
+
+    pub(crate) fn pids(&self) -> Enforced {
+        enforced(self.pids.as_ref())
+    }
+
+    /// The groups of one sandbox. Those of version 2 are there already.
+    pub(crate) fn limiter(&self, name: &str) -> io::Result<Limiter> {
+        let limiter = self.existing(name);
+        limiter.moved_into().try_for_each(|group| make(&group.path))?;
+        Ok(limiter)
+    }
+
+    /// The same, without making them.
+    pub(crate) fn existing(&self, name: &str) -> Limiter {
+        let group = |parent: &Option<Group>| {
+            parent.as_ref().map(|Group { version, path }| Group { version: *version, path: path.join(name) })
+        };
+        Limiter(Self { memory: group(&self.memory), cpu: group(&self.cpu), pids: group(&self.pids) })
+    }
+
+    /// Where the groups of version 1 lie.
+    pub(crate) fn parents(&self) -> impl Iterator<Item = &Path> {
+        self.all().filter(|group| group.version == Version::One).map(|group| group.path.as_path())
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Group> {
+        [&self.memory, &self.cpu, &self.pids].into_iter().flatten()
+    }
+}
+
+impl Limiter {
+    /// Moves a process, and with it all that it will start.
+    pub(crate) fn attach(&self, pid: u32) -> io::Result<()> {
+        self.moved_into().try_for_each(|group| group.write("cgroup.procs", &pid.to_string()))
+    }
+
+    /// Whether a process has to be moved at all.
+    pub(crate) fn has_to_attach(&self) -> bool {
+        self.moved_into().next().is_some()
+    }
+
+    fn moved_into(&self) -> impl Iterator<Item = &Group> {
+        self.0.all().filter(|group| group.version == Version::One)
+    }
+
+    /// The whole state: what is not limited is free again.
+    pub(crate) fn set(&self, limits: &Limits) -> Result<()> {
+        if let Some(group) = &self.0.memory {
+            group.set_memory(limits.memory).map_err(|error| match error.raw_os_error() {
+                Some(libc::EBUSY) => {
+                    Error::invalid("limits.memory", "the sandbox uses more than that now: end something first")
+                }
+                _ => Error::failed("limiting the memory", error),
+            })?;
+        }
+        if let Some(group) = &self.0.cpu {
+            group.set_cpu(limits.cpu_milli).map_err(|error| Error::failed("limiting the processor time", error))?;
+        }
+        if let Some(group) = &self.0.pids {
+            let most = limits.pids.map_or("max".to_owned(), |pids| pids.to_string());
+            group.write("pids.max", &most).map_err(|error| Error::failed("limiting the processes", error))?;
+        }
+        Ok(())
+    }
+
+    /// How often the kernel ended a process of this sandbox for want of memory.
+    pub(crate) fn oom_kills(&self) -> u64 {
+        let Some(group) = &self.0.memory else { return 0 };
+        let file = match group.version {
+            Version::One => "memory.oom_control",
+            Version::Two => "memory.events",
+        };
+        let text = fs::read_to_string(group.path.join(file)).unwrap_or_default();
+        let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// Becomes readable when memory has run out.
+    pub(crate) fn oom_notices(&self) -> io::Result<OwnedFd> {
+        let group = self.0.memory.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        match group.version {
+            Version::One => {
+                let notices = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+                let control = fs::File::open(group.path.join("memory.oom_control"))?;
+                let both = format!("{} {}", notices.as_raw_fd(), control.as_raw_fd());
+                group.write("cgroup.event_control", &both)?;
+                Ok(notices)
+            }
+            Version::Two => {
+                let notices = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+                inotify::add_watch(&notices, group.path.join("memory.events"), inotify::WatchFlags::MODIFY)?;
+                Ok(notices)
+            }
+        }
+    }
+
+    pub(crate) fn remove(self) {
+        for group in self.moved_into() {
+            let _ = fs::remove_dir(&group.path);
+        }
+    }
+}
+
+impl Group {
+    fn write(&self, file: &str, text: &str) -> io::Result<()> {
+        fs::write(self.path.join(file), text)
+    }
+
+    fn write_if_there(&self, file: &str, text: &str) -> io::Result<()> {
+        if self.path.join(file).exists() { self.write(file, text) } else { Ok(()) }
+    }
+
+    /// Swap is no second memory: who is over the limit is over it.
+    fn set_memory(&self, most: Option<u64>) -> io::Result<()> {
+        let bytes = most.map(|bytes| bytes.to_string());
+        match self.version {
+            Version::Two => {
+                self.write("memory.max", bytes.as_deref().unwrap_or("max"))?;
+                self.write_if_there("memory.swap.max", if most.is_some() { "0" } else { "max" })
+            }
+            Version::One => {
+                // Memory with swap is never less than memory: so it is let go first, and taken back last.
+                let bytes = bytes.as_deref().unwrap_or("-1");
+                self.write_if_there("memory.memsw.limit_in_bytes", "-1")?;
+                self.write("memory.limit_in_bytes", bytes)?;
+                self.write_if_there("memory.memsw.limit_in_bytes", bytes)
+            }
+        }
+    }
+
+    fn set_cpu(&self, milli: Option<u32>) -> io::Result<()> {
+        let quota = milli.map(|milli| (u64::from(milli) * PERIOD / 1000).to_string());
+        match self.version {
+            Version::Two => self.write("cpu.max", &format!("{} {PERIOD}", quota.as_deref().unwrap_or("max"))),
+            Version::One => {
+                self.write("cpu.cfs_period_us", &PERIOD.to_string())?;
+                self.write("cpu.cfs_quota_us", quota.as_deref().unwrap_or("-1"))
+            }
+        }
+    }
+}
+
+fn enforced(group: Option<&Group>) -> Enforced {
+    if group.is_some() { Enforced::ByKernel } else { Enforced::No }
+}
+
+fn make(path: &Path) -> io::Result<()> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Gives a controller to the groups below ours. The group above has to give it to ours first.
+fn enable(ours: &Path, name: &str) -> bool {
+    let gives = |group: &Path| fs::write(group.join("cgroup.subtree_control"), format!("+{name}")).is_ok();
+    let has = |group: &Path| {
+        let text = fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
+        text.split_whitespace().any(|controller| controller == name)
+    };
+    (has(ours) || ours.parent().is_some_and(|above| has(above) && gives(above))) && gives(ours)
+}
+
+/// Where a controller of version 1 is mounted, by the text of mountinfo.
+fn v1_mount(mountinfo: &str, controller: &str) -> Option<PathBuf> {
+    mountinfo.lines().find_map(|line| {
+        let (mount, kind) = line.split_once(" - ")?;
+        let options = kind.strip_prefix("cgroup ")?.split(' ').nth(1)?;
+        let path = mount.split(' ').nth(4)?;
+        options.split(',').any(|option| option == controller).then(|| PathBuf::from(path.replace("\\040", " ")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "31 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
+                          33 30 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+                          32 30 0:28 / /sys/fs/cgroup/unified rw shared:4 - cgroup2 cgroup2 rw\n";
+
+    fn group(version: Version, files: &[&str]) -> (tempfile::TempDir, Group) {
+        let dir = tempfile::tempdir().unwrap();
+        for file in files {
+            fs::write(dir.path().join(file), "").unwrap();
+        }
+        let path = dir.path().to_owned();
+        (dir, Group { version, path })
+    }
+
+    fn text(group: &Group, file: &str) -> String {
+        fs::read_to_string(group.path.join(file)).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_controller_of_version_1_is_found_by_its_option() {
+        assert_eq!(v1_mount(HYBRID, "cpu"), Some("/sys/fs/cgroup/cpu,cpuacct".into()));
+        assert_eq!(v1_mount(HYBRID, "memory"), Some("/sys/fs/cgroup/memory".into()));
+        assert_eq!(v1_mount(HYBRID, "pids"), None);
+        assert_eq!(v1_mount("odd\n - cgroup\n", "cpu"), None);
+    }
+
+    #[test]
+    fn version_2_is_given_a_controller_from_above() {
+        let dir = tempfile::tempdir().unwrap();
+        let ours = dir.path().join("cabana");
+        fs::create_dir(&ours).unwrap();
+        fs::write(dir.path().join("cgroup.controllers"), "cpu memory\n").unwrap();
+        assert!(enable(&ours, "memory"));
+        assert_eq!(fs::read_to_string(dir.path().join("cgroup.subtree_control")).unwrap(), "+memory");
+        assert_eq!(fs::read_to_string(ours.join("cgroup.subtree_control")).unwrap(), "+memory");
+        assert!(!enable(&ours, "pids"));
+    }
+
+    #[test]
+    fn limits_are_written_as_each_version_reads_them() {
+        let (_one, v1) = group(Version::One, &["memory.memsw.limit_in_bytes"]);
+        v1.set_memory(Some(1 << 20)).unwrap();
+        v1.set_cpu(Some(1500)).unwrap();
+        assert_eq!(text(&v1, "memory.limit_in_bytes"), "1048576");
+        assert_eq!(text(&v1, "memory.memsw.limit_in_bytes"), "1048576");
+        assert_eq!((text(&v1, "cpu.cfs_quota_us"), text(&v1, "cpu.cfs_period_us")), ("150000".into(), "100000".into()));
+        v1.set_memory(None).unwrap();
+        v1.set_cpu(None).unwrap();
+        assert_eq!((text(&v1, "memory.limit_in_bytes"), text(&v1, "cpu.cfs_quota_us")), ("-1".into(), "-1".into()));
+
+        let (_two, v2) = group(Version::Two, &["memory.swap.max"]);
+        v2.set_memory(Some(1 << 20)).unwrap();
+        v2.set_cpu(Some(500)).unwrap();
+        assert_eq!((text(&v2, "memory.max"), text(&v2, "memory.swap.max")), ("1048576".into(), "0".into()));
+        assert_eq!(text(&v2, "cpu.max"), "50000 100000");
+        v2.set_memory(None).unwrap();
+        v2.set_cpu(None).unwrap();
+        assert_eq!((text(&v2, "memory.max"), text(&v2, "cpu.max")), ("max".into(), "max 100000".into()));
+    }
+
+    #[test]
+    fn kills_for_want_of_memory_are_counted_in_both_versions() {
+        for (version, file, content) in [
+            (Version::One, "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"),
+            (Version::Two, "memory.events", "low 0\nhigh 0\nmax 7\noom 5\noom_kill 3\n"),
+        ] {
+            let (_dir, group) = group(version, &[]);
+            fs::write(group.path.join(file), content).unwrap();
+            assert_eq!(Limiter(Controllers { memory: Some(group), ..Controllers::default() }).oom_kills(), 3);
+        }
+        assert_eq!(Limiter::default().oom_kills(), 0);
+    }
+}

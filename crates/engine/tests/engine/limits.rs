@@ -1,0 +1,173 @@
+//! What a sandbox may use, and what happens to one that wants more.
+
+use std::{sync::Arc, time::Duration};
+
+use cabana_sandbox::{
+    Base, Code, Enforced, Error, Event, ExecSpec, Exit, Limits, Provider, Sandbox, SandboxEvent, SandboxId,
+    SandboxPath, SandboxSpec, Status, Wanted,
+};
+use futures_util::StreamExt;
+
+use crate::stage;
+
+const NONE: Limits = Limits { memory: None, cpu_milli: None, pids: None, disk: None };
+
+/// Touches as many MiB as it is told, and waits for the end of its input.
+const HOG: &str = "python3 -c 'import sys; hold = bytearray(int(sys.argv[1]) << 20); print(len(hold))' ";
+
+fn limited(limits: Limits) -> SandboxSpec {
+    SandboxSpec { limits, ..SandboxSpec::new(Base::Host) }
+}
+
+async fn run(sandbox: &dyn Sandbox, script: &str) -> (Exit, String) {
+    let spec = ExecSpec::shell(script, SandboxPath::root());
+    let mut process = sandbox.exec(spec).await.unwrap();
+    let mut said = Vec::new();
+    loop {
+        match process.events.next().await.expect("an exit comes last").unwrap() {
+            Event::Output(output) => said.extend_from_slice(&output.bytes),
+            Event::Exit(exit) => return (exit, String::from_utf8_lossy(&said).into_owned()),
+        }
+    }
+}
+
+async fn with(limits: Limits) -> (Arc<cabana_engine::Engine>, Arc<dyn Sandbox>) {
+    let engine = stage::engine().await;
+    let sandbox = engine.create(&SandboxId::random(), &limited(limits)).await.unwrap();
+    (engine, sandbox)
+}
+
+async fn end(engine: Arc<cabana_engine::Engine>, sandbox: Arc<dyn Sandbox>) {
+    engine.destroy(sandbox.id()).await.unwrap();
+    engine.close().await;
+}
+
+#[tokio::test]
+async fn this_host_limits_memory_processors_and_processes() {
+    let engine = stage::engine().await;
+    let can = engine.capabilities();
+    assert_eq!([can.memory, can.cpu, can.pids], [Enforced::ByKernel; 3]);
+    engine.close().await;
+}
+
+#[tokio::test]
+async fn a_command_over_the_memory_limit_is_out_of_memory_and_the_sandbox_goes_on() {
+    let (engine, sandbox) = with(Limits { memory: Some(64 << 20), ..NONE }).await;
+    let mut events = engine.events();
+    let (exit, said) = run(&*sandbox, &format!("exec {HOG} 256")).await;
+    assert_eq!(exit.status, Status::OutOfMemory, "{said}");
+    let (id, event) = events.next().await.unwrap().unwrap();
+    assert!(id == *sandbox.id() && matches!(event, SandboxEvent::OutOfMemory(Some(_))), "{event:?}");
+    let (exit, said) = run(&*sandbox, &format!("{HOG} 16")).await;
+    assert_eq!((exit.status, said.trim()), (Status::Code(0), "16777216"));
+    end(engine, sandbox).await;
+}
+
+#[tokio::test]
+async fn a_process_that_no_command_waits_for_is_told_of_too() {
+    let (engine, sandbox) = with(Limits { memory: Some(64 << 20), ..NONE }).await;
+    let mut events = engine.events();
+    let (exit, _) = run(&*sandbox, &format!("setsid {HOG} 256 >/dev/null 2>&1 & exit 0")).await;
+    assert_eq!(exit.status, Status::Code(0));
+    let (_, event) = events.next().await.unwrap().unwrap();
+    assert_eq!(event, SandboxEvent::OutOfMemory(None));
+    end(engine, sandbox).await;
+}
+
+#[tokio::test]
+async fn memory_of_all_processes_and_of_files_in_memory_counts_together() {
+    let (engine, sandbox) = with(Limits { memory: Some(96 << 20), ..NONE }).await;
+    let (exit, said) = run(&*sandbox, "head -c 300M /dev/zero >/dev/shm/f; stat -c %s /dev/shm/f").await;
+    assert_eq!((exit.status, said.lines().last()), (Status::Code(0), Some("50331648")), "{said}");
+    // Half of the memory is full of a file now: the other half is less than this wants.
+    assert_eq!(run(&*sandbox, &format!("exec {HOG} 64")).await.0.status, Status::OutOfMemory);
+    assert_eq!(run(&*sandbox, &format!("rm /dev/shm/f; exec {HOG} 64")).await.0.status, Status::Code(0));
+    end(engine, sandbox).await;
+}
+
+#[tokio::test]
+async fn a_fork_bomb_ends_at_the_limit_of_processes_and_a_neighbour_does_not_feel_it() {
+    let (engine, sandbox) = with(Limits { pids: Some(50), ..NONE }).await;
+    let neighbour = engine.create(&SandboxId::random(), &limited(Limits { pids: Some(50), ..NONE })).await.unwrap();
+    let bomb = "import os,time\nn=0\ntry:\n  while n<500:\n    if os.fork()==0:\n      time.sleep(1000)\n    n+=1\nexcept OSError as e:\n  print(e.errno)\nprint(n,flush=True)\nos._exit(0)\n";
+    let (_, said) = run(&*sandbox, &format!("python3 -c '{bomb}'")).await;
+    let said: Vec<u32> = said.lines().filter_map(|line| line.parse().ok()).collect();
+    assert!(said.len() == 2 && said[0] == 11 && said[1] < 50, "{said:?}");
+    let usage = sandbox.usage().await.unwrap();
+    assert!(usage.pids <= 50, "{usage:?}");
+    // What is full of processes takes no command, and says so; when they are gone, it does.
+    let full = sandbox.exec(ExecSpec::shell("true", SandboxPath::root())).await;
+    assert!(full.is_err() || usage.pids < 50);
+    let (exit, said) = run(&*neighbour, "for i in $(seq 20); do sleep 1000 & done; echo well").await;
+    assert_eq!((exit.status, said.trim()), (Status::Code(0), "well"));
+    engine.destroy(neighbour.id()).await.unwrap();
+    end(engine, sandbox).await;
+}
+
+#[tokio::test]
+async fn processor_time_stays_within_the_limit() {
+    let (engine, sandbox) = with(Limits { cpu_milli: Some(200), ..NONE }).await;
+    let busy = "import os,time\nfor _ in range(3):\n  if os.fork()==0:\n    break\nend=time.monotonic()+1.5\nwhile time.monotonic()<end: pass\n";
+    let before = sandbox.usage().await.unwrap().cpu;
+    let begun = std::time::Instant::now();
+    let (exit, said) = run(&*sandbox, &format!("python3 -c '{busy}'; wait; sleep 2")).await;
+    assert_eq!(exit.status, Status::Code(0), "{said}");
+    let used = sandbox.usage().await.unwrap().cpu - before;
+    // Quota comes in whole periods: one more than have passed, at most.
+    let most = (begun.elapsed() + Duration::from_millis(200)).mul_f64(0.2) + Duration::from_millis(50);
+    assert!(used <= most, "{used:?} of at most {most:?}");
+    end(engine, sandbox).await;
+}
+
+#[tokio::test]
+async fn limits_change_at_run_time_and_stay_through_stop_and_start() {
+    let (engine, sandbox) = with(NONE).await;
+    // Something that ran before the limit came is under it too.
+    let (exit, said) = run(&*sandbox, &format!("{HOG} 128")).await;
+    assert_eq!((exit.status, said.trim()), (Status::Code(0), "134217728"));
+    let hog = format!("exec {HOG} 128");
+    sandbox.update(Wanted::Limits(Limits { memory: Some(64 << 20), ..NONE })).await.unwrap();
+    assert_eq!(run(&*sandbox, &hog).await.0.status, Status::OutOfMemory);
+    engine.stop(sandbox.id()).await.unwrap();
+    let sandbox = engine.start(sandbox.id()).await.unwrap();
+    assert_eq!(run(&*sandbox, &hog).await.0.status, Status::OutOfMemory);
+    sandbox.update(Wanted::Limits(NONE)).await.unwrap();
+    assert_eq!(run(&*sandbox, &hog).await.0.status, Status::Code(0));
+    end(engine, sandbox).await;
+}
+
+#[tokio::test]
+async fn the_next_sandbox_has_not_the_limits_of_the_last() {
+    let engine = stage::engine().await;
+    for round in 0..24 {
+        let limits = if round % 2 == 0 { Limits { memory: Some(32 << 20), pids: Some(20), ..NONE } } else { NONE };
+        let sandbox = engine.create(&SandboxId::random(), &limited(limits)).await.unwrap();
+        let (exit, said) = run(&*sandbox, &format!("exec {HOG} 64")).await;
+        let expected = if round % 2 == 0 { Status::OutOfMemory } else { Status::Code(0) };
+        assert_eq!(exit.status, expected, "{round}: {said}");
+        engine.destroy(sandbox.id()).await.unwrap();
+    }
+    engine.close().await;
+}
+
+#[tokio::test]
+async fn absurd_limits_are_refused_and_change_nothing() {
+    let (engine, sandbox) = with(NONE).await;
+    for limits in [
+        Limits { memory: Some(0), ..NONE },
+        Limits { memory: Some(u64::MAX), ..NONE },
+        Limits { cpu_milli: Some(0), ..NONE },
+        Limits { cpu_milli: Some(u32::MAX), ..NONE },
+        Limits { pids: Some(1), ..NONE },
+        Limits { pids: Some(u32::MAX), ..NONE },
+    ] {
+        let id = SandboxId::random();
+        let refused = engine.create(&id, &limited(limits)).await.err().expect("refused");
+        assert_eq!(refused.code(), Code::BadRequest, "{limits:?}: {refused}");
+        assert!(matches!(engine.attach(&id).await.unwrap(), cabana_sandbox::Found::Absent));
+        let refused = sandbox.update(Wanted::Limits(limits)).await.unwrap_err();
+        assert!(matches!(refused, Error::Invalid { .. }), "{limits:?}: {refused}");
+    }
+    assert_eq!(run(&*sandbox, &format!("{HOG} 64")).await.0.status, Status::Code(0));
+    end(engine, sandbox).await;
+}
