@@ -9,6 +9,7 @@ mod leftovers;
 mod limits;
 mod persistence;
 mod stage;
+mod tools;
 mod views;
 mod walls;
 

@@ -44,6 +44,23 @@ pub(super) fn run(program: &[sock_filter], call: &Call) -> Run {
     }
 }
 
+/// The most instructions that any call can cost, known or not: over all paths, whatever the arguments.
+pub(super) fn longest_path(program: &[sock_filter]) -> usize {
+    // Jumps only go forward, so from the end on everything that a place leads to is known.
+    let mut longest = vec![0_usize; program.len()];
+    for at in (0..program.len()).rev() {
+        let instruction = &program[at];
+        let next = at + 1;
+        longest[at] = 1 + match instruction.code {
+            0x06 => 0,
+            0x05 => longest[next + instruction.k as usize],
+            0x15 | 0x35 => longest[next + usize::from(instruction.jt)].max(longest[next + usize::from(instruction.jf)]),
+            _ => longest[next],
+        };
+    }
+    longest[0]
+}
+
 /// A 32-bit word of `struct seccomp_data`, by its offset.
 fn field(call: &Call, offset: u32) -> u32 {
     match offset {

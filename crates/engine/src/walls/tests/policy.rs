@@ -40,6 +40,18 @@ fn every_known_call_has_a_verdict_and_no_verdict_is_for_an_unknown_name() {
 }
 
 #[test]
+fn every_paragraph_begins_with_its_reason() {
+    let text = include_str!("../policy.txt");
+    let has_rule = |paragraph: &&str| paragraph.lines().any(|line| !line.starts_with('#'));
+    let paragraphs: Vec<_> = text.split("\n\n").map(str::trim).filter(has_rule).collect();
+    assert!(paragraphs.len() > 30, "{}", paragraphs.len());
+    for paragraph in paragraphs {
+        let first = paragraph.lines().next().unwrap_or_default();
+        assert!(first.starts_with("# ") && !first.starts_with("# --"), "without a reason:\n{paragraph}");
+    }
+}
+
+#[test]
 fn what_reaches_the_host_is_refused() {
     for name in [
         "mount",
@@ -90,13 +102,36 @@ fn what_reaches_the_host_is_refused() {
 }
 
 #[test]
+fn what_the_whole_machine_has_once_is_not_for_one_sandbox_to_take_or_to_watch() {
+    for name in ["io_setup", "io_submit", "memfd_secret", "cachestat"] {
+        assert_eq!(verdict(name, &[]), ENOSYS, "{name}");
+    }
+    assert_eq!(verdict("prctl", &[libc::PR_SCHED_CORE as u64, 1, 0, 0, 0]), EPERM);
+    assert_eq!(verdict("prctl", &[1 << 32 | libc::PR_SCHED_CORE as u64]), EPERM, "the high half is not read");
+    for option in [libc::PR_SET_NAME, libc::PR_SET_PDEATHSIG, libc::PR_SET_NO_NEW_PRIVS, libc::PR_SET_PTRACER] {
+        assert_eq!(verdict("prctl", &[option as u64, libc::PR_SCHED_CORE as u64]), Verdict::Allow, "{option}");
+    }
+}
+
+#[test]
+fn no_protocol_is_put_on_top_of_a_connection() {
+    let set = |level: libc::c_int, name: libc::c_int| verdict("setsockopt", &[3, level as u64, name as u64]);
+    assert_eq!(set(libc::IPPROTO_TCP, libc::TCP_ULP), EPERM);
+    assert_eq!(verdict("setsockopt", &[3, 1 << 32 | 6, 1 << 32 | 31]), EPERM, "the high half is not read");
+    assert_eq!(set(libc::IPPROTO_TCP, libc::TCP_NODELAY), Verdict::Allow);
+    assert_eq!(set(libc::SOL_SOCKET, libc::TCP_ULP), Verdict::Allow, "the same number of another level");
+}
+
+#[test]
 fn no_flag_makes_a_namespace() {
     for flag in [0x80, 0x2_0000, 0x200_0000, 0x400_0000, 0x800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000] {
         assert_eq!(verdict("clone", &[flag | libc::SIGCHLD as u64]), EPERM, "{flag:#x}");
         assert_eq!(verdict("clone", &[flag | 1 << 63]), EPERM, "{flag:#x}");
         assert_eq!(verdict("unshare", &[flag]), EPERM, "{flag:#x}");
         assert_eq!(verdict("unshare", &[flag | libc::CLONE_FS as u64]), EPERM, "{flag:#x}");
+        assert_eq!(verdict("setns", &[3, flag]), EPERM, "{flag:#x}");
     }
+    assert_eq!(verdict("setns", &[3, 0]), EPERM, "any kind");
     let thread = 0x3d_0f00;
     assert_eq!(verdict("clone", &[thread]), Verdict::Allow);
     assert_eq!(verdict("clone", &[(libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD) as u64]), Verdict::Allow);
@@ -144,8 +179,11 @@ fn only_the_families_that_programs_live_on_have_sockets() {
 
 #[test]
 fn nobody_types_into_a_terminal_by_ioctl() {
-    for request in [0x5412, 0x541c, 0x5423, 0xdead_beef_0000_5412_u64] {
-        assert_eq!(verdict("ioctl", &[0, request]), EPERM, "{request:#x}");
+    for request in [0x5412, 0x541c, 0x5423] {
+        // The kernel reads the low half alone.
+        for high in [0, 1, 0xdead_beef, 0x8000_0000, 0xffff_ffff_u64] {
+            assert_eq!(verdict("ioctl", &[0, high << 32 | request]), EPERM, "{high:x} {request:#x}");
+        }
     }
     for request in [libc::TCGETS, libc::TIOCGWINSZ, libc::FIONREAD] {
         assert_eq!(verdict("ioctl", &[0x5412, request, 0x5412]), Verdict::Allow);
@@ -190,7 +228,6 @@ fn programs_of_every_day_have_their_calls() {
         "mq_open",
         "shmget",
         "semget",
-        "io_setup",
         "sched_setattr",
         "copy_file_range",
         "renameat2",

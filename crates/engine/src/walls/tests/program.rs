@@ -5,7 +5,7 @@ use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::machine::{Call, Direct, numbers, run};
+use super::machine::{Call, Direct, longest_path, numbers, run};
 use crate::walls::arch::Arch;
 use crate::walls::bpf::compile;
 use crate::walls::policy::{Argument, Clause, Half, Policy, Rule, Test, Verdict};
@@ -115,9 +115,42 @@ fn the_program_is_a_short_tree() {
         let average = plain.iter().sum::<usize>() as f64 / plain.len() as f64;
         println!("{:x}: {} instructions, at most {longest} run, {average:.1} on average", arch.audit, program.len());
         assert!(program.len() < 400, "{} instructions", program.len());
-        assert!(longest <= 40, "{longest} steps");
+        let (any, allowed) = (longest_path(&program), most_steps(arch, &policy));
+        assert!(longest <= any, "{longest} steps were taken, and no path has more than {any}");
+        assert!(any <= allowed && allowed <= 40, "{any} steps on the longest path, and {allowed} for a balanced tree");
         assert!(average < 15.0, "{average} steps on average");
     }
+}
+
+/// What a balanced tree costs at most: one comparison a level, and the longest rule at its end.
+fn most_steps(arch: Arch, policy: &Policy) -> usize {
+    let to_the_number = 3; // load the architecture, compare it, load the number
+    let levels = ranges(arch, policy).next_power_of_two().ilog2() as usize;
+    let rule = policy.rules.values().map(rule_steps).max().unwrap_or_default();
+    let answer = 1;
+    to_the_number + levels + rule + answer
+}
+
+/// How often the rule changes from one number to the next.
+fn ranges(arch: Arch, policy: &Policy) -> usize {
+    let direct = Direct::new(arch, policy, SECRET);
+    let default = Rule::plain(policy.default);
+    let rules: Vec<_> = (0..=1024).map(|number| direct.rule(number).unwrap_or(&default)).collect();
+    let changes = rules.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    let beyond = if arch.foreign().is_some() { 2 } else { 0 };
+    changes + 1 + beyond
+}
+
+/// Every test of a rule looked at: its load, its mask, each of its values.
+fn rule_steps(rule: &Rule) -> usize {
+    let tests = rule.clauses.iter().flat_map(|clause| &clause.tests);
+    tests
+        .map(|test| match test {
+            Test::Argument(test) => 1 + usize::from(test.mask != u32::MAX) + test.values.len(),
+            // Each word is loaded and compared, all but the first are joined to it, and one jump decides.
+            Test::Secret => 4 * 2 + 3 * 2 + 1,
+        })
+        .sum()
 }
 
 fn any_verdict() -> impl Strategy<Value = Verdict> {

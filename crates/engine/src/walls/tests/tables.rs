@@ -1,6 +1,7 @@
 //! The tables of numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
 
 use super::libc_numbers::{BOTH, ONLY_HERE};
 use crate::walls::arch::Arch;
@@ -29,6 +30,56 @@ fn the_native_table_agrees_with_libc() {
         let name = constant.trim_start_matches("SYS_");
         assert_eq!(table.get(name).map(|number| i64::from(*number)), Some(*number), "{name}");
     }
+}
+
+/// The names and numbers that the kernel's headers of this machine define, by the compiler's preprocessor.
+fn of_header(prologue: &str, header: &str) -> BTreeMap<String, u32> {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, numbers) = (dir.path().join("names.c"), dir.path().join("numbers.c"));
+    let preprocess = |file: &std::path::Path, arguments: &[&str]| {
+        let output = Command::new("cc").arg("-E").args(arguments).arg(file).output().expect("cc is on this machine");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let include = format!("{prologue}\n#include <{header}>\n");
+    std::fs::write(&source, &include).unwrap();
+    let macros = preprocess(&source, &["-dM"]);
+    let names = macros.lines().filter_map(|line| line.strip_prefix("#define __NR_")?.split(' ').next());
+    // Some numbers are other macros: the preprocessor itself says what they come to.
+    let questions: String =
+        names.filter(|name| *name != "syscalls").map(|name| format!("\"{name}\" __NR_{name}\n")).collect();
+    std::fs::write(&numbers, include + &questions).unwrap();
+    let answers = preprocess(&numbers, &["-P"]);
+    let answer = |line: &str| {
+        let (name, number) = line.strip_prefix('"')?.split_once("\" ")?;
+        Some((name.to_owned(), number.trim().parse().ok()?))
+    };
+    answers.lines().filter_map(answer).collect()
+}
+
+/// A later kernel's header has more calls at its end, and an earlier one fewer.
+fn agrees(arch: Arch, header: &BTreeMap<String, u32>) {
+    let table = by_name(arch);
+    let last = table.values().copied().max().unwrap_or_default();
+    assert!(header.len() > 300, "{}", header.len());
+    for (name, number) in header.iter().filter(|(_, number)| **number <= last) {
+        assert_eq!(table.get(name.as_str()), Some(number), "{name}");
+    }
+}
+
+#[test]
+fn the_native_table_has_all_of_the_kernels_header() {
+    agrees(Arch::NATIVE, &of_header("", "asm/unistd.h"));
+}
+
+#[test]
+fn the_arm_table_has_all_of_the_kernels_generic_header() {
+    // What asm/unistd.h of 64-bit ARM says before it includes the list that architectures share.
+    let wishes = ["RENAMEAT", "NEW_STAT", "SET_GET_RLIMIT", "TIME32_SYSCALLS", "SYS_CLONE3", "MEMFD_SECRET"];
+    let prologue: String = wishes.iter().map(|wish| format!("#define __ARCH_WANT_{wish}\n")).collect();
+    let header = of_header(&prologue, "asm-generic/unistd.h");
+    // The range that each architecture may fill itself; 64-bit ARM leaves it empty.
+    agrees(Arch::AARCH64, &header.into_iter().filter(|(name, _)| name != "arch_specific_syscall").collect());
 }
 
 #[test]
