@@ -187,7 +187,7 @@ impl Shared {
             kill_tree: if self.ranges.has_cgroups() { Enforced::ByKernel } else { Enforced::ByWatching },
             exec: true,
             connect: true,
-            pause: false,
+            pause: self.ranges.has_cgroups(),
             snapshot: false,
             search: true,
             late_views: false,
@@ -243,6 +243,7 @@ impl Shared {
         let slot = self.slot(&id);
         let held = slot.lock().await;
         if let Some(live) = held.as_ref() {
+            live.pause(false).await?;
             return Ok(Arc::new(EngineSandbox::new(self.clone(), live.clone())));
         }
         let prepared = blocking({
@@ -276,6 +277,20 @@ impl Shared {
                 Err(error)
             }
         }
+    }
+
+    /// Stopped is less than paused: there is no memory to keep.
+    async fn pause(self: Arc<Self>, id: SandboxId) -> Result<()> {
+        let slot = self.slot(&id);
+        let held = slot.lock().await;
+        let paused = match held.as_ref() {
+            Some(live) => live.pause(true).await,
+            None if self.homes.has(&id) => Err(Error::Gone),
+            None => Err(Error::NoSandbox(id.clone())),
+        };
+        drop(held);
+        self.let_go(&id, &slot);
+        paused
     }
 
     async fn stop(self: Arc<Self>, id: SandboxId) -> Result<()> {
@@ -472,6 +487,9 @@ impl Provider for Engine {
         if let Some(slot) = slot
             && let Some(live) = slot.lock().await.as_ref()
         {
+            if live.is_paused() {
+                return Ok(Found::Paused);
+            }
             return Ok(Found::Running(Arc::new(EngineSandbox::new(self.shared.clone(), live.clone()))));
         }
         Ok(if self.shared.homes.has(id) { Found::Stopped } else { Found::Absent })
@@ -481,8 +499,11 @@ impl Provider for Engine {
         joined(self.shared.tasks.spawn(self.shared.clone().start(id.clone()))).await
     }
 
-    async fn pause(&self, _: &SandboxId) -> Result<()> {
-        Err(unsupported("pausing"))
+    async fn pause(&self, id: &SandboxId) -> Result<()> {
+        if !self.capabilities().pause {
+            return Err(unsupported("pausing"));
+        }
+        joined(self.shared.tasks.spawn(self.shared.clone().pause(id.clone()))).await
     }
 
     async fn stop(&self, id: &SandboxId) -> Result<()> {
@@ -497,14 +518,14 @@ impl Provider for Engine {
         let shared = self.shared.clone();
         let ids = blocking(move || Ok(shared.homes.all())).await?;
         let live: Vec<_> = self.shared.slots().iter().map(|(id, slot)| (id.clone(), slot.clone())).collect();
-        let mut running = std::collections::HashSet::new();
+        let mut alive = HashMap::new();
         for (id, slot) in live {
-            if slot.lock().await.is_some() {
-                running.insert(id);
+            if let Some(live) = slot.lock().await.as_ref() {
+                alive.insert(id, if live.is_paused() { State::Paused } else { State::Running });
             }
         }
         let state = move |id: SandboxId| {
-            let state = if running.contains(&id) { State::Running } else { State::Stopped };
+            let state = alive.get(&id).copied().unwrap_or(State::Stopped);
             Ok((id, state))
         };
         Ok(stream::iter(ids.into_iter().map(state)).boxed())

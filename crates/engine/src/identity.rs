@@ -58,9 +58,19 @@ pub(crate) struct Lease {
     limits: Limits,
     /// Whether the processes of the sandbox are where the limiter has a say.
     attached: bool,
+    frozen: bool,
 }
 
 impl Lease {
+    /// Lets the commands stand still, or go on. Blocks.
+    pub(crate) fn freeze(&mut self, frozen: bool) -> io::Result<()> {
+        let cgroup = self.cgroup.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        self.frozen = true; // also where it fails half-way
+        cgroup.freeze(frozen)?;
+        self.frozen = frozen;
+        Ok(())
+    }
+
     /// Rounds of moving processes that may start others meanwhile. Those that were moved start no more outside.
     const ROUNDS: usize = 64;
 
@@ -195,15 +205,18 @@ impl Ranges {
         let limits = Limits::default();
         // Whoever had the range before may have left its limits.
         limiter.set(&limits).map_err(io::Error::other)?;
-        Ok(Some(Lease { number, ids, cgroup, limiter, limits, attached: false }))
+        Ok(Some(Lease { number, ids, cgroup, limiter, limits, attached: false, frozen: false }))
     }
 
     /// Only when nothing of the sandbox lives any more.
     pub(crate) fn give_back(&self, mut lease: Lease) {
         lease.attached = false;
+        if lease.frozen {
+            let _ = lease.freeze(false);
+        }
         let empty = lease.cgroup.as_ref().is_none_or(Cgroup::is_empty);
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if empty && free.len() < Self::KEEP {
+        if empty && !lease.frozen && free.len() < Self::KEEP {
             free.push(lease);
         } else {
             drop(free);

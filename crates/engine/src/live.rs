@@ -17,6 +17,7 @@ use tokio::{
     io::unix::AsyncFd,
     net::{TcpSocket, TcpStream},
     sync::{mpsc, oneshot, watch},
+    task::spawn_blocking,
 };
 use tokio_util::task::TaskTracker;
 
@@ -59,6 +60,7 @@ pub(crate) struct Live {
     asked: AtomicBool,
     ended: watch::Sender<bool>,
     lease: Mutex<Option<Lease>>,
+    paused: AtomicBool,
     /// How many processes ended for want of memory, as far as it was told.
     told_ooms: AtomicU64,
     watches_memory: AtomicBool,
@@ -129,6 +131,7 @@ impl Live {
             ended: watch::channel(false).0,
             told_ooms: AtomicU64::new(lease.limiter.oom_kills()),
             watches_memory: AtomicBool::new(false),
+            paused: AtomicBool::new(false),
             lease: Mutex::new(Some(lease)),
             happened,
         }))
@@ -254,6 +257,45 @@ impl Live {
         self.lease.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(act)
     }
 
+    /// Lets the commands stand still, or go on. No time passes for them in between, so init is told: before, and after.
+    pub(crate) async fn pause(self: &Arc<Self>, paused: bool) -> Result<()> {
+        if self.is_paused() == paused {
+            return Ok(());
+        }
+        self.paused.store(true, Ordering::Release);
+        if paused {
+            self.send(&ToInit::paused(true), &[]).await?;
+        }
+        let done = self.freeze(paused).await;
+        if paused && done.is_err() {
+            let _ = self.freeze(false).await;
+        }
+        if !paused || done.is_err() {
+            self.send(&ToInit::paused(false), &[]).await?;
+            self.paused.store(false, Ordering::Release);
+        }
+        done
+    }
+
+    async fn freeze(self: &Arc<Self>, frozen: bool) -> Result<()> {
+        let live = self.clone();
+        let step = if frozen { "pausing" } else { "resuming" };
+        match spawn_blocking(move || live.with_lease_mut(|lease| lease.freeze(frozen))).await {
+            Ok(Some(done)) => done.map_err(|error| Error::failed(step, error)),
+            Ok(None) => Err(Error::Gone),
+            Err(error) => Err(Error::failed(step, error)),
+        }
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Acquire)
+    }
+
+    /// What needs a process inside to answer.
+    pub(crate) fn awake(&self) -> Result<()> {
+        if self.is_paused() { Err(Error::Paused) } else { Ok(()) }
+    }
+
     pub(crate) async fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
         let lost = |_: io::Error| Error::Gone;
         if message.len() <= INLINE {
@@ -343,7 +385,7 @@ impl Live {
             let slave = mounts::pty_peer(master.as_fd())?;
             Ok((master, slave))
         };
-        let opened = tokio::task::spawn_blocking(open).await;
+        let opened = spawn_blocking(open).await;
         opened.map_err(io::Error::other).flatten().map_err(|error| Error::failed("opening a terminal", error))
     }
 

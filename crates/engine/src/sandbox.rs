@@ -55,6 +55,7 @@ impl Sandbox for EngineSandbox {
     }
 
     async fn exec(&self, spec: ExecSpec) -> Result<Process> {
+        self.live.awake()?;
         exec::exec(&self.live, spec).await
     }
 
@@ -77,6 +78,7 @@ impl Sandbox for EngineSandbox {
     }
 
     async fn connect(&self, port: u16) -> Result<Box<dyn Duplex>> {
+        self.live.awake()?;
         Ok(Box::new(self.live.connect(port).await?))
     }
 

@@ -314,6 +314,8 @@ pub(crate) enum ToInit<'a> {
         tag: u64,
         v6: bool,
     },
+    /// The commands stand still from here on, or go on: no time passes for them in between.
+    Paused(bool),
 }
 
 /// Announces that the message proper is the content of the memory file that is the first descriptor.
@@ -329,6 +331,9 @@ impl<'a> ToInit<'a> {
     pub(crate) fn socket(tag: u64, v6: bool) -> Vec<u8> {
         Encoder::kind(12).u64(tag).u32(u32::from(v6)).done()
     }
+    pub(crate) fn paused(paused: bool) -> Vec<u8> {
+        Encoder::kind(14).u32(u32::from(paused)).done()
+    }
     pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self> {
         let mut from = Decoder(bytes);
         match from.u8()? {
@@ -340,6 +345,10 @@ impl<'a> ToInit<'a> {
             12 => {
                 let (tag, v6) = (from.u64()?, from.u32()? != 0);
                 from.end(Self::Socket { tag, v6 })
+            }
+            14 => {
+                let paused = from.u32()? != 0;
+                from.end(Self::Paused(paused))
             }
             _ => Err(Malformed),
         }
@@ -532,6 +541,7 @@ mod tests {
             ToInit::decode(&ToInit::signal(1, 15, true)),
             Ok(ToInit::Signal { exec: 1, signal: 15, tree: true })
         );
+        assert_eq!(ToInit::decode(&ToInit::paused(true)), Ok(ToInit::Paused(true)));
         assert_eq!(ToInit::decode(&ToInit::socket(8, false)), Ok(ToInit::Socket { tag: 8, v6: false }));
         let failure = Failure { step: Step::Workdir, errno: 2 };
         for said in [

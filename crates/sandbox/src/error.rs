@@ -61,6 +61,8 @@ pub enum Error {
     /// It will not come back by itself.
     #[error("the sandbox is gone")]
     Gone,
+    #[error("the sandbox is paused")]
+    Paused,
     /// It may come back; what was asked may have happened.
     #[error("the provider cannot be reached")]
     Offline(#[source] Cause),
@@ -122,6 +124,7 @@ impl Error {
             Self::NoSpace => Code::NoSpace,
             Self::TimedOut(_) => Code::TimedOut,
             Self::Gone => Code::SandboxGone,
+            Self::Paused => Code::SandboxPaused,
             Self::Offline(_) => Code::ProviderOffline,
             Self::Failed { .. } => Code::Internal,
         }

@@ -10,12 +10,16 @@ use std::{
     fs, io,
     os::{fd::OwnedFd, unix::fs::chown},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use rustix::fs::{Mode as FileMode, OFlags};
 
 pub(crate) use self::limits::{Controllers, Limiter};
 use crate::rootless::Mode;
+
+/// A process stands still when it comes back from the kernel, which may be in the middle of something.
+const FREEZING: Duration = Duration::from_secs(10);
 
 /// Where our groups lie.
 pub(crate) struct Cgroups {
@@ -87,9 +91,16 @@ impl Cgroups {
     /// A group whose files belong to `owner`; `None` when there is one with living processes in it.
     pub(crate) fn make(&self, number: u32, owner: u32) -> io::Result<Option<Cgroup>> {
         let path = self.parent.join(self.name(number));
-        match fs::create_dir(&path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
+        if let Err(error) = fs::create_dir(&path) {
+            if error.kind() != io::ErrorKind::AlreadyExists {
+                return Err(error);
+            }
+            // What an owner that was killed left in it may be frozen: nothing of it is used again.
+            remove_tree(&path);
+            match fs::create_dir(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+                made => made?,
+            }
         }
         let dir = rustix::fs::open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, FileMode::empty())?;
         let cgroup = Cgroup { path, dir };
@@ -128,18 +139,38 @@ impl Cgroup {
         pids
     }
 
+    /// Lets all commands stand still, or go on. Init is not among them.
+    pub(crate) fn freeze(&self, frozen: bool) -> io::Result<()> {
+        let run = self.path.join("run");
+        let frozen = u8::from(frozen);
+        fs::write(run.join("cgroup.freeze"), frozen.to_string())?;
+        let there = format!("frozen {frozen}");
+        let begun = Instant::now();
+        while !fs::read_to_string(run.join("cgroup.events"))?.lines().any(|line| line == there) {
+            if begun.elapsed() > FREEZING {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        Ok(())
+    }
+
     pub(crate) fn remove(self) {
-        // Lowest first; what still lives keeps its group, and the range with it (see `Ranges::try_lease`).
-        let mut groups = vec![self.path];
-        let mut next = 0;
-        while next < groups.len() {
-            let below = groups_in(&groups[next]);
-            groups.extend(below);
-            next += 1;
-        }
-        for group in groups.iter().rev() {
-            let _ = fs::remove_dir(group);
-        }
+        remove_tree(&self.path);
+    }
+}
+
+/// Lowest first; what still lives keeps its group, and the range with it (see `Ranges::try_lease`).
+fn remove_tree(path: &Path) {
+    let mut groups = vec![path.to_owned()];
+    let mut next = 0;
+    while next < groups.len() {
+        let below = groups_in(&groups[next]);
+        groups.extend(below);
+        next += 1;
+    }
+    for group in groups.iter().rev() {
+        let _ = fs::remove_dir(group);
     }
 }
 

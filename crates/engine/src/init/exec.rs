@@ -33,6 +33,8 @@ pub(super) struct Execs {
     lingering: Vec<Tree>,
     /// One stack is kept: commands mostly come one after the other.
     stack: Option<Stack>,
+    /// Since when they stand still.
+    paused: Option<u64>,
 }
 
 struct Starting {
@@ -69,6 +71,7 @@ impl Execs {
             running: HashMap::new(),
             lingering: Vec::new(),
             stack: None,
+            paused: None,
         }
     }
 
@@ -196,13 +199,33 @@ impl Execs {
         }
     }
 
+    /// No time passes for what stands still.
+    pub(super) fn pause(&mut self, paused: bool, now: u64) {
+        match (self.paused, paused) {
+            (None, true) => self.paused = Some(now),
+            (Some(since), false) => {
+                self.paused = None;
+                for deadline in self.running.values_mut().filter_map(|running| running.deadline.as_mut()) {
+                    *deadline = deadline.saturating_add(now.saturating_sub(since));
+                }
+            }
+            _ => {}
+        }
+    }
+
     pub(super) fn next_deadline(&self, now: u64) -> Option<u64> {
+        if self.paused.is_some() {
+            return None;
+        }
         let deadlines =
             self.running.values().filter(|running| !running.timed_out).filter_map(|running| running.deadline);
         deadlines.min().map(|deadline| deadline.saturating_sub(now))
     }
 
     pub(super) fn enforce_timeouts(&mut self, now: u64) {
+        if self.paused.is_some() {
+            return;
+        }
         for running in self.running.values_mut() {
             if !running.timed_out && running.deadline.is_some_and(|deadline| deadline <= now) {
                 running.timed_out = true;

@@ -141,6 +141,7 @@ impl Init {
                     self.say(answer, None);
                 }
             }
+            Ok(ToInit::Paused(paused)) => self.execs.pause(paused, sys::monotonic_ns()),
             Ok(ToInit::Signal { exec, signal, tree }) => self.execs.signal(exec, signal as i32, tree),
             Ok(ToInit::Socket { tag, v6 }) => {
                 let (errno, socket) = match socket(v6) {
