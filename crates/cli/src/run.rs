@@ -45,6 +45,9 @@ pub(crate) struct Args {
     /// Who runs it inside, by name or number
     #[arg(long, value_name = "USER")]
     pub(crate) user: Option<String>,
+    /// Let set-user-id programs, sudo above all, gain rights inside
+    #[arg(long)]
+    pub(crate) sudo: bool,
     /// A variable for the command; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) env: Vec<String>,

@@ -25,6 +25,7 @@ impl Ask {
         let mut sandbox = SandboxSpec::new(args.template.map_or(Base::Host, Base::Named));
         sandbox.lifetime = Lifetime::Ephemeral;
         sandbox.limits = limits;
+        sandbox.sudo = args.sudo;
         sandbox.views = mounts::views(&args.mount, data)?;
         let stdio = match terminal::size() {
             Some(size) => Stdio::Terminal(size),

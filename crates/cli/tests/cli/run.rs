@@ -192,3 +192,11 @@ fn a_limit_that_makes_no_sense_is_refused_before_anything_is_made() {
         assert!(!ended.stderr.is_empty(), "{limit:?}");
     }
 }
+
+#[test]
+fn sudo_gains_rights_only_where_it_was_asked_for() {
+    let asked = run(&["--sudo", "--user", "user", "--", "sudo", "-n", "id", "-u"]).ends();
+    assert_eq!(asked.well().trim(), "0");
+    let not = run(&["--user", "user", "--", "sudo", "-n", "id", "-u"]).ends();
+    assert!(not.code != 0 && not.stderr.contains("no new privileges"), "{not:?}");
+}
