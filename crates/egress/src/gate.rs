@@ -1,0 +1,290 @@
+//! The first bytes of a connection to a listed name: for whom do they speak?
+//!
+//! One address serves many names, so a connection to an allowed one can ask for another (domain fronting). Under an
+//! allow-list, where the guest connected to a name:
+//! - TLS: its server name must be that name or another one that the policy allows on this port. A hello without a server
+//!   name passes: it can only mean the name that was connected. What is encrypted inside is not seen: a server that serves
+//!   an allowed and a forbidden name under one server name can still be asked for either.
+//! - HTTP/1: the Host field is held to the same. One request is sent, with `Connection: close`, since a second one on the
+//!   same connection could name anybody. Upgrades are taken out of it, so a WebSocket needs TLS here.
+//! - HTTP/2 without TLS is refused: its names stand in frames that are not read.
+//! - All else passes. Only the guest's bytes wait for the verdict; a server that speaks first is heard at once.
+//!
+//! A policy that comes later judges what is known of a connection: one that began under `public` was not looked at, and is
+//! kept if its own name is listed.
+//!
+//! Neither `public` nor an address in an allow-list tells names apart, so there nothing is looked at.
+
+use std::io;
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    time::{Instant, timeout_at},
+};
+
+use crate::{
+    decision::Reason,
+    gateway::{Flow, Gateway},
+    host::Host,
+    http::{
+        body,
+        head::{self, Head},
+    },
+    relay::{Activity, After},
+    tls::{self, Hello},
+};
+
+const MOST: usize = 16 * 1024 + 1024;
+
+#[derive(Debug, PartialEq, Eq)]
+enum First {
+    More,
+    Tls(Option<Vec<u8>>),
+    Http(Head, usize),
+    ClearHttp2,
+    Unreadable,
+    Other,
+}
+
+/// Passes the first bytes on once they are found to be in order.
+pub(crate) async fn open(
+    gateway: &Gateway,
+    flow: &Flow,
+    mut bytes: Vec<u8>,
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    activity: &Activity,
+) -> io::Result<After> {
+    let policy = gateway.policy.borrow().clone();
+    if flow.host.name().is_none() || !policy.tells_names_apart() {
+        to.write_all(&bytes).await?;
+        return Ok(After::Stream);
+    }
+    match collect(gateway, &mut bytes, from).await? {
+        First::Other => {}
+        First::Tls(None) => {}
+        First::Tls(Some(name)) => check(gateway, flow, parse_name(&name))?,
+        First::Http(head, len) => return request(gateway, flow, &head, &bytes[len..], from, to, activity).await,
+        First::ClearHttp2 => return Err(refused(gateway, flow, Reason::ClearHttp2)),
+        First::More | First::Unreadable => return Err(refused(gateway, flow, Reason::Unreadable)),
+    }
+    to.write_all(&bytes).await?;
+    Ok(After::Stream)
+}
+
+/// There is no deadline for the first byte (a server may speak first), and one for the rest of what it begins.
+async fn collect(gateway: &Gateway, bytes: &mut Vec<u8>, from: &mut (impl AsyncRead + Unpin)) -> io::Result<First> {
+    let mut piece = vec![0; 4096];
+    let mut deadline = None;
+    // More text on a line that has no end yet decides nothing: it is not read again for each byte of it.
+    let mut quiet = false;
+    loop {
+        let first = if quiet { First::More } else { read(bytes) };
+        if first != First::More {
+            return Ok(first);
+        }
+        if bytes.len() > MOST {
+            return Ok(First::Unreadable);
+        }
+        if deadline.is_none() && !bytes.is_empty() {
+            deadline = Some(Instant::now() + gateway.limits.handshake);
+        }
+        let len = match deadline {
+            None => from.read(&mut piece).await?,
+            Some(at) => match timeout_at(at, from.read(&mut piece)).await {
+                Ok(len) => len?,
+                Err(_) => return Ok(First::Unreadable),
+            },
+        };
+        if len == 0 {
+            // A line without an end is no request; a hello without an end is no hello, and might be one to others.
+            return Ok(if tls::begins(bytes) || names_a_method(bytes) { First::Unreadable } else { First::Other });
+        }
+        let piece = &piece[..len];
+        quiet = !bytes.is_empty() && !tls::begins(bytes) && piece.iter().all(|byte| matches!(byte, b' '..=b'~'));
+        bytes.extend_from_slice(piece);
+    }
+}
+
+fn read(bytes: &[u8]) -> First {
+    if bytes.is_empty() {
+        return First::More;
+    }
+    if tls::begins(bytes) {
+        return match tls::client_hello(bytes) {
+            Hello::More => First::More,
+            Hello::Malformed => First::Unreadable,
+            Hello::Whole(name) => First::Tls(name),
+        };
+    }
+    // The header of a load balancer, before whatever it hides.
+    if bytes.starts_with(b"\r\n\r\n\0\r\nQUIT\n") {
+        return First::Unreadable;
+    }
+    match is_http(bytes) {
+        Some(true) if text_of(bytes).starts_with(b"PRI * HTTP/2") => First::ClearHttp2,
+        Some(true) => match head::parse(bytes) {
+            Ok(Some((head, len))) => First::Http(head, len),
+            Ok(None) => First::More,
+            Err(_) => First::Unreadable,
+        },
+        Some(false) => First::Other,
+        None => First::More,
+    }
+}
+
+/// Generous in what is taken for HTTP, since what is taken for it must then be strictly right: a first line with `HTTP/` in
+/// it or with a method before it, after any blank lines.
+fn is_http(bytes: &[u8]) -> Option<bool> {
+    let text = text_of(bytes);
+    if names_a_method(text) {
+        return Some(true);
+    }
+    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    if b"\r\n\r\n\0\r\nQUIT\n".starts_with(bytes) {
+        return None;
+    }
+    let binary = |byte: &u8| !(byte.is_ascii_graphic() || matches!(byte, b' ' | b'\t' | b'\r'));
+    if line.iter().any(binary) {
+        return Some(false);
+    }
+    let upper = line.to_ascii_uppercase();
+    match upper.windows(5).any(|five| five == b"HTTP/") {
+        true => Some(true),
+        false if line.len() < text.len() => Some(false),
+        false => None,
+    }
+}
+
+fn text_of(bytes: &[u8]) -> &[u8] {
+    bytes.trim_ascii_start()
+}
+
+fn names_a_method(bytes: &[u8]) -> bool {
+    let text = text_of(bytes);
+    METHODS.iter().any(|method| {
+        let named = text.get(..method.len()).is_some_and(|word| word.eq_ignore_ascii_case(method.as_bytes()));
+        named && matches!(text.get(method.len()), Some(b' ' | b'\t'))
+    })
+}
+
+/// `PROXY` is no method: it begins the header of a load balancer, and what begins with it is not passed on either.
+const METHODS: &[&str] = &["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "PROXY"];
+
+async fn request(
+    gateway: &Gateway,
+    flow: &Flow,
+    head: &Head,
+    already: &[u8],
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    activity: &Activity,
+) -> io::Result<After> {
+    let unreadable = |_| refused(gateway, flow, Reason::Unreadable);
+    // A server believes an absolute target more than the Host field.
+    if !head.target.starts_with('/') && head.target != "*" {
+        return Err(refused(gateway, flow, Reason::Unreadable));
+    }
+    let host = match head.host().map_err(unreadable)? {
+        Some((host, port)) => {
+            let written = authority(&host, port);
+            check(gateway, flow, Some(host))?;
+            written
+        }
+        None => authority(&flow.host, None),
+    };
+    let framing = head.framing().map_err(unreadable)?;
+    let forwarded = head.forwarded(&head.target, &host).map_err(unreadable)?;
+    to.write_all(&forwarded).await?;
+    body::send(framing, already, from, to, activity).await?;
+    Ok(After::Nothing)
+}
+
+pub(crate) fn authority(host: &Host, port: Option<u16>) -> String {
+    let host = match host {
+        Host::Address(std::net::IpAddr::V6(v6)) => format!("[{v6}]"),
+        host => host.to_string(),
+    };
+    port.map_or(host.clone(), |port| format!("{host}:{port}"))
+}
+
+fn parse_name(bytes: &[u8]) -> Option<Host> {
+    Host::parse(std::str::from_utf8(bytes).ok()?).ok()
+}
+
+fn check(gateway: &Gateway, flow: &Flow, spoken: Option<Host>) -> io::Result<()> {
+    match spoken {
+        Some(host) => gateway.check_spoken(flow, host).map_err(|_| denied()),
+        None => Err(refused(gateway, flow, Reason::Unreadable)),
+    }
+}
+
+fn refused(gateway: &Gateway, flow: &Flow, reason: Reason) -> io::Error {
+    gateway.refuse_flow(flow, reason);
+    denied()
+}
+
+fn denied() -> io::Error {
+    io::ErrorKind::PermissionDenied.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_could_be_http_to_any_server_is_http_or_unreadable() {
+        for bytes in [
+            &b"GET / HTTP/1.1\n"[..],
+            b"\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"get / http/1.1\r\nHost: a\r\n\r\n",
+            b"GET\t/ HTTP/1.1\r\n\r\n",
+            b"GET /\r\n\r\n",
+            b"GET /\x01 HTTP/1.1\r\n\r\n",
+            b"FOO  / HTTP/1.1\r\n\r\n",
+            b"FOO / HTTP/3\r\n\r\n",
+            b"\n\n POST / HTTP/1.1\r\n\r\n",
+            b"GET \xff HTTP/1.1\r\n\r\n",
+            b"PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\nGET / HTTP/1.1\r\n\r\n",
+            b"\r\n\r\n\0\r\nQUIT\n\x21\x11",
+        ] {
+            assert_eq!(read(bytes), First::Unreadable, "{:?}", String::from_utf8_lossy(bytes));
+        }
+        assert!(matches!(read(b"FOO / HTTP/1.1\r\nHost: a\r\n\r\nrest"), First::Http(_, 27)));
+        assert_eq!(read(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), First::ClearHttp2);
+    }
+
+    #[test]
+    fn other_protocols_pass_with_their_first_line() {
+        for bytes in [
+            &b"SSH-2.0-OpenSSH_9.2\r\n"[..],
+            b"EHLO me\r\n",
+            b"*1\r\n$4\r\nPING\r\n",
+            b"\x00\x00\x00\x08\x04\xd2\x16\x2f",
+            b"\x16\x02not tls",
+            b"0032git-upload-pack /x\0host=a\0",
+            b"GETTING started\n",
+        ] {
+            assert_eq!(read(bytes), First::Other, "{:?}", String::from_utf8_lossy(bytes));
+        }
+        for bytes in [&b""[..], b"S", b"SSH-2.0", b"GET / HT", b"\x16", b"\x16\x03\x01"] {
+            assert_eq!(read(bytes), First::More, "{:?}", String::from_utf8_lossy(bytes));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            read(&bytes);
+        }
+
+        #[test]
+        fn no_prefix_of_a_request_passes_as_something_else(cut in 1_usize..50) {
+            let bytes = b"POST /x HTTP/1.1\r\nHost: example.com\r\nA: b\r\n\r\nbody";
+            let first = read(&bytes[..cut]);
+            prop_assert!(matches!(first, First::More | First::Http(..)), "{:?}", first);
+        }
+    }
+}

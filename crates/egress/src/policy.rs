@@ -1,0 +1,347 @@
+//! May a sandbox reach this host on this port? Pure decisions: what is asked is resolved and connected elsewhere.
+//!
+//! A destination by name is judged twice: the name before it is resolved, and each of its addresses before it is connected.
+//! So a listed name that points into the private network (by mistake, or because its owner changed the answer) opens
+//! nothing, unless the list also names that address or a network that lies wholly in its block.
+
+use std::{collections::HashSet, net::IpAddr, sync::Arc};
+
+use cabana_sandbox::NetworkPolicy;
+
+use crate::{
+    address::{Block, Class, Net, block, embedded},
+    decision::{Decision, Reason},
+    host::{Host, Name},
+    rule::{Rule, RuleError},
+};
+
+const MAX_RULES: usize = 4096;
+
+#[derive(Clone, Debug)]
+pub struct Policy {
+    mode: Mode,
+    /// The addresses of this host, public ones too: its services are not the guest's.
+    own: Arc<HashSet<IpAddr>>,
+}
+
+#[derive(Clone, Debug)]
+enum Mode {
+    Off,
+    Allow(Vec<Rule>),
+    Public,
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    #[error("the network mode host has no walls to decide about; do not ask for its policy")]
+    Host,
+    #[error("the allow-list has {0} rules; {MAX_RULES} is the most")]
+    TooManyRules(usize),
+    #[error("the rule {rule:?} of the allow-list is not understood: {why}")]
+    Rule { rule: String, why: RuleError },
+}
+
+impl Policy {
+    pub fn new(wanted: &NetworkPolicy, own: impl IntoIterator<Item = IpAddr>) -> Result<Policy, PolicyError> {
+        let mode = match wanted {
+            NetworkPolicy::Off => Mode::Off,
+            NetworkPolicy::Public => Mode::Public,
+            NetworkPolicy::Host => return Err(PolicyError::Host),
+            NetworkPolicy::Allow(rules) if rules.len() > MAX_RULES => {
+                return Err(PolicyError::TooManyRules(rules.len()));
+            }
+            NetworkPolicy::Allow(rules) => Mode::Allow(rules.iter().map(|rule| parse(rule)).collect::<Result<_, _>>()?),
+        };
+        Ok(Policy { mode, own: Arc::new(own.into_iter().collect()) })
+    }
+
+    /// What the guest asked for, before anything is resolved.
+    pub fn decide(&self, host: &Host, port: u16) -> Decision {
+        match host {
+            Host::Name(name) => self.decide_name(name, |rule| rule.covers_port(port)),
+            Host::Address(address) => self.decide_address(*address, port),
+        }
+    }
+
+    /// May the name be asked for at all, on whatever port?
+    pub fn decide_lookup(&self, name: &Name) -> Decision {
+        self.decide_name(name, |_| true)
+    }
+
+    /// One of the addresses of a name that [`Policy::decide`] allowed.
+    pub fn decide_resolved(&self, name: &Name, address: IpAddr, port: u16) -> Decision {
+        let by_name = self.decide(&Host::Name(name.clone()), port);
+        if !by_name.allowed {
+            return by_name;
+        }
+        self.inner(address, Some(port)).unwrap_or(by_name)
+    }
+
+    /// The same for a question of the DNS, which has no port.
+    pub(crate) fn decide_lookup_resolved(&self, name: &Name, address: IpAddr) -> Decision {
+        let by_name = self.decide_lookup(name);
+        if !by_name.allowed {
+            return by_name;
+        }
+        self.inner(address, None).unwrap_or(by_name)
+    }
+
+    /// Only an allow-list tells one name from another, so only there is fronting worth looking for.
+    pub(crate) fn tells_names_apart(&self) -> bool {
+        matches!(self.mode, Mode::Allow(_))
+    }
+
+    pub(crate) fn mode(&self) -> &'static str {
+        match self.mode {
+            Mode::Off => "off",
+            Mode::Allow(_) => "allowlist",
+            Mode::Public => "public",
+        }
+    }
+
+    fn decide_name(&self, name: &Name, port_fits: impl Fn(&Rule) -> bool) -> Decision {
+        match &self.mode {
+            Mode::Off => self.deny(Reason::Off),
+            Mode::Public => Decision::allow(self.mode(), Reason::Public),
+            Mode::Allow(rules) => match rules.iter().find(|rule| rule.covers_name(name) && port_fits(rule)) {
+                Some(rule) => Decision::allow(&rule.text, Reason::Listed),
+                None => self.deny(Reason::NotListed),
+            },
+        }
+    }
+
+    fn decide_address(&self, address: IpAddr, port: u16) -> Decision {
+        let decision = match &self.mode {
+            Mode::Off => return self.deny(Reason::Off),
+            Mode::Public => Decision::allow(self.mode(), Reason::Public),
+            Mode::Allow(rules) => {
+                match rules.iter().find(|rule| rule.covers_address(address) && rule.covers_port(port)) {
+                    Some(rule) => Decision::allow(&rule.text, Reason::Listed),
+                    None => return self.deny(Reason::NotListed),
+                }
+            }
+        };
+        self.inner(address, Some(port)).unwrap_or(decision)
+    }
+
+    /// The refusal of an address that is not public, or that carries one that is not, and that no rule opens.
+    fn inner(&self, address: IpAddr, port: Option<u16>) -> Option<Decision> {
+        let carried = embedded(address).into_iter().map(IpAddr::from);
+        let closed = std::iter::once(address).chain(carried).find_map(|address| {
+            let block = self.block(address)?;
+            (!self.opened(address, block, port)).then_some((address, block.class))
+        });
+        closed.map(|(address, class)| self.deny(Reason::Inner { address, class }))
+    }
+
+    fn block(&self, address: IpAddr) -> Option<Block> {
+        let inner = block(address);
+        let whole = Net::one(address).len;
+        match self.own.contains(&address) {
+            true if inner.is_none_or(|block| block.class.can_be_allowed()) => {
+                Some(Block { class: Class::Own, len: whole })
+            }
+            _ => inner,
+        }
+    }
+
+    fn opened(&self, address: IpAddr, block: Block, port: Option<u16>) -> bool {
+        let Mode::Allow(rules) = &self.mode else { return false };
+        let opens = |rule: &Rule| rule.opens(address, block.len) && port.is_none_or(|port| rule.covers_port(port));
+        rules.iter().any(opens)
+    }
+
+    fn deny(&self, reason: Reason) -> Decision {
+        Decision::deny(self.mode(), reason)
+    }
+}
+
+fn parse(rule: &str) -> Result<Rule, PolicyError> {
+    Rule::parse(rule).map_err(|why| PolicyError::Rule { rule: rule.chars().take(300).collect(), why })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn policy(rules: &[&str]) -> Policy {
+        let rules = rules.iter().map(|rule| (*rule).to_owned()).collect();
+        Policy::new(&NetworkPolicy::Allow(rules), own()).unwrap()
+    }
+
+    fn public() -> Policy {
+        Policy::new(&NetworkPolicy::Public, own()).unwrap()
+    }
+
+    fn own() -> [IpAddr; 2] {
+        ["10.0.0.5".parse().unwrap(), "93.184.216.1".parse().unwrap()]
+    }
+
+    fn decide(policy: &Policy, host: &str) -> Decision {
+        policy.decide(&Host::parse(host).unwrap(), 443)
+    }
+
+    fn resolved(policy: &Policy, name: &str, address: &str) -> bool {
+        let Host::Name(name) = Host::parse(name).unwrap() else { panic!("{name} is no name") };
+        policy.decide_resolved(&name, address.parse().unwrap(), 443).allowed
+    }
+
+    #[test]
+    fn off_refuses_everything() {
+        let off = Policy::new(&NetworkPolicy::Off, []).unwrap();
+        assert_eq!(decide(&off, "example.com").reason, Reason::Off);
+        assert_eq!(decide(&off, "8.8.8.8").reason, Reason::Off);
+    }
+
+    #[test]
+    fn public_refuses_every_inner_address_in_every_notation() {
+        let inner = [
+            "127.0.0.1",
+            "127.1",
+            "2130706433",
+            "0x7f.1",
+            "0177.0.0.1",
+            "0",
+            "0.0.0.0",
+            "10.0.0.1",
+            "167772161",
+            "012.1",
+            "172.16.0.1",
+            "192.168.0.1",
+            "3232235521",
+            "100.64.0.1",
+            "169.254.169.254",
+            "0xa9fea9fe",
+            "2852039166",
+            "168.63.129.16",
+            "100.100.100.200",
+            "198.18.0.1",
+            "224.0.0.1",
+            "255.255.255.255",
+            "240.0.0.1",
+            "192.0.2.1",
+            "::",
+            "::1",
+            "[::1]",
+            "::ffff:127.0.0.1",
+            "::ffff:8.8.8.8",
+            "::127.0.0.1",
+            "::8.8.8.8",
+            "64:ff9b::127.0.0.1",
+            "64:ff9b::8.8.8.8",
+            "64:ff9b:1::1",
+            "2002:7f00:1::",
+            "2002:808:808::",
+            "2001::1",
+            "fd00::1",
+            "fc00::1",
+            "fd00:ec2::254",
+            "fe80::1",
+            "fec0::1",
+            "ff02::1",
+            "2001:db8::1",
+            "10.0.0.5",
+            "93.184.216.1",
+        ];
+        for host in inner {
+            let decision = decide(&public(), host);
+            assert!(!decision.allowed, "{host} is allowed");
+            assert!(matches!(decision.reason, Reason::Inner { .. }), "{host}: {:?}", decision.reason);
+        }
+        for host in ["8.8.8.8", "134744072", "93.184.216.2", "2606:4700::1111", "example.com"] {
+            assert!(decide(&public(), host).allowed, "{host} is refused");
+        }
+    }
+
+    #[test]
+    fn a_listed_name_opens_no_inner_address() {
+        let named = policy(&["example.com"]);
+        assert!(resolved(&named, "example.com", "93.184.216.34"));
+        for address in ["127.0.0.1", "10.0.0.1", "10.0.0.5", "93.184.216.1", "::1", "fd00::1", "::ffff:10.0.0.1"] {
+            assert!(!resolved(&named, "example.com", address), "{address}");
+        }
+        let both = policy(&["example.com", "10.0.0.1:443"]);
+        assert!(resolved(&both, "example.com", "10.0.0.1"));
+        assert!(!resolved(&both, "example.com", "10.0.0.2"));
+        assert!(!resolved(&both, "other.com", "10.0.0.1"));
+        assert!(!resolved(&policy(&["example.com", "10.0.0.1:80"]), "example.com", "10.0.0.1"));
+    }
+
+    #[test]
+    fn a_wide_rule_opens_only_what_it_speaks_of() {
+        let all = policy(&["0.0.0.0/0", "::/0"]);
+        assert!(decide(&all, "8.8.8.8").allowed && decide(&all, "2606::1").allowed);
+        for host in ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "fd00::1", "::ffff:8.8.8.8", "93.184.216.1"] {
+            assert!(!decide(&all, host).allowed, "{host}");
+        }
+        let private = policy(&["10.0.0.0/8", "169.254.0.0/16", "fd00::/8"]);
+        assert!(decide(&private, "10.0.0.1").allowed && decide(&private, "fd00::1").allowed);
+        for host in ["10.0.0.5", "169.254.169.254", "fd00:ec2::254"] {
+            assert!(!decide(&private, host).allowed, "{host}");
+        }
+        assert!(decide(&policy(&["10.0.0.5"]), "10.0.0.5").allowed);
+    }
+
+    #[test]
+    fn what_ipv6_carries_must_be_open_too() {
+        assert!(!decide(&policy(&["64:ff9b::/96"]), "64:ff9b::127.0.0.1").allowed);
+        assert!(decide(&policy(&["64:ff9b::/96"]), "64:ff9b::8.8.8.8").allowed);
+        assert!(decide(&policy(&["64:ff9b::/96", "10.0.0.1"]), "64:ff9b::10.0.0.1").allowed);
+    }
+
+    #[test]
+    fn a_listed_address_allows_no_name_and_a_listed_name_no_address() {
+        assert_eq!(decide(&policy(&["93.184.216.34"]), "example.com").reason, Reason::NotListed);
+        assert_eq!(decide(&policy(&["example.com"]), "93.184.216.34").reason, Reason::NotListed);
+    }
+
+    #[test]
+    fn a_decision_names_its_rule() {
+        assert_eq!(decide(&policy(&["a.com", "*.Example.com:443"]), "x.example.com").rule, "*.Example.com:443");
+        assert_eq!(decide(&public(), "example.com").rule, "public");
+    }
+
+    #[test]
+    fn a_rule_that_is_not_understood_is_named() {
+        let told = Policy::new(&NetworkPolicy::Allow(vec!["a.com".into(), "https://b.com".into()]), []).unwrap_err();
+        assert!(
+            told.to_string()
+                .starts_with("the rule \"https://b.com\" of the allow-list is not understood: it is an URL")
+        );
+        assert_eq!(Policy::new(&NetworkPolicy::Host, []).unwrap_err(), PolicyError::Host);
+        let many = NetworkPolicy::Allow(vec!["a.com".into(); 5000]);
+        assert_eq!(Policy::new(&many, []).unwrap_err(), PolicyError::TooManyRules(5000));
+    }
+
+    proptest! {
+        #[test]
+        fn what_the_standard_library_calls_inner_is_refused_and_so_is_every_v4_within_v6(bits: u32, high: u32) {
+            let v4 = Ipv4Addr::from_bits(bits);
+            let inner = v4.is_private() || v4.is_loopback() || v4.is_link_local() || v4.is_multicast()
+                || v4.is_broadcast() || v4.is_documentation() || v4.is_unspecified();
+            let allowed = |address: IpAddr| public().decide(&Host::Address(address), 80).allowed;
+            prop_assert!(!(inner && allowed(v4.into())));
+            let carriers = [
+                v4.to_ipv6_mapped(),
+                Ipv6Addr::from_bits(u128::from(bits)),
+                Ipv6Addr::from_bits((0x64_ff9b_u128 << 96) | u128::from(bits)),
+                Ipv6Addr::from_bits((0x2002_u128 << 112) | (u128::from(bits) << 80) | u128::from(high)),
+                Ipv6Addr::from_bits((0x2001_0000_u128 << 96) | (u128::from(high) << 64) | u128::from(bits)),
+            ];
+            for carrier in carriers {
+                prop_assert!(!allowed(carrier.into()), "{}", carrier);
+            }
+        }
+
+        #[test]
+        fn only_global_unicast_is_public(bits: u128) {
+            let v6 = Ipv6Addr::from_bits(bits);
+            let allowed = public().decide(&Host::Address(v6.into()), 80).allowed;
+            prop_assert!(!allowed || (bits >> 125) == 1);
+        }
+    }
+}

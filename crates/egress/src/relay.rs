@@ -1,0 +1,197 @@
+//! Two connections, coupled: bytes both ways, half-closes passed on, an end by reset when anything was not right.
+
+use std::{
+    io,
+    pin::pin,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpStream,
+    time::{Instant, sleep, timeout},
+};
+
+use crate::{
+    gate,
+    gateway::{Flow, Gateway},
+    http::{body, head::Framing},
+};
+
+const BUFFER: usize = 32 * 1024;
+
+/// How the guest's side begins.
+pub(crate) enum Opening {
+    /// Bytes that the policy may want to look at; some were read already.
+    Tunnel(Vec<u8>),
+    /// One HTTP request whose head was checked and written anew.
+    Request { head: Vec<u8>, framing: Framing, already: Vec<u8> },
+}
+
+/// What may follow on the guest's side.
+pub(crate) enum After {
+    Stream,
+    /// One request was sent. Whatever the guest sends now was not checked and goes nowhere.
+    Nothing,
+}
+
+/// Carries the flow to its end.
+pub(crate) async fn carry(
+    gateway: &Gateway,
+    flow: &Flow,
+    mut guest: TcpStream,
+    mut outer: TcpStream,
+    opening: Opening,
+) {
+    let relayed = gateway.while_allowed(flow, relay(gateway, flow, &mut guest, &mut outer, opening)).await;
+    match relayed {
+        Some(Ok(())) => linger(guest).await,
+        _ => {
+            reset(&guest);
+            reset(&outer);
+        }
+    }
+}
+
+/// The peer sees a reset when the stream is dropped: nothing that looks like an orderly end.
+pub(crate) fn reset(stream: &TcpStream) {
+    // Without effect on a connection that is gone already, which is as good.
+    let _ = stream.set_zero_linger();
+}
+
+/// Lets the guest read the last answer: closing over bytes that nobody read would reset the connection under it.
+pub(crate) async fn linger(mut guest: TcpStream) {
+    let _ = guest.shutdown().await;
+    let mut buffer = [0; 4096];
+    let drain = async {
+        for _ in 0..64 {
+            if !matches!(guest.read(&mut buffer).await, Ok(1..)) {
+                break;
+            }
+        }
+    };
+    let _ = timeout(Duration::from_secs(1), drain).await;
+}
+
+async fn relay(
+    gateway: &Gateway,
+    flow: &Flow,
+    guest: &mut TcpStream,
+    outer: &mut TcpStream,
+    opening: Opening,
+) -> io::Result<()> {
+    let activity = Activity::new();
+    let (mut from_guest, mut to_guest) = guest.split();
+    let (mut from_outer, mut to_outer) = outer.split();
+    let up = async {
+        let after = match opening {
+            Opening::Tunnel(already) => {
+                gate::open(gateway, flow, already, &mut from_guest, &mut to_outer, &activity).await?
+            }
+            Opening::Request { head, framing, already } => {
+                to_outer.write_all(&head).await?;
+                body::send(framing, &already, &mut from_guest, &mut to_outer, &activity).await?;
+                After::Nothing
+            }
+        };
+        if let After::Stream = after {
+            // A server that stops reading may still have something to say: let the other direction find its end.
+            let _ = copy(&mut from_guest, &mut to_outer, &activity).await?;
+        }
+        io::Result::Ok((after, from_guest))
+    };
+    let down = async {
+        match copy(&mut from_outer, &mut to_guest, &activity).await? {
+            Ended::AtEof => Ok(()),
+            Ended::WriterGone => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    };
+    tokio::select! {
+        ended = both(up, down) => ended,
+        () = activity.idle_for(gateway.limits.idle) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// Ends when both directions have; after a single request the answer's end is the end.
+async fn both<R: AsyncRead + Unpin>(
+    up: impl Future<Output = io::Result<(After, R)>>,
+    down: impl Future<Output = io::Result<()>>,
+) -> io::Result<()> {
+    let (mut up, mut down) = (pin!(up), pin!(down));
+    tokio::select! {
+        sent = &mut up => match sent? {
+            (After::Stream, _) => down.await,
+            (After::Nothing, rest) => tokio::select! {
+                ended = down => ended,
+                error = discard(rest) => Err(error),
+            },
+        },
+        answered = &mut down => {
+            answered?;
+            up.await.map(drop)
+        }
+    }
+}
+
+/// Reads on, so that a guest that goes away is noticed; an end of its side alone is none of the connection.
+async fn discard(mut from: impl AsyncRead + Unpin) -> io::Error {
+    let mut buffer = [0; 4096];
+    loop {
+        match from.read(&mut buffer).await {
+            Ok(0) => std::future::pending().await,
+            Ok(_) => {}
+            Err(error) => return error,
+        }
+    }
+}
+
+enum Ended {
+    AtEof,
+    WriterGone,
+}
+
+async fn copy(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    activity: &Activity,
+) -> io::Result<Ended> {
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        let len = from.read(&mut buffer).await?;
+        activity.note();
+        let written = if len == 0 { to.shutdown().await } else { to.write_all(&buffer[..len]).await };
+        match written {
+            Ok(()) if len > 0 => activity.note(),
+            Ok(()) => return Ok(Ended::AtEof),
+            Err(_) => return Ok(Ended::WriterGone),
+        }
+    }
+}
+
+/// When a byte last moved, in either direction.
+pub(crate) struct Activity {
+    start: Instant,
+    last_ms: AtomicU64,
+}
+
+impl Activity {
+    fn new() -> Activity {
+        Activity { start: Instant::now(), last_ms: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn note(&self) {
+        let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last_ms.store(now, Ordering::Relaxed);
+    }
+
+    async fn idle_for(&self, limit: Duration) {
+        loop {
+            let last = self.start + Duration::from_millis(self.last_ms.load(Ordering::Relaxed));
+            match limit.checked_sub(last.elapsed()) {
+                None | Some(Duration::ZERO) => return,
+                Some(left) => sleep(left).await,
+            }
+        }
+    }
+}

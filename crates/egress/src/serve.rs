@@ -1,0 +1,273 @@
+//! Serving one sandbox: its listeners, its limits, its tasks.
+//!
+//! The listeners were made inside the sandbox's network namespace and are accepted on here, outside of it. All tasks belong
+//! to the [`Egress`] and end with it.
+
+use std::{
+    future::Future,
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::{
+    io::AsyncReadExt,
+    net::{TcpListener, TcpStream, UdpSocket},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    time::sleep,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    decision::Reason,
+    dns,
+    event::{How, Reporter, Sink},
+    gateway::Gateway,
+    http,
+    lookup::Lookup,
+    outside::Outside,
+    policy::Policy,
+    relay::reset,
+    socks,
+    synthetic::Pool,
+    transparent::{self, original_destination},
+};
+
+/// What init made inside. Any of them may be missing or doubled (one for IPv4, one for IPv6).
+#[derive(Debug, Default)]
+pub struct Listeners {
+    /// Where the namespace's redirect sends every outgoing TCP connection.
+    pub transparent: Vec<std::net::TcpListener>,
+    pub dns_udp: Vec<std::net::UdpSocket>,
+    pub dns_tcp: Vec<std::net::TcpListener>,
+    pub http: Vec<std::net::TcpListener>,
+    pub socks: Vec<std::net::TcpListener>,
+}
+
+/// Where a redirected connection was going.
+pub type Original = Arc<dyn Fn(&TcpStream) -> io::Result<SocketAddr> + Send + Sync>;
+
+pub struct Config {
+    pub policy: Policy,
+    pub limits: Limits,
+    pub outside: Outside,
+    pub events: Arc<dyn Sink>,
+    pub original: Original,
+}
+
+impl Config {
+    /// With the kernel's word for original destinations, this host's resolver and routes, and the usual limits.
+    pub fn new(policy: Policy, events: Arc<dyn Sink>) -> Config {
+        let original: Original = Arc::new(original_destination);
+        Config { policy, limits: Limits::default(), outside: Outside::system(), events, original }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Open connections of the sandbox, in whatever state. One more is reset.
+    pub connections: usize,
+    /// Questions of the DNS over UDP that are worked on. More wait in the socket.
+    pub questions: usize,
+    /// Names that have a synthetic address.
+    pub names: u32,
+    /// For what a client says before it is connected, and for a TLS hello or HTTP head once it began.
+    pub handshake: Duration,
+    /// For a lookup, and for the connection after it.
+    pub connect: Duration,
+    /// Without a byte in either direction.
+    pub idle: Duration,
+    /// How long the addresses of a name are used before it is looked up again. They are judged each time.
+    pub fresh: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections: 512,
+            questions: 64,
+            names: 16_384,
+            handshake: Duration::from_secs(10),
+            connect: Duration::from_secs(10),
+            idle: Duration::from_secs(3600),
+            fresh: Duration::from_secs(5),
+        }
+    }
+}
+
+/// The network of one sandbox, being served. Dropping it ends every connection.
+pub struct Egress {
+    policy: watch::Sender<Arc<Policy>>,
+    tasks: Tasks,
+    most: usize,
+}
+
+/// Takes the listeners and serves them. Must be called within a tokio runtime.
+pub fn serve(listeners: Listeners, config: Config) -> io::Result<Egress> {
+    let Config { policy, limits, outside, events, original } = config;
+    let (policy, watched) = watch::channel(Arc::new(policy));
+    let tasks = Tasks::new(&limits);
+    let (tracker, stop) = (tasks.tracker.clone(), tasks.stop.clone());
+    let gateway = Arc::new(Gateway {
+        limits,
+        policy: watched,
+        reporter: Reporter::new(events),
+        lookup: Lookup::new(outside.resolve, tracker, stop, limits.connect, limits.fresh),
+        connect: outside.connect,
+        pool: Mutex::new(Pool::new(limits.names)),
+    });
+    // All or none: a descriptor that cannot be served must not leave the others half served.
+    let ways = [
+        (Way::Transparent(original), tcp(listeners.transparent)?),
+        (Way::DnsTcp, tcp(listeners.dns_tcp)?),
+        (Way::Http, tcp(listeners.http)?),
+        (Way::Socks, tcp(listeners.socks)?),
+    ];
+    let datagrams = listeners.dns_udp.into_iter().map(udp).collect::<io::Result<Vec<_>>>()?;
+    for (way, listeners) in ways {
+        for listener in listeners {
+            tasks.spawn(accept(gateway.clone(), tasks.clone(), way.clone(), listener));
+        }
+    }
+    for socket in datagrams {
+        tasks.spawn(dns::serve_udp(gateway.clone(), tasks.clone(), socket));
+    }
+    Ok(Egress { policy, tasks, most: limits.connections })
+}
+
+impl Egress {
+    /// New connections see it at once; those that it refuses are reset.
+    pub fn set_policy(&self, policy: Policy) {
+        self.policy.send_replace(Arc::new(policy));
+    }
+
+    /// Connections that are open now.
+    pub fn connections(&self) -> usize {
+        self.most - self.tasks.connections.available_permits()
+    }
+
+    /// Ends everything and waits until it has ended.
+    pub async fn close(self) {
+        self.tasks.stop.cancel();
+        self.tasks.tracker.close();
+        self.tasks.tracker.wait().await;
+    }
+}
+
+impl Drop for Egress {
+    fn drop(&mut self) {
+        self.tasks.stop.cancel();
+    }
+}
+
+#[derive(Clone)]
+enum Way {
+    Transparent(Original),
+    DnsTcp,
+    Http,
+    Socks,
+}
+
+async fn accept(gateway: Arc<Gateway>, tasks: Tasks, way: Way, listener: TcpListener) {
+    loop {
+        let Ok((guest, _)) = listener.accept().await else {
+            tasks.breathe().await;
+            continue;
+        };
+        let Ok(place) = tasks.connections.clone().try_acquire_owned() else {
+            gateway.refuse(way.how(), "", 0, Reason::TooManyConnections);
+            reset(&guest);
+            continue;
+        };
+        tasks.spawn(connection(gateway.clone(), way.clone(), guest, place));
+    }
+}
+
+async fn connection(gateway: Arc<Gateway>, way: Way, guest: TcpStream, _place: OwnedSemaphorePermit) {
+    // Small answers must not wait for an acknowledgement. A guest that is gone already will be noticed soon.
+    let _ = guest.set_nodelay(true);
+    match way {
+        Way::Transparent(original) => transparent::serve(&gateway, &original, guest).await,
+        Way::DnsTcp => dns::serve_tcp(&gateway, guest).await,
+        Way::Http => http::proxy::serve(&gateway, guest).await,
+        Way::Socks => socks::serve(&gateway, guest).await,
+    }
+}
+
+impl Way {
+    fn how(&self) -> How {
+        match self {
+            Way::Transparent(_) => How::Transparent,
+            Way::DnsTcp => How::Dns,
+            Way::Http => How::Http,
+            Way::Socks => How::Socks,
+        }
+    }
+}
+
+/// Whatever runs for the sandbox, counted and tracked.
+#[derive(Clone)]
+pub(crate) struct Tasks {
+    tracker: TaskTracker,
+    stop: CancellationToken,
+    connections: Arc<Semaphore>,
+    pub(crate) questions: Arc<Semaphore>,
+}
+
+impl Tasks {
+    fn new(limits: &Limits) -> Tasks {
+        Tasks {
+            tracker: TaskTracker::new(),
+            stop: CancellationToken::new(),
+            connections: Arc::new(Semaphore::new(limits.connections)),
+            questions: Arc::new(Semaphore::new(limits.questions)),
+        }
+    }
+
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.tracker.spawn(self.stop.clone().run_until_cancelled_owned(work));
+    }
+
+    /// An accept that fails (no descriptors left) fails again at once: without a pause this would be a busy loop.
+    pub(crate) async fn breathe(&self) {
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn tcp(listeners: Vec<std::net::TcpListener>) -> io::Result<Vec<TcpListener>> {
+    let listen = |listener: std::net::TcpListener| {
+        listener.set_nonblocking(true)?;
+        TcpListener::from_std(listener)
+    };
+    listeners.into_iter().map(listen).collect()
+}
+
+fn udp(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
+    socket.set_nonblocking(true)?;
+    UdpSocket::from_std(socket)
+}
+
+/// Reads until the parser has a whole; what was read beyond it stays in `bytes`. The parser bounds the length, and is told
+/// where the new bytes begin, so that a guest that sends them one by one does not have all of them read again each time.
+pub(crate) async fn read_until<T, E>(
+    stream: &mut TcpStream,
+    bytes: &mut Vec<u8>,
+    parse: impl Fn(&[u8], usize) -> Result<Option<(T, usize)>, E>,
+) -> io::Result<Result<T, E>> {
+    let mut seen = 0;
+    loop {
+        match parse(bytes, seen) {
+            Ok(Some((whole, len))) => {
+                bytes.drain(..len);
+                return Ok(Ok(whole));
+            }
+            Ok(None) => {}
+            Err(error) => return Ok(Err(error)),
+        }
+        seen = bytes.len();
+        if stream.read_buf(bytes).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}
