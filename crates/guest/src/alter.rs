@@ -61,6 +61,8 @@ impl Rooted {
     fn rename(&self, from: &SandboxPath, to: &SandboxPath) -> Result<()> {
         let (from_dir, from_name) = self.parent(from)?;
         let (to_dir, to_name) = self.parent(to)?;
+        sys::check_no_mount(&from_dir, &from_name).map_err(|e| fault(from, "rename", e))?;
+        sys::check_no_mount(&to_dir, &to_name).map_err(|e| fault(to, "rename", e))?;
         match rustix::fs::renameat(&from_dir, &from_name, &to_dir, &to_name) {
             Ok(()) => Ok(()),
             // A directory of a layer below, or another mount: the kernel leaves the copying to us.
@@ -95,6 +97,7 @@ impl Rooted {
 
     fn remove(&self, path: &SandboxPath) -> Result<()> {
         let (dir, name) = self.parent(path)?;
+        sys::check_no_mount(&dir, &name).map_err(|e| fault(path, "remove", e))?;
         let removed = match rustix::fs::unlinkat(&dir, &name, AtFlags::empty()) {
             Err(Errno::ISDIR) => rustix::fs::unlinkat(&dir, &name, AtFlags::REMOVEDIR),
             result => result,
@@ -108,6 +111,7 @@ impl Rooted {
     fn remove_all(&self, path: &SandboxPath) -> Result<()> {
         let (dir, name) = self.parent(path)?;
         sys::stat_at(&dir, &name).map_err(|e| fault(path, "remove", e))?;
+        sys::check_no_mount(&dir, &name).map_err(|e| fault(path, "remove", e))?;
         tree::remove(dir.as_fd(), &name).map_err(|e| io_fault(path, "remove", e))
     }
 

@@ -17,7 +17,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::{Accounts, IdMap, accounts, errno::fault, sys};
+use crate::{Accounts, IdMap, accounts, dir::is_pseudo, errno::fault, sys};
 
 /// As many links as the kernel itself follows.
 const MAX_LINKS: usize = 40;
@@ -85,9 +85,12 @@ impl Rooted {
     }
 
     /// The one way by which a path becomes a descriptor. Magic links (`/proc/1/root`) would leave the root: they are `LOOP`.
+    /// What the kernel makes up is closed: much of `/proc` tells of whoever reads it, and that would be the host.
     pub(crate) fn resolve(&self, relative: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
         let path = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
-        sys::openat2(self.root(), path, flags, ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let found = sys::openat2(self.root(), path, flags, resolve)?;
+        if is_pseudo(&found) { Err(Errno::ACCESS) } else { Ok(found) }
     }
 
     /// Whoever acts for root inside has capabilities of the host, and the kernel lets them override the modes of what
@@ -156,10 +159,6 @@ impl Rooted {
             };
             if sys::file_type(&stat) != FileType::Symlink {
                 return Ok(Place { dir, name, stat: Some(stat) });
-            }
-            // The text of a magic link is a story about another place.
-            if crate::dir::is_pseudo(&dir) {
-                return Err(Errno::LOOP);
             }
             let link = rustix::fs::readlinkat(&dir, &name, Vec::new())?.into_bytes();
             text = match link.strip_prefix(b"/") {

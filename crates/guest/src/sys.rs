@@ -67,6 +67,17 @@ pub(crate) fn stat_at(dir: impl AsFd, name: &CStr) -> Result<Stat, Errno> {
     rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
 }
 
+/// `BUSY` for what something is mounted on. The kernel says so itself only to those in whose mount namespace it is mounted:
+/// for us it would take the mount off.
+pub(crate) fn check_no_mount(dir: impl AsFd, name: &CStr) -> Result<(), Errno> {
+    use rustix::fs::{StatxAttributes, StatxFlags};
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    match rustix::fs::statx(dir, name, flags, StatxFlags::TYPE) {
+        Ok(stat) if stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) => Err(Errno::BUSY),
+        _ => Ok(()), // what cannot be looked at, the step itself will say
+    }
+}
+
 pub(crate) fn retry<T>(mut step: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match step() {

@@ -69,6 +69,7 @@ impl Rooted {
         if let Some(old) = &stat {
             check_regular(old)?;
             self.judge_stat(old, WRITE)?;
+            sys::check_no_mount(&dir, &name)?;
             // A rename asks only the directory. Who may not write the file must not replace it either.
             rustix::fs::accessat(&dir, &name, Access::WRITE_OK, AtFlags::EACCESS | AtFlags::SYMLINK_NOFOLLOW)?;
         }

@@ -22,7 +22,13 @@ use crate::{
 };
 
 /// The child of the spawner's clone begins here and never returns. It does all that needs no sandbox yet, and waits.
-pub(crate) fn main(hostname: &[u8], control: OwnedFd, cgroup: Option<OwnedFd>, go: &OwnedFd) -> ! {
+pub(crate) fn main(
+    hostname: &[u8],
+    control: OwnedFd,
+    cgroup: Option<OwnedFd>,
+    devices: Option<OwnedFd>,
+    go: &OwnedFd,
+) -> ! {
     // The spawner waits for nobody and ignores the ends of its children; here they are what is waited for.
     sys::default_signals();
     sys::set_blocked_signals(u64::MAX);
@@ -31,7 +37,7 @@ pub(crate) fn main(hostname: &[u8], control: OwnedFd, cgroup: Option<OwnedFd>, g
     if !matches!(sys::read(go.as_raw_fd(), &mut [0]), Ok(1)) {
         sys::exit(1);
     }
-    let ready = setup::prepare(hostname, cgroup).and_then(|prepared| {
+    let ready = setup::prepare(hostname, cgroup, devices).and_then(|prepared| {
         prepared.close_all_others(&control);
         let (plan, mounts) = wait_for_plan(&control);
         setup::finish(prepared, &plan, &mounts)

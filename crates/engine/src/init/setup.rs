@@ -59,7 +59,7 @@ impl Prepared {
 }
 
 /// All that can be done ahead, while nobody waits for it.
-pub(super) fn prepare(hostname: &[u8], cgroup: Option<OwnedFd>) -> Done<Prepared> {
+pub(super) fn prepare(hostname: &[u8], cgroup: Option<OwnedFd>, devices: Option<OwnedFd>) -> Done<Prepared> {
     let single_id = become_root()?;
     bring_loopback_up()?;
     rustix::system::sethostname(hostname).map_err(rx_at(Step::Hostname))?;
@@ -72,6 +72,9 @@ pub(super) fn prepare(hostname: &[u8], cgroup: Option<OwnedFd>) -> Done<Prepared
         }
         None => Forest::without_cgroup(),
     };
+    if let Some(devices) = devices {
+        mounts::attach(devices.as_fd(), c"/dev").map_err(io_at(Step::Dev))?;
+    }
     let null = sys::open_at(libc::AT_FDCWD, c"/dev/null", libc::O_RDWR).map_err(sys_at(Step::Dev))?;
     // SAFETY: opened just now.
     let null = unsafe { OwnedFd::from_raw_fd(null) };

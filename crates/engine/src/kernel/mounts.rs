@@ -4,7 +4,7 @@
 use std::{
     ffi::CStr,
     io,
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     path::Path,
 };
 
@@ -21,6 +21,7 @@ struct MountAttr {
 pub(crate) const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
 pub(crate) const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
 pub(crate) const NODEV: u64 = libc::MOUNT_ATTR_NODEV;
+pub(crate) const NOEXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
 
 /// A detached clone of the mount at `path`, rooted there, without what is mounted below it.
 pub(crate) fn detach(path: &Path) -> io::Result<OwnedFd> {
@@ -50,6 +51,19 @@ pub(crate) fn set_attributes(mount: BorrowedFd<'_>, set: u64, userns: Option<Bor
         )
     };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A new, detached tmpfs.
+pub(crate) fn tmpfs(options: &[(&CStr, &CStr)]) -> io::Result<OwnedFd> {
+    use rustix::mount::{
+        FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
+    };
+    let context = fsopen(c"tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in options {
+        fsconfig_set_string(context.as_fd(), *key, *value)?;
+    }
+    fsconfig_create(context.as_fd())?;
+    Ok(fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?)
 }
 
 /// Puts a detached mount to its place.

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::{
+    ffi::CStr,
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
 };
@@ -94,38 +95,63 @@ fn is_dir(stat: &rustix::fs::Stat) -> bool {
     rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Directory
 }
 
-/// `dev` below the working directory, shared read-only by all sandboxes: one mount for each instead of eight.
+const DEVICES: [(&CStr, &CStr, u32, u32); 6] = [
+    (c"null", c"/dev/null", 1, 3),
+    (c"zero", c"/dev/zero", 1, 5),
+    (c"full", c"/dev/full", 1, 7),
+    (c"random", c"/dev/random", 1, 8),
+    (c"urandom", c"/dev/urandom", 1, 9),
+    (c"tty", c"/dev/tty", 5, 0),
+];
+
+/// `dev` below the working directory. Without the right to make devices it has the host's, and all sandboxes share them:
+/// then one can see when another opens one.
 fn make_devices() -> io::Result<()> {
-    use rustix::fs::{CWD, FileType, Mode, OFlags, makedev, mkdir, mknodat, openat, symlink};
+    use rustix::fs::{Mode, OFlags, open, openat};
     mounts::plain(c"cabana-dev", c"dev", c"tmpfs", libc::MS_NOSUID | libc::MS_NOEXEC, c"mode=0755,size=64k")?;
-    let devices = [
-        (c"dev/null", c"/dev/null", 1, 3),
-        (c"dev/zero", c"/dev/zero", 1, 5),
-        (c"dev/full", c"/dev/full", 1, 7),
-        (c"dev/random", c"/dev/random", 1, 8),
-        (c"dev/urandom", c"/dev/urandom", 1, 9),
-        (c"dev/tty", c"/dev/tty", 5, 0),
-    ];
-    for (path, host, major, minor) in devices {
-        if mknodat(CWD, path, FileType::CharacterDevice, Mode::from_raw_mode(0o666), makedev(major, minor)).is_err() {
-            openat(CWD, path, OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC, 0o666.into())?;
-            mounts::plain(host, path, c"none", libc::MS_BIND, c"")?;
+    let dev = open(c"dev", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    for (name, host, major, minor) in DEVICES {
+        if make_device(dev.as_fd(), name, major, minor).is_err() {
+            openat(&dev, name, OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC, 0o666.into())?;
+            let path = std::ffi::CString::new([b"dev/", name.to_bytes()].concat())?;
+            mounts::plain(host, &path, c"none", libc::MS_BIND, c"")?;
         }
     }
-    for dir in ["dev/pts", "dev/shm"] {
-        mkdir(dir, 0o755.into())?;
-    }
-    for (target, link) in [
-        ("/proc/self/fd", "dev/fd"),
-        ("/proc/self/fd/0", "dev/stdin"),
-        ("/proc/self/fd/1", "dev/stdout"),
-        ("/proc/self/fd/2", "dev/stderr"),
-        ("pts/ptmx", "dev/ptmx"),
-    ] {
-        symlink(target, link)?;
-    }
+    make_beside_devices(dev.as_fd())?;
     let flags = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NOEXEC;
     mounts::plain(c"none", c"dev", c"none", flags, c"")
+}
+
+/// Devices of one sandbox alone: who watches or locks them sees no neighbour.
+fn own_devices() -> io::Result<OwnedFd> {
+    let dev = mounts::tmpfs(&[(c"mode", c"0755"), (c"size", c"64k"), (c"source", c"cabana-dev")])?;
+    for (name, _, major, minor) in DEVICES {
+        make_device(dev.as_fd(), name, major, minor)?;
+    }
+    make_beside_devices(dev.as_fd())?;
+    mounts::set_attributes(dev.as_fd(), mounts::RDONLY | mounts::NOSUID | mounts::NOEXEC, None)?;
+    Ok(dev)
+}
+
+fn make_device(dev: BorrowedFd<'_>, name: &CStr, major: u32, minor: u32) -> io::Result<()> {
+    use rustix::fs::{FileType, Mode, makedev, mknodat};
+    Ok(mknodat(dev, name, FileType::CharacterDevice, Mode::from_raw_mode(0o666), makedev(major, minor))?)
+}
+
+fn make_beside_devices(dev: BorrowedFd<'_>) -> io::Result<()> {
+    for dir in [c"pts", c"shm"] {
+        rustix::fs::mkdirat(dev, dir, 0o755.into())?;
+    }
+    for (target, link) in [
+        (c"/proc/self/fd", c"fd"),
+        (c"/proc/self/fd/0", c"stdin"),
+        (c"/proc/self/fd/1", c"stdout"),
+        (c"/proc/self/fd/2", c"stderr"),
+        (c"pts/ptmx", c"ptmx"),
+    ] {
+        rustix::fs::symlinkat(target, dev, link)?;
+    }
+    Ok(())
 }
 
 fn serve() -> io::Result<()> {
@@ -187,6 +213,7 @@ fn clone_init(
     control: OwnedFd,
     cgroup: Option<OwnedFd>,
 ) -> Result<OwnedFd, Failure> {
+    let devices = own_devices().ok(); // otherwise the shared ones
     let (go_read, go_write) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| at(Step::Clone)(e.into()))?;
 
@@ -204,7 +231,7 @@ fn clone_init(
     let forked = sys::fork(sys::Clone { flags: flags as u64, cgroup: cgroup.as_ref().map(AsRawFd::as_raw_fd) });
     if let Ok(sys::Forked::Child) = forked {
         drop(go_write);
-        init::main(hostname, control, cgroup, &go_read);
+        init::main(hostname, control, cgroup, devices, &go_read);
     }
     sys::setresuid(sys::SAME, 0, sys::SAME).map_err(err(Step::Clone))?;
     let sys::Forked::Parent { pid, pidfd } = forked.map_err(err(Step::Clone))? else {

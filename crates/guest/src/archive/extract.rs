@@ -341,6 +341,7 @@ impl Extract<'_> {
                 Err(Errno::EXIST) => {}
                 result => return result.map_err(|e| self.fault(path, "unpack", e)),
             }
+            sys::check_no_mount(dir, name).map_err(|e| self.fault(path, "unpack", e))?;
             match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(Errno::ISDIR) if self.names == Names::Root => {

@@ -1,0 +1,164 @@
+//! The attacking programs, and how they are run on the host to show that they work where nothing stops them.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    hash::{DefaultHasher, Hash, Hasher},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use cabana_sandbox::Status;
+
+/// A program of the folder `attacks`.
+pub(crate) struct Attack(&'static str);
+
+macro_rules! attacks {
+    ($($constant:ident = $file:literal),+ $(,)?) => {
+        $(pub(crate) const $constant: Attack = Attack($file);)+
+    };
+}
+
+attacks! {
+    CALLS = "calls.c",
+    CHROOT = "chroot.c",
+    CLIMB = "climb.c",
+    EAVESDROP = "eavesdrop.py",
+    FILTER = "filter.c",
+    GATE = "gate.c",
+    HUNT = "hunt.py",
+    IOCTLS = "ioctls.c",
+    IPC = "ipc.c",
+    LEASE = "lease.c",
+    NAMESPACES = "namespaces.c",
+    NEIGHBOUR = "neighbour.py",
+    OTHER_ABI = "other_abi.c",
+    PAGE_CACHE = "page_cache.c",
+    PEER = "peer.c",
+    PRLIMIT = "prlimit.c",
+    SLAUGHTER = "slaughter.c",
+    SOCKETS = "sockets.py",
+    SWAP = "swap.c",
+    TERMINAL = "terminal.py",
+}
+
+impl Attack {
+    pub(crate) fn name(&self) -> &'static str {
+        self.0.rsplit_once('.').expect("an extension").0
+    }
+
+    fn source(&self) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/security/attacks").join(self.0)
+    }
+
+    fn is_c(&self) -> bool {
+        self.0.ends_with(".c")
+    }
+
+    /// What is put inside: a program of the machine, or a script.
+    pub(crate) fn program(&self) -> Vec<u8> {
+        fs::read(self.on_host()).expect("the attack can be read")
+    }
+
+    /// Where it lies outside. Compiled once for each state of its source.
+    fn on_host(&self) -> PathBuf {
+        let source = self.source();
+        if !self.is_c() {
+            return source;
+        }
+        let mut hasher = DefaultHasher::new();
+        fs::read(&source).expect("the attack is there").hash(&mut hasher);
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("attacks");
+        fs::create_dir_all(&dir).expect("a directory for attacks");
+        let program = dir.join(format!("{}-{:016x}", self.name(), hasher.finish()));
+        if !program.exists() {
+            let draft = tempfile::NamedTempFile::new_in(&dir).expect("a draft").into_temp_path();
+            let shared = if self.name() == "gate" { vec!["-shared", "-fPIC"] } else { vec!["-pthread"] };
+            let mut cc = Command::new("cc");
+            cc.args(["-O1", "-Wall", "-Wextra", "-Werror"]).args(shared).arg("-o").arg(&draft).arg(&source);
+            let said = cc.output().expect("there is a C compiler");
+            assert!(said.status.success(), "{}: {}", self.0, String::from_utf8_lossy(&said.stderr));
+            draft.persist(&program).expect("the attack takes its place");
+        }
+        program
+    }
+
+    pub(crate) fn words(&self, place: &str) -> Vec<String> {
+        match self.is_c() {
+            true => vec![place.to_owned()],
+            false => vec!["/usr/bin/python3".to_owned(), place.to_owned()],
+        }
+    }
+
+    /// As root of the host, where nothing stops it.
+    pub(crate) fn run_on_host(&self, arguments: &[&str]) -> Ran {
+        use std::os::unix::process::ExitStatusExt;
+        let words = self.words(self.on_host().to_str().expect("plain text"));
+        let said = Command::new(&words[0]).args(&words[1..]).args(arguments).output().expect("it starts");
+        let status = said
+            .status
+            .code()
+            .map_or_else(|| Status::Signal(said.status.signal().expect("it has ended")), Status::Code);
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ran { status, out: text(said.stdout), err: text(said.stderr) }
+    }
+}
+
+/// How a program ended and what it said.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) status: Status,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Ran {
+    /// What it wrote, without white space around it; it must have succeeded.
+    #[track_caller]
+    pub(crate) fn ok(self) -> String {
+        assert_eq!(self.status, Status::Code(0), "{}{}", self.out, self.err);
+        self.out.trim().to_owned()
+    }
+
+    /// What it wrote to stderr; it must have failed by itself, and not because the tool is missing.
+    #[track_caller]
+    pub(crate) fn refused(self) -> String {
+        assert!(matches!(self.status, Status::Code(code) if code != 0 && code != 127), "not refused: {self:?}");
+        self.err.trim().to_owned()
+    }
+
+    /// The report of an attack: lines of what was tried, and what came of it.
+    #[track_caller]
+    pub(crate) fn report(self) -> Report {
+        let text = self.ok();
+        let lines = text.lines().map(|line| line.rsplit_once(' ').unwrap_or_else(|| panic!("no report: {text}")));
+        Report(lines.map(|(what, came)| (what.to_owned(), came.to_owned())).collect())
+    }
+}
+
+/// What was tried, and `done` or the name of the error.
+#[derive(Debug)]
+pub(crate) struct Report(BTreeMap<String, String>);
+
+impl Report {
+    #[track_caller]
+    pub(crate) fn of(&self, what: &str) -> &str {
+        self.0.get(what).unwrap_or_else(|| panic!("{what} was not tried: {self:?}"))
+    }
+
+    /// Everything was refused, with one of these answers.
+    #[track_caller]
+    pub(crate) fn all_refused(&self, answers: &[&str]) {
+        assert!(!self.0.is_empty(), "nothing was tried");
+        let through: Vec<_> = self.0.iter().filter(|(_, came)| !answers.contains(&came.as_str())).collect();
+        assert!(through.is_empty(), "not refused: {through:?}");
+    }
+
+    /// Of a control: nothing of it was refused for want of a right.
+    #[track_caller]
+    pub(crate) fn none_refused(&self, answers: &[&str]) {
+        assert!(!self.0.is_empty(), "nothing was tried");
+        let refused: Vec<_> = self.0.iter().filter(|(_, came)| answers.contains(&came.as_str())).collect();
+        assert!(refused.is_empty(), "the control does not get through: {refused:?}");
+    }
+}

@@ -1,0 +1,79 @@
+//! The filter of system calls, attacked with other filters, tracers and other sets of numbers.
+
+use cabana_sandbox::Status;
+
+use crate::{
+    attacks::{FILTER, OTHER_ABI},
+    inside::Inside,
+};
+
+#[tokio::test]
+async fn a_filter_of_ones_own_that_allows_everything() {
+    assert_eq!(FILTER.run_on_host(&["allow"]).report().of("the call after it"), "done");
+    let inside = Inside::new().await;
+    for user in ["root", "user"] {
+        let report = inside.attack(user, &FILTER, &["allow"]).await.report();
+        assert_eq!(report.of("a filter that allows"), "done", "programs may have filters of their own");
+        assert_eq!(report.of("the call after it"), "EPERM");
+        assert_eq!(report.of("filters off"), "EINVAL");
+        assert_eq!(report.of("the call in the end"), "EPERM");
+    }
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn a_supervisor_of_ones_own_that_says_go_on() {
+    assert_eq!(FILTER.run_on_host(&["notify"]).report().of("the call that it lets go on"), "done");
+    let inside = Inside::new().await;
+    let report = inside.attack("root", &FILTER, &["notify"]).await.report();
+    assert_eq!(report.of("a supervisor"), "done");
+    assert_eq!(report.of("the call that it lets go on"), "EPERM");
+    inside.end().await;
+}
+
+#[cfg(target_arch = "x86_64")]
+#[tokio::test]
+async fn a_tracer_that_changes_the_call_after_it_was_made() {
+    assert_eq!(FILTER.run_on_host(&["rewrite"]).report().of("a call that a tracer changed"), "done");
+    let inside = Inside::new().await;
+    for user in ["root", "user"] {
+        let report = inside.attack(user, &FILTER, &["rewrite"]).await.report();
+        assert_eq!(report.of("a call that a tracer changed"), "EPERM");
+    }
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn a_tracer_that_suspends_or_reads_the_filter() {
+    let inside = Inside::new().await;
+    let report = inside.attack("root", &FILTER, &["checkpoint"]).await.report();
+    report.all_refused(&["EPERM", "EACCES"]);
+    inside.end().await;
+}
+
+#[cfg(target_arch = "x86_64")]
+mod other_numbers {
+    use super::*;
+
+    /// Killed for a bad system call, and not merely answered.
+    async fn killed(ways: &[&str]) {
+        const SIGSYS: i32 = 31;
+        let inside = Inside::new().await;
+        assert!(inside.attack("user", &OTHER_ABI, &["native"]).await.ok().starts_with("native "));
+        for way in ways {
+            let ran = inside.attack("root", &OTHER_ABI, &[way]).await;
+            assert_eq!((ran.status, ran.out.as_str()), (Status::Signal(SIGSYS), ""), "{way}");
+        }
+        inside.end().await;
+    }
+
+    #[tokio::test]
+    async fn calls_of_32_bit_programs() {
+        killed(&["int80", "int80-mount"]).await;
+    }
+
+    #[tokio::test]
+    async fn calls_of_x32_programs() {
+        killed(&["x32", "x32-unshare"]).await;
+    }
+}

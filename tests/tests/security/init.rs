@@ -1,0 +1,220 @@
+//! Process 1 of the sandbox: it starts everything, and it is the server's one hand inside.
+
+use std::time::Duration;
+
+use cabana_sandbox::{ExecSpec, SandboxPath, Status};
+use futures_util::future::join_all;
+
+use crate::{
+    attacks::{GATE, LEASE, PEER, PRLIMIT, SLAUGHTER},
+    inside::{Inside, SOON, named, path, soon},
+};
+
+#[tokio::test]
+async fn reading_writing_and_tracing_process_1() {
+    let inside = Inside::new().await;
+    // The same attacks on a child of the attacker's own succeed, but for what only the host may.
+    let own = inside.attack("root", &PEER, &[]).await.report();
+    for what in ["reading its memory", "opening mem to write", "opening exe", "taking its descriptor", "tracing it"] {
+        assert_eq!(own.of(what), "done", "{what}");
+    }
+    for user in ["root", "user"] {
+        inside.attack(user, &PEER, &["1"]).await.report().all_refused(&["EPERM", "EACCES"]);
+    }
+    inside.still_works().await;
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn overwriting_init_through_proc_1_exe() {
+    let inside = Inside::new().await;
+    for way in
+        ["cat /bin/true > /proc/1/exe", "truncate -s 0 /proc/1/exe", "chmod 777 /proc/1/exe", "cp /proc/1/exe /tmp"]
+    {
+        inside.root(way).await.refused();
+    }
+    inside.still_works().await;
+    inside.end().await;
+}
+
+/// As with CVE-2019-5736: a script whose interpreter is «the program that starts me» makes init start the host's own
+/// program inside, with libraries of the attacker.
+#[tokio::test]
+async fn overwriting_the_engine_by_a_script_that_starts_it() {
+    let inside = Inside::new().await;
+    let library = inside.bring(&GATE).await.remove(0);
+    inside.root("printf '#!/proc/self/exe\\n' > /tmp/door && chmod 755 /tmp/door").await.ok();
+    inside.root(&format!("echo {library} > /etc/ld.so.preload")).await.ok();
+    let ran = inside.command("root", ExecSpec::argv(["/tmp/door"], SandboxPath::root())).await;
+    let report = ran.report();
+    assert!(report.of("runs").contains("memfd"), "the library is in the host's program: {report:?}");
+    for what in ["opening it to write", "opening it to write both ways", "cutting it off"] {
+        assert!(["EPERM", "EACCES", "ETXTBSY"].contains(&report.of(what)), "{what}: {report:?}");
+    }
+    for what in ["changing its mode", "giving it away", "taking its seals off"] {
+        assert!(["EPERM", "EACCES"].contains(&report.of(what)), "{what}: {report:?}");
+    }
+    inside.root("rm -f /etc/ld.so.preload").await; // it ends with the library: whatever it says
+    inside.files("root").alter(cabana_sandbox::Alter::Remove(path("/etc/ld.so.preload"))).await.unwrap_or_default();
+    inside.still_works().await;
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn signals_to_process_1() {
+    let inside = Inside::new().await;
+    for number in (1..32).chain(34..65) {
+        let script = format!("kill -{number} 1; kill -{number} 1 1 1 2>/dev/null; true");
+        inside.root(&script).await.ok();
+    }
+    inside.still_works().await;
+    inside.user("kill -9 1").await.refused();
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn starving_process_1_by_its_limits() {
+    let inside = Inside::new().await;
+    let own = inside.attack("root", &PRLIMIT, &[]).await.report();
+    own.none_refused(&["EPERM"]);
+    let report = inside.attack("root", &PRLIMIT, &["1"]).await.report();
+    let works = tokio::time::timeout(SOON, inside.user("echo works")).await;
+    assert!(works.is_ok(), "init is starved: {report:?}");
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn killing_commands_before_they_are_started() {
+    let inside = Inside::new().await;
+    for signal in ["9", "11", "19"] {
+        let attack = inside.start("user", &SLAUGHTER, &[signal]).await;
+        let victims = (0..8).map(|_| async {
+            let mut spec = ExecSpec::argv(["/bin/true"], SandboxPath::root());
+            spec.user = Some(named("user"));
+            spec.timeout = Some(Duration::from_secs(2));
+            // Killed, stopped, or through: but told, and soon.
+            soon("a command that is shot at", cabana_sandbox::run(&*inside.sandbox, spec, 1024)).await.map(drop)
+        });
+        let _ = join_all(victims).await;
+        let root = soon("a command of root meanwhile", inside.root("echo works")).await;
+        assert_eq!(root.ok(), "works", "after signal {signal}");
+        attack.control.signal(9, cabana_sandbox::Target::Tree).await.unwrap();
+    }
+    inside.still_works().await;
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn holding_up_a_start_by_a_lease_on_the_program() {
+    let inside = Inside::new().await;
+    inside.user("cp /bin/true /tmp/slow && chmod 755 /tmp/slow").await.ok();
+    let _lease = inside.start("user", &LEASE, &["/tmp/slow"]).await;
+    let mut held = ExecSpec::argv(["/tmp/slow"], SandboxPath::root());
+    held.user = Some(named("user"));
+    let start = inside.sandbox.exec(held);
+    tokio::select! {
+        biased;
+        () = async {
+            // While it hangs: others are started, and what is half started gives nothing away.
+            for _ in 0..5 {
+                inside.still_works().await;
+            }
+            let pids = "for p in /proc/[0-9]*; do grep -q cabana-init $p/comm && echo ${p#/proc/}; done; true";
+            let said = inside.root(pids).await.ok();
+            assert!(said.split_whitespace().count() > 1, "beside init there is one that is not through: {said}");
+            for pid in said.split_whitespace() {
+                for user in ["root", "user"] {
+                    let report = inside.attack(user, &PEER, &[pid]).await.report();
+                    report.all_refused(&["EPERM", "EACCES", "ESRCH", "ENOENT"]);
+                }
+            }
+        } => {}
+        started = start => drop(started),
+    }
+    soon("the end of the sandbox", inside.end()).await;
+}
+
+#[tokio::test]
+async fn more_descriptors_than_init_has_places_for() {
+    let inside = Inside::new().await;
+    let flood = "import resource, os, time
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 20000), hard))
+open_now = []
+try:
+    while True: open_now.append(os.open('/dev/null', os.O_RDONLY))
+except OSError: pass
+assert len(open_now) > 500
+print(len(open_now), flush=True)
+time.sleep(600)";
+    let mut spec = ExecSpec::argv(["/usr/bin/python3", "-c", flood], SandboxPath::root());
+    spec.user = Some(named("root"));
+    let mut process = inside.sandbox.exec(spec).await.unwrap();
+    let _first = futures_util::StreamExt::next(&mut process.events).await;
+    inside.still_works().await;
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn a_full_backlog_before_a_connection_of_the_server() {
+    let inside = Inside::new().await;
+    let full = "import socket, time
+s = socket.socket(); s.bind(('127.0.0.1', 7777)); s.listen(0)
+held = []
+for _ in range(8):
+    c = socket.socket(); c.setblocking(False)
+    try: c.connect(('127.0.0.1', 7777))
+    except BlockingIOError: pass
+    held.append(c)
+time.sleep(1)
+print('full', flush=True)
+time.sleep(600)";
+    let mut spec = ExecSpec::argv(["/usr/bin/python3", "-c", full], SandboxPath::root());
+    spec.user = Some(named("user"));
+    let mut process = inside.sandbox.exec(spec).await.unwrap();
+    let _first = futures_util::StreamExt::next(&mut process.events).await;
+    let connections = join_all((0..16).map(|_| inside.sandbox.connect(7777)));
+    tokio::select! {
+        biased;
+        () = async {
+            for _ in 0..5 {
+                inside.still_works().await;
+                assert!(inside.read("user", "/etc/passwd").await.is_some());
+            }
+            let closed = soon("another port", inside.sandbox.connect(7778)).await.err().expect("nobody listens");
+            assert_eq!(closed.code(), cabana_sandbox::Code::PortClosed);
+        } => {}
+        _ = connections => {}
+    }
+    soon("the end of the sandbox", inside.end()).await;
+}
+
+#[tokio::test]
+async fn finding_the_socket_that_init_listens_to() {
+    // Its socket is not among what a command has open, nor among what a command can find.
+    let inside = Inside::new().await;
+    let open = "import os
+for fd in sorted(map(int, os.listdir('/proc/self/fd'))):
+    try: print(fd, os.readlink('/proc/self/fd/%d' % fd).split(':')[0])
+    except OSError: pass";
+    for user in ["root", "user"] {
+        let spec = ExecSpec::argv(["/usr/bin/python3", "-c", open], SandboxPath::root());
+        let said = inside.command(user, spec).await.ok();
+        let kinds = said.replace("/dev/null", "/null"); // it lies in a mount that has no place inside
+        assert_eq!(kinds, "0 /null\n1 pipe\n2 pipe", "as {user}");
+    }
+    let sockets = inside.root("tail -n +2 /proc/net/unix | wc -l").await.ok();
+    assert_eq!(sockets, "0", "sockets that are there without anybody's making one");
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn an_exit_status_that_is_no_exit() {
+    // A command that stops, is traced or leaves its group has not ended; one that ends says how.
+    let inside = Inside::new().await;
+    let ran = inside.user("sh -c 'kill -STOP $$' & sleep 0.2; kill -CONT $!; wait $!; exit 77").await;
+    assert_eq!(ran.status, Status::Code(77));
+    let ran = tokio::time::timeout(SOON, inside.user("(setsid sleep 300 >/dev/null 2>&1 &) ; kill -SEGV $$")).await;
+    assert_eq!(ran.expect("told in time").status, Status::Signal(11));
+    inside.end().await;
+}

@@ -1,0 +1,108 @@
+//! System calls that change or enter the kernel: all refused to root inside, whatever their arguments.
+
+use crate::{attacks::CALLS, inside::Inside};
+
+/// As one who lacks the right is refused, or as if the kernel did not have the call.
+const REFUSED: &[&str] = &["EPERM", "ENOSYS"];
+
+/// Inside refused; on the host the very same calls get as far as looking at their arguments, where it has them at all.
+async fn refused(calls: &[&str]) {
+    CALLS.run_on_host(calls).report().none_refused(&["EPERM", "UNKNOWN"]);
+    refused_inside(calls).await;
+}
+
+async fn refused_inside(calls: &[&str]) {
+    let inside = Inside::new().await;
+    for user in ["root", "user"] {
+        inside.attack(user, &CALLS, calls).await.report().all_refused(REFUSED);
+    }
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn programs_for_the_kernel_and_its_counters() {
+    refused(&["bpf", "perf_event_open", "userfaultfd"]).await;
+}
+
+#[tokio::test]
+async fn calls_that_no_filter_sees_through_io_uring() {
+    refused(&["io_uring_setup", "io_uring_enter", "io_uring_register"]).await;
+}
+
+#[tokio::test]
+async fn keys_of_the_session_that_started_the_server() {
+    refused(&["keyctl", "add_key", "request_key"]).await;
+}
+
+#[tokio::test]
+async fn loading_a_module() {
+    refused(&["init_module", "finit_module", "delete_module"]).await;
+}
+
+#[tokio::test]
+async fn starting_another_kernel_or_none() {
+    refused(&["kexec_load", "kexec_file_load", "reboot"]).await;
+}
+
+#[tokio::test]
+async fn setting_the_hosts_clock() {
+    refused(&["settimeofday", "clock_settime", "clock_adjtime", "adjtimex"]).await;
+}
+
+#[tokio::test]
+async fn swap_accounting_and_quotas_of_the_host() {
+    refused(&["swapon", "swapoff", "acct", "quotactl", "quotactl_fd"]).await;
+}
+
+#[tokio::test]
+async fn mounting_by_the_old_calls() {
+    refused(&["mount", "umount2", "pivot_root"]).await;
+}
+
+#[tokio::test]
+async fn mounting_by_the_new_calls() {
+    let calls =
+        ["fsopen", "fsconfig", "fsmount", "fspick", "move_mount", "open_tree", "open_tree_attr", "mount_setattr"];
+    refused(&calls).await;
+}
+
+#[tokio::test]
+async fn looking_at_mounts_by_their_numbers() {
+    refused(&["statmount", "listmount"]).await;
+}
+
+#[tokio::test]
+async fn files_by_handle_instead_of_path() {
+    refused(&["open_by_handle_at", "name_to_handle_at"]).await;
+}
+
+#[tokio::test]
+async fn watching_whole_file_systems() {
+    refused(&["fanotify_init", "fanotify_mark"]).await;
+}
+
+#[tokio::test]
+async fn the_hosts_names_and_its_log() {
+    refused(&["sethostname", "setdomainname", "syslog"]).await;
+}
+
+#[tokio::test]
+async fn addresses_of_kernel_objects_and_places_of_pages() {
+    refused(&["kcmp", "migrate_pages", "move_pages"]).await;
+}
+
+#[tokio::test]
+async fn an_address_space_in_which_all_is_executable() {
+    refused(&["personality"]).await;
+}
+
+#[cfg(target_arch = "x86_64")]
+#[tokio::test]
+async fn hardware_ports_and_foreign_segments() {
+    refused(&["ioperm", "iopl", "modify_ldt", "lookup_dcookie"]).await;
+}
+
+#[tokio::test]
+async fn hanging_up_the_terminal_by_force() {
+    refused_inside(&["vhangup"]).await; // on the host it would do what it says
+}

@@ -1,0 +1,21 @@
+//! Real attempts to get out of a sandbox, at a neighbour, or at the process that holds it. Each test is named after what it
+//! tries. The attacking programs lie in `attacks/`; where it is cheap, the same program is shown to succeed where it may,
+//! so that a refusal is the wall's and not the program's own fault.
+#![allow(clippy::unwrap_used, reason = "a test fails by it, at the line that says what was expected")]
+
+mod archives;
+mod attacks;
+mod capabilities;
+mod filter;
+mod host_files;
+mod hostile_files;
+mod init;
+mod inside;
+mod kernel_calls;
+mod kernel_files;
+mod namespaces;
+mod neighbours;
+mod processes;
+mod soak_file_races;
+mod terminals;
+mod views;

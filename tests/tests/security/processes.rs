@@ -1,0 +1,119 @@
+//! Processes of the sandbox against the server's view of them.
+
+use cabana_sandbox::{ExecSpec, Status};
+
+use crate::inside::{Inside, path, soon};
+
+#[tokio::test]
+async fn leaving_the_commands_tree_to_live_on_after_its_end() {
+    use cabana_sandbox::{Enforced, Provider};
+    let inside = Inside::new().await;
+    assert_eq!(inside.engine.capabilities().kill_tree, Enforced::ByKernel, "with control groups");
+    let daemon = "setsid sh -c 'trap \"\" TERM HUP INT; (setsid sh -c \"exec sleep 31337\" &) ; sleep 31337' >/dev/null 2>&1 & sleep 31337";
+    let mut spec = ExecSpec::shell(daemon, path("/"));
+    spec.timeout = Some(std::time::Duration::from_millis(500));
+    let outcome = cabana_sandbox::run(&*inside.sandbox, spec, 1024).await.unwrap();
+    assert_eq!(outcome.exit.status, Status::TimedOut);
+    crate::inside::until("nothing of it lives", async || {
+        inside.root("ps -e -o args | grep -c '[3]1337'").await.out.trim() == "0"
+    })
+    .await;
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn moving_itself_into_another_control_group() {
+    let inside = Inside::new().await;
+    let script = "find / -name cgroup.procs -not -path '/proc/*' 2>/dev/null; ls -d /sys/fs/cgroup 2>/dev/null; true";
+    assert_eq!(inside.root(script).await.ok(), "");
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn a_program_that_runs_from_memory() {
+    // Allowed, and behind the same walls as any other.
+    let inside = Inside::new().await;
+    let script = "import os
+fd = os.memfd_create('x', 0)
+os.write(fd, open('/usr/bin/unshare', 'rb').read())
+os.execve('/proc/self/fd/%d' % fd, ['unshare', '-r', 'true'], {})";
+    let spec = ExecSpec::argv(["/usr/bin/python3", "-c", script], path("/"));
+    let said = inside.command("root", spec).await.refused();
+    assert!(said.contains("Operation not permitted"), "{said}");
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn credentials_of_somebody_else_over_a_socket() {
+    let inside = Inside::new().await;
+    let script = "import socket, struct, os, errno
+a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+for pid, uid in [(os.getpid(), os.getuid()), (1, os.getuid()), (os.getpid(), 65536), (os.getpid(), 0)]:
+    try:
+        a.sendmsg([b'x'], [(socket.SOL_SOCKET, 2, struct.pack('3i', pid, uid, os.getgid()))])
+        print('done')
+    except OSError as e: print(errno.errorcode[e.errno])";
+    let spec = || ExecSpec::argv(["/usr/bin/python3", "-c", script], path("/"));
+    assert_eq!(inside.command("user", spec()).await.ok(), "done\nEPERM\nEINVAL\nEPERM");
+    assert_eq!(inside.command("root", spec()).await.ok(), "done\nEPERM\nEINVAL\ndone");
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn ids_outside_of_the_sandboxs_range() {
+    let inside = Inside::new().await;
+    let script = "import os, errno
+for act in [lambda: os.setuid(65536), lambda: os.setgid(0x70000000), lambda: os.setgroups([100000]),
+            lambda: os.chown('/tmp/mine', 65536, -1), lambda: os.chown('/tmp/mine', 0x7fffffff, 0)]:
+    try: act(); print('done')
+    except OSError as e: print(errno.errorcode[e.errno])";
+    inside.root("touch /tmp/mine && chown 65535:65535 /tmp/mine").await.ok();
+    let spec = ExecSpec::argv(["/usr/bin/python3", "-c", script], path("/"));
+    assert_eq!(inside.command("root", spec).await.ok(), "EINVAL\nEINVAL\nEINVAL\nEINVAL\nEINVAL");
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn output_of_a_command_that_never_lets_go_of_its_pipe() {
+    let inside = Inside::new().await;
+    // The pipe itself is opened again, both ways, by something that lives on.
+    let script = "(exec 9<>/proc/self/fd/1; setsid sleep 300 &) 2>/dev/null; echo said; exit 5";
+    let ran = soon("the exit", inside.user(script)).await;
+    assert_eq!((ran.status, ran.out.as_str()), (Status::Code(5), "said\n"));
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn outliving_the_end_by_being_stopped_or_traced() {
+    let inside = Inside::new().await;
+    let script = "sh -c 'kill -STOP $$' & strace -qq -f -o /dev/null sleep 31337 & (trap '' TERM; sleep 31337) & \
+        python3 -c 'import os, ctypes; ctypes.CDLL(None).vfork() or os.execvp(\"sleep\", [\"sleep\", \"31337\"])' & \
+        sleep 0.3; echo begun; wait";
+    let mut process = inside.sandbox.exec(ExecSpec::shell(script, path("/"))).await.unwrap();
+    let _begun = futures_util::StreamExt::next(&mut process.events).await;
+    soon("the end of the sandbox", inside.end()).await;
+    let (_, status) = soon("the end of the command", crate::inside::rest(process)).await;
+    assert_eq!(status, Status::Signal(9));
+}
+
+#[tokio::test]
+async fn priority_over_the_host() {
+    let inside = Inside::new().await;
+    let script = "import os, errno, ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+def ioprio():
+    if libc.syscall(251 if os.uname().machine == 'x86_64' else 30, 1, 0, 1 << 13): raise OSError(ctypes.get_errno(), '')
+def deadline():
+    attr = (ctypes.c_uint64 * 6)(48 | 6 << 32, 0, 0, 10**6, 10**7, 10**7)
+    if libc.syscall(314 if os.uname().machine == 'x86_64' else 274, 0, attr, 0): raise OSError(ctypes.get_errno(), '')
+for act in [lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)),
+            lambda: os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(99)), deadline, lambda: os.nice(-5), ioprio]:
+    try: act(); print('done')
+    except OSError as e: print(errno.errorcode[e.errno])";
+    for user in ["root", "user"] {
+        let spec = ExecSpec::argv(["/usr/bin/python3", "-c", script], path("/"));
+        let said = inside.command(user, spec).await.ok();
+        assert!(said.lines().count() == 5 && said.lines().all(|line| line == "EPERM" || line == "EACCES"), "{said}");
+    }
+    inside.end().await;
+}

@@ -1,0 +1,77 @@
+//! Terminals: what is typed into them must come from who sits there.
+
+use cabana_sandbox::{ExecSpec, Stdio, TermSize};
+
+use crate::{
+    attacks::TERMINAL,
+    inside::{Inside, path},
+};
+
+#[tokio::test]
+async fn typing_into_the_terminal_of_whoever_looks_at_it() {
+    let inside = Inside::new().await;
+    for user in ["root", "user"] {
+        let report = inside.attack_in_terminal(user, &TERMINAL, &["type"]).await.report();
+        report.all_refused(&["EPERM", "ENOTTY", "EINVAL"]);
+        for what in ["typing", "typing with a high half", "typing into one of its own", "the console's requests"] {
+            assert_eq!(report.of(what), "EPERM", "{what}");
+        }
+    }
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn the_hosts_terminal_by_dev_tty() {
+    let inside = Inside::new().await;
+    let report = inside.attack("root", &TERMINAL, &["controlling"]).await.report();
+    assert_eq!(report.of("opening the controlling terminal"), "ENXIO");
+    report.all_refused(&["ENXIO"]);
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn taking_another_sessions_terminal_by_force() {
+    let inside = Inside::new().await;
+    let mut spec = ExecSpec::shell("tty; sleep 300", path("/"));
+    spec.stdio = Stdio::Terminal(TermSize { cols: 80, rows: 24 });
+    spec.user = Some(crate::inside::named("user"));
+    let mut process = inside.sandbox.exec(spec).await.unwrap();
+    let name = match futures_util::StreamExt::next(&mut process.events).await {
+        Some(Ok(cabana_sandbox::Event::Output(output))) => String::from_utf8_lossy(&output.bytes).trim().to_owned(),
+        other => panic!("no terminal: {other:?}"),
+    };
+    let report = inside.attack("user", &TERMINAL, &["steal", &name]).await.report();
+    report.all_refused(&["EPERM"]);
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn escape_sequences_are_passed_on_and_answered_by_nobody() {
+    // A terminal that answers would type the answer. The engine is none: bytes go through, and nothing comes back.
+    let inside = Inside::new().await;
+    let script = "stty raw -echo; printf '\\033[c\\033[6n\\033[21t\\033]0;x\\007\\005'; \
+        if IFS= read -r -t 0.5 -n 1 answer; then echo answered; fi; stty sane";
+    let mut spec = ExecSpec::shell(script, path("/"));
+    spec.stdio = Stdio::Terminal(TermSize { cols: 80, rows: 24 });
+    spec.user = Some(crate::inside::named("user"));
+    spec.timeout = Some(crate::inside::PATIENCE);
+    let process = inside.sandbox.exec(spec).await.unwrap();
+    let (text, _) = crate::inside::rest(process).await;
+    assert!(text.contains("\x1b[c\x1b[6n\x1b[21t") && !text.contains("answered"), "{text:?}");
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn terminals_of_a_neighbour_and_of_the_host() {
+    let flags = rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY;
+    let _of_the_host = rustix::pty::openpt(flags).unwrap();
+    let (one, other) = (Inside::new().await, Inside::new().await);
+    let mut spec = ExecSpec::shell("tty; sleep 300", path("/"));
+    spec.stdio = Stdio::Terminal(TermSize { cols: 80, rows: 24 });
+    let mut process = other.sandbox.exec(spec).await.unwrap();
+    let _named = futures_util::StreamExt::next(&mut process.events).await;
+    assert_eq!(other.root("ls /dev/pts").await.ok(), "0\nptmx");
+    assert_eq!(one.root("ls /dev/pts").await.ok(), "ptmx");
+    one.end().await;
+    other.end().await;
+}
