@@ -54,6 +54,12 @@ pub(crate) struct Args {
     /// Show a directory or file of this machine inside; may be repeated
     #[arg(long, value_name = "HOST:INSIDE[:ro]")]
     pub(crate) mount: Vec<std::ffi::OsString>,
+    /// Which network it has: the public one, without this machine and its inner networks, or none
+    #[arg(long, value_enum, value_name = "MODE", default_value = "public")]
+    pub(crate) net: Net,
+    /// Only this: a name, *.name, an address or a network, with or without :port; may be repeated
+    #[arg(long, value_name = "RULE", conflicts_with = "net")]
+    pub(crate) allow: Vec<String>,
     /// How much memory it may use, with all that it starts: 512M, 2G
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<String>,
@@ -69,6 +75,12 @@ pub(crate) struct Args {
     /// The command and its arguments
     #[arg(trailing_var_arg = true, value_name = "CMD")]
     pub(crate) command: Vec<String>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub(crate) enum Net {
+    Off,
+    Public,
 }
 
 pub(crate) fn main(args: Args, data: PathBuf) -> ExitCode {

@@ -27,6 +27,7 @@ use crate::{
     identity::Ranges,
     layers::{HostBase, Store, Templates},
     live::{Live, Parts, SetupError},
+    network,
     plan::{self, Mounts},
     rootless,
     sandbox::EngineSandbox,
@@ -181,8 +182,8 @@ impl Shared {
             pids: controllers.map_or(Enforced::No, Controllers::pids),
             disk: Enforced::No,
             network_off: Enforced::ByKernel,
-            network_allow: Enforced::No,
-            network_public: Enforced::No,
+            network_allow: Enforced::ByKernel,
+            network_public: Enforced::ByKernel,
             network_host: Enforced::No,
             kill_tree: if self.ranges.has_cgroups() { Enforced::ByKernel } else { Enforced::ByWatching },
             exec: true,
@@ -397,6 +398,10 @@ impl Shared {
             }
         })?;
         self.tasks.spawn(self.clone().follow(live.clone()));
+        if let Err(error) = live.set_network(&spec.network).await {
+            self.end(&live).await;
+            return Err(error);
+        }
         if spec.limits.memory.is_some() {
             self.tasks.spawn(live.clone().watch_memory());
         }
@@ -473,6 +478,7 @@ impl Provider for Engine {
 
     async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {
         self.capabilities().check(spec)?;
+        network::check(&spec.network)?;
         let mut spec = spec.clone();
         if self.shared.ranges.identities() == Identities::Single {
             spec.user = Some(cabana_sandbox::User::root()); // there is nobody else

@@ -16,7 +16,7 @@ use std::{
 };
 
 use cabana_guest::{IdMap, tree};
-use cabana_sandbox::{Error, Lifetime, Limits, Result, SandboxId, SandboxSpec};
+use cabana_sandbox::{Error, Lifetime, Result, SandboxId, SandboxSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::{data_dir::DataDir, layers::Lock, plan::Plan};
@@ -76,10 +76,11 @@ impl Homes {
         self.home(id).path().exists()
     }
 
-    /// Gives what it was before.
-    pub(crate) fn set_limits(&self, id: &SandboxId, limits: Limits) -> Result<Limits> {
+    /// Changes what a sandbox is asked to be. Gives what it was asked before.
+    pub(crate) fn change(&self, id: &SandboxId, change: impl FnOnce(&mut SandboxSpec)) -> Result<SandboxSpec> {
         let mut record = self.read(id)?;
-        let was = std::mem::replace(&mut record.spec.limits, limits);
+        let was = record.spec.clone();
+        change(&mut record.spec);
         let written = self.home(id).rewrite(&record);
         written.map(|()| was).map_err(|error| Error::failed("writing the sandbox's record", error))
     }

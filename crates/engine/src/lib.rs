@@ -36,6 +36,7 @@ mod init;
 mod kernel;
 mod layers;
 mod live;
+mod network;
 mod output;
 mod plan;
 pub mod rootless;

@@ -11,7 +11,9 @@ use std::{
 };
 
 use cabana_guest::{Account, IdMap, Rooted};
-use cabana_sandbox::{Defaults, Error, Exit, Result, SandboxEvent, SandboxId, SandboxPath, Status, TermSize, User};
+use cabana_sandbox::{
+    Defaults, Error, Exit, NetworkPolicy, Result, SandboxEvent, SandboxId, SandboxPath, Status, TermSize, User,
+};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use tokio::{
     io::unix::AsyncFd,
@@ -29,6 +31,7 @@ use crate::{
         mounts, readiness, sys,
         thread_identity::{ActingAs, Identity},
     },
+    network::Network,
     wire::{Failure, FromInit, LONG, PROTOCOL, ToInit},
 };
 
@@ -61,6 +64,7 @@ pub(crate) struct Live {
     ended: watch::Sender<bool>,
     lease: Mutex<Option<Lease>>,
     paused: AtomicBool,
+    network: tokio::sync::Mutex<Option<Network>>,
     /// How many processes ended for want of memory, as far as it was told.
     told_ooms: AtomicU64,
     watches_memory: AtomicBool,
@@ -132,6 +136,7 @@ impl Live {
             told_ooms: AtomicU64::new(lease.limiter.oom_kills()),
             watches_memory: AtomicBool::new(false),
             paused: AtomicBool::new(false),
+            network: tokio::sync::Mutex::default(),
             lease: Mutex::new(Some(lease)),
             happened,
         }))
@@ -148,6 +153,7 @@ impl Live {
         self.kill_now();
         drop(self.pidfd.readable().await);
         self.inside.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.network.lock().await.take();
         self.execs.close();
         for held in self.held.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             if let Some(held) = held.upgrade() {
@@ -284,6 +290,20 @@ impl Live {
             Ok(Some(done)) => done.map_err(|error| Error::failed(step, error)),
             Ok(None) => Err(Error::Gone),
             Err(error) => Err(Error::failed(step, error)),
+        }
+    }
+
+    /// Made when the first policy asks for one, and kept: `Off` refuses everything then.
+    pub(crate) async fn set_network(&self, wanted: &NetworkPolicy) -> Result<()> {
+        let mut network = self.network.lock().await;
+        match (network.as_ref(), wanted) {
+            (Some(network), wanted) => network.set_policy(wanted),
+            (None, NetworkPolicy::Off) => Ok(()),
+            (None, wanted) => {
+                let pidfd = self.pidfd.get_ref().as_fd();
+                *network = Some(Network::open(pidfd, wanted, self.id.clone(), self.happened.clone()).await?);
+                Ok(())
+            }
         }
     }
 

@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use cabana_sandbox::{
     Defaults, Duplex, Error, ExecId, ExecSpec, Files, Limits, NetworkPolicy, Position, Process, Reattached, Result,
-    Sandbox, SandboxId, Usage, User, Wanted,
+    Sandbox, SandboxId, SandboxSpec, Usage, User, Wanted,
 };
 use tokio::task::spawn_blocking;
 
-use crate::{engine::Shared, exec, files::EngineFiles, live::Live};
+use crate::{engine::Shared, exec, files::EngineFiles, live::Live, network};
 
 /// Any number of them; none keeps the sandbox alive.
 pub(crate) struct EngineSandbox {
@@ -27,20 +27,34 @@ impl EngineSandbox {
     /// Recorded first: a limit that a restart forgets was none.
     async fn limit(&self, limits: Limits) -> Result<()> {
         self.shared.capabilities().check_limits(&limits)?;
-        let (shared, live) = (self.shared.clone(), self.live.clone());
-        let limited = spawn_blocking(move || {
-            let was = shared.homes.set_limits(&live.id, limits)?;
-            let set = live.with_lease_mut(|lease| lease.limit(&limits)).unwrap_or(Err(Error::Gone));
-            if set.is_err() {
-                shared.homes.set_limits(&live.id, was)?;
-            }
-            set
-        });
-        limited.await.map_err(|error| Error::failed("setting limits", error))??;
-        if limits.memory.is_some() {
+        let was = self.record(move |spec| spec.limits = limits).await?;
+        let live = self.live.clone();
+        let set = spawn_blocking(move || live.with_lease_mut(|lease| lease.limit(&limits))).await;
+        let set = set.map_err(|error| Error::failed("setting limits", error))?.unwrap_or(Err(Error::Gone));
+        if set.is_err() {
+            self.record(move |spec| *spec = was).await?;
+        } else if limits.memory.is_some() {
             self.shared.tasks.spawn(self.live.clone().watch_memory());
         }
-        Ok(())
+        set
+    }
+
+    async fn network(&self, policy: NetworkPolicy) -> Result<()> {
+        self.shared.capabilities().check_network(&policy)?;
+        network::check(&policy)?;
+        let recorded = policy.clone();
+        let was = self.record(move |spec| spec.network = recorded).await?;
+        let set = self.live.set_network(&policy).await;
+        if set.is_err() {
+            self.record(move |spec| *spec = was).await?;
+        }
+        set
+    }
+
+    async fn record(&self, change: impl FnOnce(&mut SandboxSpec) + Send + 'static) -> Result<SandboxSpec> {
+        let (shared, id) = (self.shared.clone(), self.live.id.clone());
+        let recorded = spawn_blocking(move || shared.homes.change(&id, change)).await;
+        recorded.map_err(|error| Error::failed("writing the sandbox's record", error))?
     }
 }
 
@@ -87,8 +101,7 @@ impl Sandbox for EngineSandbox {
         let unsupported = |what| Err(Error::Unsupported { provider: "engine", what });
         match wanted {
             Wanted::Limits(limits) => self.limit(limits).await,
-            Wanted::Network(NetworkPolicy::Off) => Ok(()),
-            Wanted::Network(_) => unsupported("network modes other than off"),
+            Wanted::Network(policy) => self.network(policy).await,
             Wanted::Views(_) => unsupported("changing views at run time"),
         }
     }

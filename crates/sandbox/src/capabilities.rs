@@ -53,14 +53,18 @@ impl Capabilities {
     /// The one place that refuses, by name, what cannot be kept; each `create` begins with it.
     pub fn check(&self, spec: &SandboxSpec) -> Result<()> {
         self.check_limits(&spec.limits)?;
-        let (kept, what) = match spec.network {
+        self.check_network(&spec.network)?;
+        self.require(self.host_base || spec.base != crate::Base::Host, "the host base")
+    }
+
+    pub fn check_network(&self, network: &NetworkPolicy) -> Result<()> {
+        let (kept, what) = match network {
             NetworkPolicy::Off => (self.network_off, "the network mode off"),
             NetworkPolicy::Allow(_) => (self.network_allow, "the network mode allowlist"),
             NetworkPolicy::Public => (self.network_public, "the network mode public"),
             NetworkPolicy::Host => (self.network_host, "the network mode host"),
         };
-        self.require(kept != Enforced::No, what)?;
-        self.require(self.host_base || spec.base != crate::Base::Host, "the host base")
+        self.require(kept != Enforced::No, what)
     }
 
     pub fn check_limits(&self, limits: &Limits) -> Result<()> {

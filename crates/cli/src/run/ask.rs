@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use cabana_sandbox::{Base, Lifetime, Limits, SandboxPath, SandboxSpec, Stdio, User};
+use cabana_sandbox::{Base, Lifetime, Limits, NetworkPolicy, SandboxPath, SandboxSpec, Stdio, User};
 
-use super::{Args, mounts, terminal};
+use super::{Args, Net, mounts, terminal};
 use crate::failure::Failure;
 
 pub(super) struct Ask {
@@ -26,6 +26,11 @@ impl Ask {
         sandbox.lifetime = Lifetime::Ephemeral;
         sandbox.limits = limits;
         sandbox.sudo = args.sudo;
+        sandbox.network = match args.net {
+            _ if !args.allow.is_empty() => NetworkPolicy::Allow(args.allow),
+            Net::Off => NetworkPolicy::Off,
+            Net::Public => NetworkPolicy::Public,
+        };
         sandbox.views = mounts::views(&args.mount, data)?;
         let stdio = match terminal::size() {
             Some(size) => Stdio::Terminal(size),

@@ -200,3 +200,17 @@ fn sudo_gains_rights_only_where_it_was_asked_for() {
     let not = run(&["--user", "user", "--", "sudo", "-n", "id", "-u"]).ends();
     assert!(not.code != 0 && not.stderr.contains("no new privileges"), "{not:?}");
 }
+
+#[test]
+fn the_network_is_what_was_asked_for() {
+    let connect =
+        "import socket\ntry: socket.create_connection(('192.0.2.1', 80), 20)\nexcept OSError as e: print(e.errno)";
+    let unreachable = run(&["--net", "off", "--", "python3", "-c", connect]).ends();
+    assert_eq!(unreachable.well().trim(), "101");
+    // A connection is taken in and reset: an address of documents is no public one.
+    let sent = "import socket\ntry: print(socket.create_connection(('192.0.2.1', 80), 20).recv(1))\nexcept OSError as e: print(e.errno)";
+    assert_eq!(run(&["--", "python3", "-c", sent]).ends().well().trim(), "104");
+    assert_eq!(run(&["--allow", "example.com:443", "--", "python3", "-c", sent]).ends().well().trim(), "104");
+    let bad = run(&["--allow", "http://example.com", "--", "true"]).ends();
+    assert!(bad.code == 125 && bad.stderr.contains("http://example.com"), "{bad:?}");
+}

@@ -7,6 +7,7 @@ mod identity;
 mod inside;
 mod leftovers;
 mod limits;
+mod network;
 mod pause;
 mod persistence;
 mod stage;

@@ -1,0 +1,124 @@
+//! A sandbox's way out: what is inside its network namespace, and who serves it from outside.
+//!
+//! Whoever asks for a network gets it set up from here: a thread enters the namespace, makes the listeners and the rules,
+//! and ends. So init needs no right over its network, and a sandbox that was made without one can be given one later.
+#![allow(unsafe_code)]
+
+mod netlink;
+mod redirect;
+
+use std::{
+    io,
+    net::IpAddr,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    sync::Arc,
+};
+
+use cabana_egress::{Config, Egress, Event, Listeners, Policy, PolicyError};
+use cabana_sandbox::{Error, NetworkPolicy, Result, SandboxEvent, SandboxId};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tokio::{sync::mpsc, task::spawn_blocking};
+
+/// The network of one live sandbox. It ends with it.
+pub(crate) struct Network(Egress);
+
+impl Network {
+    /// `pidfd` is of the sandbox's init.
+    pub(crate) async fn open(
+        pidfd: BorrowedFd<'_>,
+        wanted: &NetworkPolicy,
+        id: SandboxId,
+        happened: mpsc::Sender<(SandboxId, SandboxEvent)>,
+    ) -> Result<Self> {
+        let policy = policy(wanted)?;
+        let failed = |error| Error::failed("setting the network up", error);
+        let namespace = namespace_of(pidfd).map_err(failed)?;
+        let made = spawn_blocking(move || inside(namespace, redirect::set_up)).await;
+        let listeners: Listeners = made.map_err(io::Error::other).flatten().map_err(failed)?;
+        let tell = move |event: Event| {
+            let Event { host, port, allowed, rule, .. } = event;
+            let _ = happened.try_send((id.clone(), SandboxEvent::Network { host, port, allowed, rule }));
+        };
+        Ok(Self(cabana_egress::serve(listeners, Config::new(policy, Arc::new(tell))).map_err(failed)?))
+    }
+
+    /// Connections that the new one refuses are ended.
+    pub(crate) fn set_policy(&self, wanted: &NetworkPolicy) -> Result<()> {
+        self.0.set_policy(policy(wanted)?);
+        Ok(())
+    }
+}
+
+/// Refuses what makes no sense, before anything is made.
+pub(crate) fn check(wanted: &NetworkPolicy) -> Result<()> {
+    policy(wanted).map(drop)
+}
+
+fn policy(wanted: &NetworkPolicy) -> Result<Policy> {
+    Policy::new(wanted, own_addresses()).map_err(|error| match error {
+        PolicyError::Host => Error::Unsupported { provider: "engine", what: "the network mode host" },
+        error => Error::invalid("network", error.to_string()),
+    })
+}
+
+/// The network namespace of a process that lives, and not of one that has its number now.
+fn namespace_of(pidfd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
+    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")).map(str::trim);
+    let pid: u32 = pid.and_then(|pid| pid.parse().ok()).ok_or(io::ErrorKind::NotFound)?;
+    let namespace = std::fs::File::open(format!("/proc/{pid}/ns/net"))?;
+    let mut ended = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
+    match rustix::event::poll(&mut ended, Some(&rustix::event::Timespec::default()))? {
+        0 => Ok(namespace.into()),
+        _ => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+/// On a thread that is in the namespace, and ends there: one that came back half-way would be a danger to what runs next.
+fn inside<T: Send + 'static>(
+    namespace: OwnedFd,
+    act: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let thread = std::thread::Builder::new().name("network".into()).spawn(move || {
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+        act()
+    })?;
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread ended early")))
+}
+
+/// Every address of this machine: none of them is the public network.
+fn own_addresses() -> Vec<IpAddr> {
+    let mut addresses = Vec::new();
+    let mut first = std::ptr::null_mut();
+    // SAFETY: fills the pointer with a list that is ours until it is freed.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return addresses;
+    }
+    let mut next = first;
+    while !next.is_null() {
+        // SAFETY: an element of the list, which lives until the end of this function.
+        let interface = unsafe { &*next };
+        next = interface.ifa_next;
+        if interface.ifa_addr.is_null() {
+            continue;
+        }
+        // SAFETY: what kind of address it is, is in its first field, and says how long it is.
+        let family = i32::from(unsafe { (*interface.ifa_addr).sa_family });
+        match family {
+            libc::AF_INET => {
+                // SAFETY: the family says so.
+                let address = unsafe { &*interface.ifa_addr.cast::<libc::sockaddr_in>() };
+                addresses.push(IpAddr::from(address.sin_addr.s_addr.to_ne_bytes()));
+            }
+            libc::AF_INET6 => {
+                // SAFETY: the family says so.
+                let address = unsafe { &*interface.ifa_addr.cast::<libc::sockaddr_in6>() };
+                addresses.push(IpAddr::from(address.sin6_addr.s6_addr));
+            }
+            _ => {}
+        }
+    }
+    // SAFETY: the list that getifaddrs made, freed once.
+    unsafe { libc::freeifaddrs(first) };
+    addresses
+}

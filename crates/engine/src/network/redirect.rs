@@ -1,0 +1,233 @@
+//! The inside of a sandbox's network: every address leads to our listeners.
+//!
+//! A namespace has nothing but its loopback. A route says that all addresses are local, and the firewall sends every TCP
+//! connection that is not for loopback to one listener, where its original destination can be asked for; questions of the
+//! DNS go to another. What is left, other UDP above all, finds no listener and is refused by the kernel itself.
+
+use std::{
+    ffi::CStr,
+    io,
+    net::{Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket},
+};
+
+use cabana_egress::Listeners;
+
+use super::netlink::{Batch, Message};
+
+/// Where nothing else listens: above the ports that the kernel hands out by itself.
+pub(crate) const TRANSPARENT: u16 = 65_501;
+pub(crate) const HTTP_PROXY: u16 = 65_502;
+pub(crate) const SOCKS_PROXY: u16 = 65_503;
+const DNS: u16 = 53;
+
+/// In the blocks from which names get their addresses, among those that no name gets.
+const OWN_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+const OWN_V6: Ipv6Addr = Ipv6Addr::new(0xfdca, 0xba2a, 0x6e63, 0, 0, 0, 0, 1);
+
+/// In the network namespace of the calling thread.
+pub(super) fn set_up() -> io::Result<Listeners> {
+    let mut listeners = Listeners::default();
+    let (v4, v6) = (libc::AF_INET as u8, libc::AF_INET6 as u8);
+    add_route(v4, &Ipv4Addr::LOCALHOST.octets())?;
+    add_address(v4, &OWN_V4.octets())?;
+    listen(&mut listeners, Ipv4Addr::LOCALHOST.into())?;
+    // A host may have no IPv6 at all: then there is nothing to redirect.
+    if add_route(v6, &Ipv6Addr::LOCALHOST.octets()).is_ok() {
+        add_address(v6, &OWN_V6.octets())?;
+        listen(&mut listeners, Ipv6Addr::LOCALHOST.into())?;
+    }
+    redirect()?;
+    Ok(listeners)
+}
+
+fn listen(listeners: &mut Listeners, at: std::net::IpAddr) -> io::Result<()> {
+    listeners.transparent.push(TcpListener::bind((at, TRANSPARENT))?);
+    listeners.http.push(TcpListener::bind((at, HTTP_PROXY))?);
+    listeners.socks.push(TcpListener::bind((at, SOCKS_PROXY))?);
+    listeners.dns_tcp.push(TcpListener::bind((at, DNS))?);
+    listeners.dns_udp.push(UdpSocket::bind((at, DNS))?);
+    Ok(())
+}
+
+const LOOPBACK: u32 = 1; // of every namespace
+const CREATE_EXCLUSIVELY: u16 = 0x600;
+
+/// `ip route add local default dev lo src …`
+fn add_route(family: u8, source: &[u8]) -> io::Result<()> {
+    const NEW_ROUTE: u16 = 24;
+    const OIF: u16 = 4;
+    const PREFSRC: u16 = 7;
+    let head =
+        [family, 0, 0, 0, libc::RT_TABLE_LOCAL, libc::RTPROT_STATIC, libc::RT_SCOPE_HOST, libc::RTN_LOCAL, 0, 0, 0, 0];
+    let mut batch = Batch::default();
+    batch.message(NEW_ROUTE, CREATE_EXCLUSIVELY, true, &head, |message| {
+        message.attribute(OIF, &LOOPBACK.to_ne_bytes()).attribute(PREFSRC, source);
+    });
+    batch.send(None)
+}
+
+/// `ip address add … dev lo`: to the resolver of many a library, a machine that has only loopback addresses has no network,
+/// and it looks nothing up. These are never handed out for names.
+fn add_address(family: u8, address: &[u8]) -> io::Result<()> {
+    const NEW_ADDRESS: u16 = 20;
+    const ADDRESS: u16 = 1;
+    const LOCAL: u16 = 2;
+    let [a, b, c, d] = LOOPBACK.to_ne_bytes();
+    let head = [family, (address.len() * 8) as u8, 0, 0, a, b, c, d];
+    let mut batch = Batch::default();
+    batch.message(NEW_ADDRESS, CREATE_EXCLUSIVELY, true, &head, |message| {
+        message.attribute(LOCAL, address).attribute(ADDRESS, address);
+    });
+    batch.send(None)
+}
+
+const TABLE: &CStr = c"cabana";
+const OUT: &CStr = c"out";
+const REST: &CStr = c"rest";
+const TCP: u8 = libc::IPPROTO_TCP as u8;
+const UDP: u8 = libc::IPPROTO_UDP as u8;
+
+fn redirect() -> io::Result<()> {
+    const NEW_TABLE: u16 = 0;
+    let mut batch = Batch::default();
+    edge(&mut batch, 0x10);
+    nftables(&mut batch, NEW_TABLE, |table| {
+        table.text(1, TABLE);
+    });
+    chain(&mut batch, OUT, c"nat", -100);
+    rule(&mut batch, OUT, |rule| rule.protocol(UDP).port(DNS).redirect(DNS));
+    rule(&mut batch, OUT, |rule| rule.protocol(TCP).port(DNS).redirect(DNS));
+    rule(&mut batch, OUT, |rule| rule.for_v4_loopback().accept());
+    rule(&mut batch, OUT, |rule| rule.for_v6_loopback().accept());
+    rule(&mut batch, OUT, |rule| rule.protocol(TCP).redirect(TRANSPARENT));
+    // Since every address is local, a socket of the guest's own would answer for any of them.
+    chain(&mut batch, REST, c"filter", 0);
+    rule(&mut batch, REST, |rule| rule.for_v4_loopback().accept());
+    rule(&mut batch, REST, |rule| rule.for_v6_loopback().accept());
+    rule(&mut batch, REST, |rule| rule.reject());
+    edge(&mut batch, 0x11);
+    batch.send(Some(rustix::net::netlink::NETFILTER))
+}
+
+/// Of what leaves a process of the sandbox.
+fn chain(batch: &mut Batch, name: &CStr, kind: &CStr, priority: i32) {
+    const NEW_CHAIN: u16 = 3;
+    const LOCAL_OUT: u32 = 3;
+    nftables(batch, NEW_CHAIN, |chain| {
+        chain.text(1, TABLE).text(3, name).text(7, kind);
+        chain.nested(4, |hook| {
+            hook.number(1, LOCAL_OUT).number(2, priority as u32);
+        });
+    });
+}
+
+/// The begin or end of what takes effect together.
+fn edge(batch: &mut Batch, kind: u16) {
+    const NFTABLES: u8 = 10;
+    batch.message(kind, 0, false, &[0, 0, 0, NFTABLES], |_| ());
+}
+
+fn nftables(batch: &mut Batch, kind: u16, fill: impl FnOnce(&mut Message<'_>)) {
+    const INET: u8 = 1;
+    const CREATE_AND_APPEND: u16 = 0xc00;
+    batch.message(10 << 8 | kind, CREATE_AND_APPEND, true, &[INET, 0, 0, 0], fill);
+}
+
+fn rule(batch: &mut Batch, chain: &CStr, say: impl FnOnce(&mut Rule<'_, '_>)) {
+    const NEW_RULE: u16 = 6;
+    nftables(batch, NEW_RULE, |message| {
+        message.text(1, TABLE).text(2, chain);
+        message.nested(4, |expressions| say(&mut Rule(expressions)));
+    });
+}
+
+/// A rule: tests from left to right, and what is done where all hold. One register is enough.
+struct Rule<'r, 'm>(&'r mut Message<'m>);
+
+const REGISTER: u32 = 1;
+
+impl Rule<'_, '_> {
+    fn expression(&mut self, name: &CStr, fill: impl FnOnce(&mut Message<'_>)) -> &mut Self {
+        self.0.nested(1, |element| {
+            element.text(1, name).nested(2, fill);
+        });
+        self
+    }
+
+    fn equals(&mut self, value: &[u8]) -> &mut Self {
+        self.expression(c"cmp", |cmp| {
+            const EQUAL: u32 = 0;
+            cmp.number(1, REGISTER).number(2, EQUAL).nested(3, |data| {
+                data.attribute(1, value);
+            });
+        })
+    }
+
+    fn meta(&mut self, key: u32) -> &mut Self {
+        self.expression(c"meta", |meta| {
+            meta.number(1, REGISTER).number(2, key);
+        })
+    }
+
+    fn family(&mut self, family: u8) -> &mut Self {
+        const NFPROTO: u32 = 15;
+        self.meta(NFPROTO).equals(&[family])
+    }
+
+    fn protocol(&mut self, protocol: u8) -> &mut Self {
+        const L4PROTO: u32 = 16;
+        self.meta(L4PROTO).equals(&[protocol])
+    }
+
+    fn payload(&mut self, base: u32, offset: u32, length: u32) -> &mut Self {
+        self.expression(c"payload", |payload| {
+            payload.number(1, REGISTER).number(2, base).number(3, offset).number(4, length);
+        })
+    }
+
+    fn port(&mut self, port: u16) -> &mut Self {
+        const TRANSPORT: u32 = 2;
+        self.payload(TRANSPORT, 2, 2).equals(&port.to_be_bytes())
+    }
+
+    fn for_v4_loopback(&mut self) -> &mut Self {
+        const NETWORK: u32 = 1;
+        self.family(libc::NFPROTO_IPV4 as u8).payload(NETWORK, 16, 1).equals(&[127])
+    }
+
+    fn for_v6_loopback(&mut self) -> &mut Self {
+        const NETWORK: u32 = 1;
+        self.family(libc::NFPROTO_IPV6 as u8).payload(NETWORK, 24, 16).equals(&Ipv6Addr::LOCALHOST.octets())
+    }
+
+    fn accept(&mut self) {
+        const VERDICT: u32 = 0;
+        const ACCEPT: u32 = 1;
+        self.expression(c"immediate", |immediate| {
+            immediate.number(1, VERDICT).nested(2, |data| {
+                data.nested(2, |verdict| {
+                    verdict.number(1, ACCEPT);
+                });
+            });
+        });
+    }
+
+    fn reject(&mut self) {
+        const ICMPX: u32 = 2;
+        const ADMIN_PROHIBITED: u8 = 3;
+        self.expression(c"reject", |reject| {
+            reject.number(1, ICMPX).attribute(2, &[ADMIN_PROHIBITED]);
+        });
+    }
+
+    fn redirect(&mut self, port: u16) {
+        self.expression(c"immediate", |immediate| {
+            immediate.number(1, REGISTER).nested(2, |data| {
+                data.attribute(1, &port.to_be_bytes());
+            });
+        });
+        self.expression(c"redir", |redir| {
+            redir.number(1, REGISTER);
+        });
+    }
+}

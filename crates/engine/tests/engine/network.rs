@@ -1,0 +1,153 @@
+//! The network of a sandbox, with the real kernel: what gets out, what does not, and what is told.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
+    sync::Arc,
+};
+
+use cabana_engine::Engine;
+use cabana_sandbox::{Base, Code, NetworkPolicy, Provider, Sandbox, SandboxEvent, SandboxId, SandboxSpec, Wanted};
+use futures_util::StreamExt;
+
+use crate::{inside::shell, stage};
+
+/// An address of this machine that is not loopback.
+fn own_address() -> IpAddr {
+    // Nothing is sent: the kernel only chooses the address from which it would.
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    socket.connect("192.0.2.1:9").expect("a route to anywhere");
+    socket.local_addr().unwrap().ip()
+}
+
+/// Answers every connection with one line of HTTP, for as long as the test runs.
+fn server() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            std::thread::spawn(move || {
+                let mut head = [0; 4096];
+                let _ = stream.read(&mut head);
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\nserved");
+            });
+        }
+    });
+    (own_address(), port).into()
+}
+
+async fn with(network: NetworkPolicy) -> (Arc<Engine>, Arc<dyn Sandbox>) {
+    let engine = stage::engine().await;
+    let spec = SandboxSpec { network, ..SandboxSpec::new(Base::Host) };
+    let sandbox = engine.create(&SandboxId::random(), &spec).await.unwrap();
+    (engine, sandbox)
+}
+
+async fn end(engine: Arc<Engine>, sandbox: Arc<dyn Sandbox>) {
+    engine.destroy(sandbox.id()).await.unwrap();
+    engine.close().await;
+}
+
+/// What a plain connection, without any proxy, gets.
+async fn fetch(sandbox: &dyn Sandbox, to: SocketAddr) -> String {
+    let code = format!(
+        "import socket\ntry:\n  s=socket.create_connection(('{}',{}),20)\n  s.sendall(b'GET / HTTP/1.1\\r\\nHost: {}\\r\\n\\r\\n')\n  print(s.makefile().read()[-6:])\nexcept OSError as e: print(e.errno)",
+        to.ip(),
+        to.port(),
+        to
+    );
+    let ran = shell(sandbox, "user", &format!("python3 - <<'EOF'\n{code}\nEOF")).await;
+    ran.ok().trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_on_the_list_is_reached_without_any_proxy_and_another_is_reset() {
+    let (listed, other) = (server(), server());
+    let (engine, sandbox) = with(NetworkPolicy::Allow(vec![listed.to_string()])).await;
+    let mut events = engine.events();
+    assert_eq!(fetch(&*sandbox, listed).await, "served");
+    let refused = fetch(&*sandbox, other).await;
+    assert_eq!(refused, libc::ECONNRESET.to_string());
+    let mut told = Vec::new();
+    while told.len() < 2 {
+        let (_, event) = events.next().await.unwrap().unwrap();
+        if let SandboxEvent::Network { port, allowed, rule, .. } = event {
+            told.push((port, allowed, rule));
+        }
+    }
+    assert_eq!(told[0], (listed.port(), true, listed.to_string()));
+    assert_eq!((told[1].0, told[1].1), (other.port(), false));
+    end(engine, sandbox).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_public_mode_the_host_itself_and_inner_networks_are_reset() {
+    let server = server();
+    let (engine, sandbox) = with(NetworkPolicy::Public).await;
+    for to in [server.to_string().as_str(), "10.0.0.1:80", "169.254.169.254:80", "192.168.1.1:443", "[fd00::1]:80"] {
+        let refused = fetch(&*sandbox, to.parse().unwrap()).await;
+        assert_eq!(refused, libc::ECONNRESET.to_string(), "{to}");
+    }
+    end(engine, sandbox).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn loopback_stays_the_sandboxs_own_and_other_udp_is_refused() {
+    let (engine, sandbox) = with(NetworkPolicy::Public).await;
+    let own = "import socket\nl=socket.create_server(('127.0.0.1',8080)); c=socket.create_connection(('127.0.0.1',8080)); c.sendall(b'own'); print(l.accept()[0].recv(3).decode())";
+    assert_eq!(shell(&*sandbox, "user", &format!("python3 -c \"{own}\"")).await.ok(), "own");
+    // A socket of its own on all addresses must not answer for the world.
+    let udp = "import socket\nl=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); l.bind(('0.0.0.0',9999)); l.settimeout(1)\nc=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\ntry:\n  c.connect(('8.8.8.8',9999)); c.send(b'x'); c.send(b'x'); print('sent', l.recv(1))\nexcept OSError as e: print('refused', type(e).__name__)";
+    let said = shell(&*sandbox, "user", &format!("python3 - <<'EOF'\n{udp}\nEOF")).await.ok();
+    assert!(said.starts_with("refused"), "{said}");
+    end(engine, sandbox).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_policy_changes_at_run_time_and_stays_through_stop_and_start() {
+    let server = server();
+    let (engine, sandbox) = with(NetworkPolicy::Off).await;
+    assert_eq!(fetch(&*sandbox, server).await, libc::ENETUNREACH.to_string());
+    sandbox.update(Wanted::Network(NetworkPolicy::Allow(vec![server.to_string()]))).await.unwrap();
+    assert_eq!(fetch(&*sandbox, server).await, "served");
+    engine.stop(sandbox.id()).await.unwrap();
+    let sandbox = engine.start(sandbox.id()).await.unwrap();
+    assert_eq!(fetch(&*sandbox, server).await, "served");
+    sandbox.update(Wanted::Network(NetworkPolicy::Off)).await.unwrap();
+    assert_eq!(fetch(&*sandbox, server).await, libc::ECONNRESET.to_string());
+    end(engine, sandbox).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_is_not_listed_does_not_exist_whichever_server_is_asked() {
+    let (engine, sandbox) = with(NetworkPolicy::Allow(vec!["listed.example".into()])).await;
+    let mut events = engine.events();
+    let library =
+        "import socket\ntry: print(socket.gethostbyname('other.example'))\nexcept OSError as e: print('none')";
+    assert_eq!(shell(&*sandbox, "user", &format!("python3 - <<'EOF'\n{library}\nEOF")).await.ok(), "none");
+    let (_, event) = events.next().await.unwrap().unwrap();
+    assert!(
+        matches!(&event, SandboxEvent::Network { host, allowed: false, .. } if host == "other.example"),
+        "{event:?}"
+    );
+    let server = "import socket\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.settimeout(20); s.connect(('9.9.9.9',53))\ns.send(bytes.fromhex('beef01000001000000000000056f74686572076578616d706c650000010001'))\na=s.recv(512); print(a[:2].hex(), a[3]&15)";
+    assert_eq!(shell(&*sandbox, "user", &format!("python3 - <<'EOF'\n{server}\nEOF")).await.ok(), "beef 3");
+    end(engine, sandbox).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_that_names_no_such_form_is_refused_and_nothing_is_made() {
+    let (engine, sandbox) = with(NetworkPolicy::Off).await;
+    for rule in ["", "http://example.com", "exa mple", "*", "10.0.0.0/99", "example.com:0", "ex*mple.com"] {
+        let policy = NetworkPolicy::Allow(vec![rule.to_owned()]);
+        let id = SandboxId::random();
+        let spec = SandboxSpec { network: policy.clone(), ..SandboxSpec::new(Base::Host) };
+        let refused = engine.create(&id, &spec).await.err().unwrap_or_else(|| panic!("{rule:?} is taken"));
+        assert_eq!(refused.code(), Code::BadRequest, "{rule:?}: {refused}");
+        assert!(matches!(engine.attach(&id).await.unwrap(), cabana_sandbox::Found::Absent));
+        let refused = sandbox.update(Wanted::Network(policy)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::BadRequest, "{rule:?}: {refused}");
+    }
+    end(engine, sandbox).await;
+}
