@@ -64,6 +64,8 @@ struct Table {
 struct Exec {
     id: ExecId,
     number: u64,
+    /// How often memory had run out before it began.
+    ooms_before: u64,
     log: Arc<Log>,
     exited: watch::Sender<Option<Exit>>,
     starting: Mutex<Option<oneshot::Sender<std::result::Result<u32, Failure>>>>,
@@ -123,8 +125,9 @@ impl Execs {
         }
     }
 
-    pub(crate) fn id_of(&self, number: u64) -> Option<ExecId> {
-        self.table().by_number.get(&number).map(|exec| exec.id)
+    /// Which one it is, and how often memory had run out before it began.
+    pub(crate) fn began(&self, number: u64) -> Option<(ExecId, u64)> {
+        self.table().by_number.get(&number).map(|exec| (exec.id, exec.ooms_before))
     }
 
     pub(crate) fn running(&self) -> Vec<(ExecId, u32)> {
@@ -175,9 +178,11 @@ pub(crate) async fn exec(live: &Arc<Live>, spec: ExecSpec) -> Result<Process> {
     let (starting, started) = oneshot::channel();
     let log = Log::new(ours, has_exited, live.tasks.clone());
     let reader = log.read(0);
+    let ooms_before = live.oom_kills();
     let exec = live.execs.add(spec.id, |number| Exec {
         id: spec.id,
         number,
+        ooms_before,
         log,
         exited,
         starting: Mutex::new(Some(starting)),

@@ -59,6 +59,8 @@ pub(crate) struct Lease {
     /// Whether the processes of the sandbox are where the limiter has a say.
     attached: bool,
     frozen: bool,
+    /// How often memory had run out in the group before it was this sandbox's, and limited.
+    ooms_before: Option<u64>,
 }
 
 impl Lease {
@@ -80,9 +82,17 @@ impl Lease {
             return Ok(());
         }
         self.attach().map_err(|error| Error::failed("moving the sandbox into its group", error))?;
+        if limits.memory.is_some() && self.ooms_before.is_none() {
+            self.ooms_before = Some(self.limiter.oom_kills());
+        }
         self.limiter.set(limits)?;
         self.limits = *limits;
         Ok(())
+    }
+
+    /// How often memory ran out in it, since it was first limited.
+    pub(crate) fn oom_kills(&self) -> u64 {
+        self.ooms_before.map_or(0, |before| self.limiter.oom_kills().saturating_sub(before))
     }
 
     pub(crate) fn differs(&self, limits: &Limits) -> bool {
@@ -205,12 +215,13 @@ impl Ranges {
         let limits = Limits::default();
         // Whoever had the range before may have left its limits.
         limiter.set(&limits).map_err(io::Error::other)?;
-        Ok(Some(Lease { number, ids, cgroup, limiter, limits, attached: false, frozen: false }))
+        Ok(Some(Lease { number, ids, cgroup, limiter, limits, attached: false, frozen: false, ooms_before: None }))
     }
 
     /// Only when nothing of the sandbox lives any more.
     pub(crate) fn give_back(&self, mut lease: Lease) {
         lease.attached = false;
+        lease.ooms_before = None;
         if lease.frozen {
             let _ = lease.freeze(false);
         }

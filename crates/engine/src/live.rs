@@ -42,7 +42,7 @@ const INLINE: usize = 8192;
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// How long a command that memory ran out for may take to end: then it is its own, and not somebody's in the sandbox.
-const UNCLAIMED: Duration = Duration::from_millis(250);
+const UNCLAIMED: Duration = Duration::from_secs(2);
 
 pub(crate) struct Live {
     pub(crate) id: SandboxId,
@@ -65,8 +65,9 @@ pub(crate) struct Live {
     lease: Mutex<Option<Lease>>,
     paused: AtomicBool,
     network: tokio::sync::Mutex<Option<Network>>,
-    /// How many processes ended for want of memory, as far as it was told.
+    /// How many processes ended for want of memory, as far as it was told, and by commands' own ends.
     told_ooms: AtomicU64,
+    claimed_ooms: AtomicU64,
     watches_memory: AtomicBool,
     happened: mpsc::Sender<(SandboxId, SandboxEvent)>,
 }
@@ -133,7 +134,8 @@ impl Live {
             shell: OnceLock::new(),
             asked: AtomicBool::new(false),
             ended: watch::channel(false).0,
-            told_ooms: AtomicU64::new(lease.limiter.oom_kills()),
+            told_ooms: AtomicU64::new(lease.oom_kills()),
+            claimed_ooms: AtomicU64::new(0),
             watches_memory: AtomicBool::new(false),
             paused: AtomicBool::new(false),
             network: tokio::sync::Mutex::default(),
@@ -190,21 +192,26 @@ impl Live {
         }
     }
 
-    /// A command that was killed, or whose last child was, may have been the kernel's choice when memory ran out.
+    /// A command that was killed, or whose last child was, may have been the kernel's choice when memory ran out: so it is
+    /// taken if that happened since the command began, and no other command has been told so.
     fn with_cause(&self, status: Status, exec: u64) -> Status {
         const CHILD_WAS_KILLED: i32 = 128 + libc::SIGKILL;
         let killed = matches!(status, Status::Signal(libc::SIGKILL));
-        if !(killed || status == Status::Code(CHILD_WAS_KILLED)) || !self.out_of_memory() {
+        let Some((id, before)) = self.execs.began(exec) else { return status };
+        let kills = self.oom_kills();
+        let told = self.claimed_ooms.load(Ordering::Acquire).max(before);
+        if !(killed || status == Status::Code(CHILD_WAS_KILLED)) || kills <= told {
             return status;
         }
-        self.tell(SandboxEvent::OutOfMemory(self.execs.id_of(exec)));
+        self.claimed_ooms.store(told + 1, Ordering::Release); // there is one listener
+        self.told_ooms.fetch_max(kills, Ordering::AcqRel);
+        self.tell(SandboxEvent::OutOfMemory(Some(id)));
         if killed { Status::OutOfMemory } else { status }
     }
 
-    /// Whether processes ended for want of memory since this was last asked.
-    fn out_of_memory(&self) -> bool {
-        let kills = self.with_lease(|lease| lease.limiter.oom_kills()).unwrap_or(0);
-        self.told_ooms.fetch_max(kills, Ordering::AcqRel) < kills
+    /// How many processes ended for want of memory; none where it is not limited.
+    pub(crate) fn oom_kills(&self) -> u64 {
+        self.with_lease(Lease::oom_kills).unwrap_or(0)
     }
 
     /// Tells of processes that ended for want of memory though no command did. Ends with the sandbox.
@@ -225,7 +232,8 @@ impl Live {
             }
             let _ = rustix::io::read(notices.get_ref(), &mut [0_u8; 4096]);
             tokio::time::sleep(UNCLAIMED).await;
-            if self.out_of_memory() {
+            let kills = self.oom_kills();
+            if self.told_ooms.fetch_max(kills, Ordering::AcqRel) < kills {
                 self.tell(SandboxEvent::OutOfMemory(None));
             }
         }

@@ -24,6 +24,7 @@ attacks! {
     CHROOT = "chroot.c",
     CLIMB = "climb.c",
     EAVESDROP = "eavesdrop.py",
+    EXHAUST = "exhaust.py",
     FILTER = "filter.c",
     GATE = "gate.c",
     HUNT = "hunt.py",

@@ -6,6 +6,7 @@
 mod archives;
 mod attacks;
 mod capabilities;
+mod exhaustion;
 mod filter;
 mod host_files;
 mod hostile_files;
