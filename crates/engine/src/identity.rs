@@ -99,6 +99,20 @@ impl Lease {
         self.limits != *limits
     }
 
+    /// For the next sandbox: nothing of the last is left.
+    fn clear(&mut self) -> Result<()> {
+        self.attached = false;
+        self.ooms_before = None;
+        if self.differs(&Limits::default()) {
+            self.limiter.set(&Limits::default())?;
+            self.limits = Limits::default();
+        }
+        match self.frozen {
+            true => self.freeze(false).map_err(|error| Error::failed("resuming", error)),
+            false => Ok(()),
+        }
+    }
+
     /// Ahead of time: then a limit costs next to nothing.
     pub(crate) fn attach(&mut self) -> io::Result<()> {
         let Some(cgroup) = self.cgroup.as_ref().filter(|_| !self.attached && self.limiter.has_to_attach()) else {
@@ -220,14 +234,10 @@ impl Ranges {
 
     /// Only when nothing of the sandbox lives any more.
     pub(crate) fn give_back(&self, mut lease: Lease) {
-        lease.attached = false;
-        lease.ooms_before = None;
-        if lease.frozen {
-            let _ = lease.freeze(false);
-        }
+        let clean = lease.clear().is_ok();
         let empty = lease.cgroup.as_ref().is_none_or(Cgroup::is_empty);
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if empty && !lease.frozen && free.len() < Self::KEEP {
+        if empty && clean && free.len() < Self::KEEP {
             free.push(lease);
         } else {
             drop(free);

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use cabana_engine::{Config, Engine};
 use cabana_sandbox::{
     Base, Code, Enforced, Error, Event, ExecSpec, Exit, Limits, Provider, Sandbox, SandboxEvent, SandboxId,
     SandboxPath, SandboxSpec, Status, Wanted,
@@ -31,13 +32,13 @@ async fn run(sandbox: &dyn Sandbox, script: &str) -> (Exit, String) {
     }
 }
 
-async fn with(limits: Limits) -> (Arc<cabana_engine::Engine>, Arc<dyn Sandbox>) {
+async fn with(limits: Limits) -> (Arc<Engine>, Arc<dyn Sandbox>) {
     let engine = stage::engine().await;
     let sandbox = engine.create(&SandboxId::random(), &limited(limits)).await.unwrap();
     (engine, sandbox)
 }
 
-async fn end(engine: Arc<cabana_engine::Engine>, sandbox: Arc<dyn Sandbox>) {
+async fn end(engine: Arc<Engine>, sandbox: Arc<dyn Sandbox>) {
     engine.destroy(sandbox.id()).await.unwrap();
     engine.close().await;
 }
@@ -145,6 +146,19 @@ async fn the_next_sandbox_has_not_the_limits_of_the_last() {
         let (exit, said) = run(&*sandbox, &format!("exec {HOG} 64")).await;
         let expected = if round % 2 == 0 { Status::OutOfMemory } else { Status::Code(0) };
         assert_eq!(exit.status, expected, "{round}: {said}");
+        engine.destroy(sandbox.id()).await.unwrap();
+    }
+    engine.close().await;
+}
+
+#[tokio::test]
+async fn limits_hold_also_where_no_init_waits() {
+    let engine = Engine::open(Config { spares: 0, ..stage::config(stage::shared_data()) }).await.unwrap();
+    for round in 0..4 {
+        let limits = Limits { memory: Some(32 << 20), ..NONE };
+        let sandbox = engine.create(&SandboxId::random(), &limited(limits)).await.unwrap();
+        let (exit, said) = run(&*sandbox, &format!("exec {HOG} 64")).await;
+        assert_eq!(exit.status, Status::OutOfMemory, "{round}: {said}");
         engine.destroy(sandbox.id()).await.unwrap();
     }
     engine.close().await;
