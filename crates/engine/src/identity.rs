@@ -81,7 +81,7 @@ impl Lease {
         if !self.differs(limits) {
             return Ok(());
         }
-        self.attach().map_err(|error| Error::failed("moving the sandbox into its group", error))?;
+        self.attach()?;
         if limits.memory.is_some() && self.ooms_before.is_none() {
             self.ooms_before = Some(self.limiter.oom_kills());
         }
@@ -114,10 +114,12 @@ impl Lease {
     }
 
     /// Ahead of time: then a limit costs next to nothing.
-    pub(crate) fn attach(&mut self) -> io::Result<()> {
+    pub(crate) fn attach(&mut self) -> Result<()> {
         let Some(cgroup) = self.cgroup.as_ref().filter(|_| !self.attached && self.limiter.has_to_attach()) else {
             return Ok(());
         };
+        self.limiter.make()?;
+        let failed = |error| Error::failed("moving the sandbox into its group", error);
         let mut moved = HashSet::new();
         for _ in 0..Self::ROUNDS {
             let found: Vec<_> = cgroup.pids().into_iter().filter(|pid| moved.insert(*pid)).collect();
@@ -127,12 +129,12 @@ impl Lease {
             }
             for pid in found {
                 match self.limiter.attach(pid) {
-                    Err(error) if error.raw_os_error() != Some(libc::ESRCH) => return Err(error),
+                    Err(error) if error.raw_os_error() != Some(libc::ESRCH) => return Err(failed(error)),
                     _ => {} // one that has just ended needs no limit
                 }
             }
         }
-        Err(io::Error::other("it starts processes faster than they can be moved"))
+        Err(failed(io::Error::other("it starts processes faster than they can be moved")))
     }
 }
 
@@ -225,11 +227,17 @@ impl Ranges {
             },
             None => None,
         };
-        let limiter = self.cgroups.as_ref().map(|cgroups| cgroups.limiter(number)).transpose()?.unwrap_or_default();
-        let limits = Limits::default();
-        // Whoever had the range before may have left its limits.
-        limiter.set(&limits).map_err(io::Error::other)?;
-        Ok(Some(Lease { number, ids, cgroup, limiter, limits, attached: false, frozen: false, ooms_before: None }))
+        let limiter = self.cgroups.as_ref().map(|cgroups| cgroups.limiter(number)).unwrap_or_default();
+        Ok(Some(Lease {
+            number,
+            ids,
+            cgroup,
+            limiter,
+            limits: Limits::default(),
+            attached: false,
+            frozen: false,
+            ooms_before: None,
+        }))
     }
 
     /// Only when nothing of the sandbox lives any more.

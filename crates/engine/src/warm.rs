@@ -6,7 +6,10 @@
 
 use std::{
     os::fd::{AsFd, OwnedFd},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -39,6 +42,8 @@ pub(crate) struct Warm {
 
 pub(crate) struct Spares {
     wanted: usize,
+    /// Whether the last sandbox had limits: then the next most likely has.
+    limited: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -51,7 +56,7 @@ struct State {
 
 impl Spares {
     pub(crate) fn new(wanted: usize) -> Self {
-        Self { wanted, state: Mutex::default() }
+        Self { wanted, limited: AtomicBool::new(false), state: Mutex::default() }
     }
 
     fn take(&self) -> Option<Warm> {
@@ -112,7 +117,8 @@ impl Shared {
         self.tasks.spawn(async move {
             tokio::time::sleep(SETTLE).await;
             let made = match shared.make_warm().await {
-                Ok(warm) => shared.attach(warm).await,
+                Ok(warm) if shared.spares.limited.load(Ordering::Relaxed) => shared.attach(warm).await,
+                Ok(warm) => Some(warm),
                 Err(_) => None,
             };
             let failed = made.is_none();
@@ -152,6 +158,7 @@ impl Shared {
 
     /// Before an init becomes a sandbox: nothing in it ever runs without its limits.
     pub(crate) async fn limit(&self, warm: Warm, limits: Limits) -> Result<Warm> {
+        self.spares.limited.store(limits != Limits::default(), Ordering::Relaxed);
         if !warm.lease.differs(&limits) {
             return Ok(warm);
         }

@@ -70,15 +70,9 @@ impl Controllers {
         enforced(self.pids.as_ref())
     }
 
-    /// The groups of one sandbox. Those of version 2 are there already.
-    pub(crate) fn limiter(&self, name: &str) -> io::Result<Limiter> {
-        let limiter = self.existing(name);
-        limiter.moved_into().try_for_each(|group| make(&group.path))?;
-        Ok(limiter)
-    }
-
-    /// The same, without making them.
-    pub(crate) fn existing(&self, name: &str) -> Limiter {
+    /// The groups of one sandbox. Those of version 2 are there already; those of version 1 are made when they are needed,
+    /// since they take more of the kernel's memory than all else of a sandbox.
+    pub(crate) fn limiter(&self, name: &str) -> Limiter {
         let group = |parent: &Option<Group>| {
             parent.as_ref().map(|Group { version, path }| Group { version: *version, path: path.join(name) })
         };
@@ -96,6 +90,13 @@ impl Controllers {
 }
 
 impl Limiter {
+    /// Makes the groups into which processes have to be moved, without limits.
+    pub(crate) fn make(&self) -> Result<()> {
+        let made = self.moved_into().try_for_each(|group| make(&group.path));
+        made.map_err(|error| Error::failed("making the sandbox's groups", error))?;
+        self.set(&Limits::default()) // those of whoever had them before may be left
+    }
+
     /// Moves a process, and with it all that it will start.
     pub(crate) fn attach(&self, pid: u32) -> io::Result<()> {
         self.moved_into().try_for_each(|group| group.write("cgroup.procs", &pid.to_string()))

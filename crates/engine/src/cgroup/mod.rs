@@ -65,7 +65,7 @@ impl Cgroups {
         format!("{}{number}", self.prefix)
     }
 
-    pub(crate) fn limiter(&self, number: u32) -> io::Result<Limiter> {
+    pub(crate) fn limiter(&self, number: u32) -> Limiter {
         self.controllers.limiter(&self.name(number))
     }
 
@@ -80,11 +80,11 @@ impl Cgroups {
     pub(crate) fn remove_left_over(&self, number: u32) {
         let path = self.parent.join(self.name(number));
         let dir = rustix::fs::open(&path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, FileMode::empty());
-        let Ok(dir) = dir else { return self.controllers.existing(&self.name(number)).remove() };
+        let Ok(dir) = dir else { return self.controllers.limiter(&self.name(number)).remove() };
         let cgroup = Cgroup { path, dir };
         if cgroup.is_empty() {
             cgroup.remove();
-            self.controllers.existing(&self.name(number)).remove();
+            self.controllers.limiter(&self.name(number)).remove();
         }
     }
 
