@@ -146,6 +146,29 @@ async fn an_archive_with_devices() {
     inside.end().await;
 }
 
+/// The kernel has one such directory for all: whoever may change it in one `/proc` changes it in every other.
+#[tokio::test]
+async fn an_archive_that_takes_over_directories_of_the_kernel() {
+    use std::os::unix::fs::MetadataExt;
+    let theirs = Path::new("/proc/tty/driver");
+    let whose = || fs::metadata(theirs).map(|meta| (meta.uid(), meta.gid(), meta.mode() & 0o7777)).unwrap();
+    let before = whose();
+    let inside = Inside::new().await;
+    let mut tar = Evil::new();
+    // The mode that it has: were it taken over, nobody would gain by that but the new owner.
+    tar.entry(EntryType::Directory, "proc/tty/driver/", "", before.2, b"");
+    let body = tar.end();
+    let body = stream::once(async move { Ok(body.into()) }).boxed();
+    let _ = inside.files("root").unpack(&path("/"), body).await;
+    let after = whose();
+    if after != before {
+        std::os::unix::fs::chown(theirs, Some(before.0), Some(before.1)).unwrap();
+    }
+    assert_eq!(after, before);
+    inside.still_works().await;
+    inside.end().await;
+}
+
 #[tokio::test]
 async fn an_archive_that_promises_more_than_there_is() {
     let inside = Inside::new().await;
