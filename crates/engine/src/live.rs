@@ -276,19 +276,24 @@ impl Live {
         if self.is_paused() == paused {
             return Ok(());
         }
+        if !paused {
+            return self.resume().await;
+        }
         self.paused.store(true, Ordering::Release);
-        if paused {
-            self.send(&ToInit::paused(true), &[]).await?;
-        }
-        let done = self.freeze(paused).await;
-        if paused && done.is_err() {
-            let _ = self.freeze(false).await;
-        }
-        if !paused || done.is_err() {
-            self.send(&ToInit::paused(false), &[]).await?;
-            self.paused.store(false, Ordering::Release);
+        self.send(&ToInit::paused(true), &[]).await?;
+        let done = self.freeze(true).await;
+        if done.is_err() {
+            self.resume().await?;
         }
         done
+    }
+
+    /// What cannot be resumed is still paused.
+    async fn resume(self: &Arc<Self>) -> Result<()> {
+        self.freeze(false).await?;
+        self.send(&ToInit::paused(false), &[]).await?;
+        self.paused.store(false, Ordering::Release);
+        Ok(())
     }
 
     async fn freeze(self: &Arc<Self>, frozen: bool) -> Result<()> {
