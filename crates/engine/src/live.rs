@@ -65,6 +65,8 @@ pub(crate) struct Live {
     lease: Mutex<Option<Lease>>,
     paused: AtomicBool,
     network: tokio::sync::Mutex<Option<Network>>,
+    /// Held by whoever changes what it is asked to be: the record and what is in force change together.
+    pub(crate) changing: tokio::sync::Mutex<()>,
     /// How many processes ended for want of memory, as far as it was told, and by commands' own ends.
     told_ooms: AtomicU64,
     claimed_ooms: AtomicU64,
@@ -139,6 +141,7 @@ impl Live {
             watches_memory: AtomicBool::new(false),
             paused: AtomicBool::new(false),
             network: tokio::sync::Mutex::default(),
+            changing: tokio::sync::Mutex::default(),
             lease: Mutex::new(Some(lease)),
             happened,
         }))

@@ -4,10 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use cabana_engine::{Config, Engine};
 use cabana_sandbox::{
-    Base, Code, Enforced, Error, Event, ExecSpec, Exit, Limits, Provider, Sandbox, SandboxEvent, SandboxId,
-    SandboxPath, SandboxSpec, Status, Wanted,
+    Base, Code, Enforced, Error, Event, ExecSpec, Exit, Limits, NetworkPolicy, Provider, Sandbox, SandboxEvent,
+    SandboxId, SandboxPath, SandboxSpec, Status, Wanted,
 };
-use futures_util::StreamExt;
+use futures_util::{StreamExt, future::join_all};
 
 use crate::stage;
 
@@ -134,6 +134,23 @@ async fn limits_change_at_run_time_and_stay_through_stop_and_start() {
     assert_eq!(run(&*sandbox, &hog).await.0.status, Status::OutOfMemory);
     sandbox.update(Wanted::Limits(NONE)).await.unwrap();
     assert_eq!(run(&*sandbox, &hog).await.0.status, Status::Code(0));
+    end(engine, sandbox).await;
+}
+
+#[tokio::test]
+async fn changes_that_come_at_once_are_all_kept() {
+    let (engine, sandbox) = with(NONE).await;
+    let rules: Vec<_> = (1..=8).map(|n| NetworkPolicy::Allow(vec![format!("192.0.2.{n}")])).collect();
+    let limits = |n: u64| Wanted::Limits(Limits { memory: Some((32 + n) << 20), ..NONE });
+    let changes = rules.iter().zip(1..).flat_map(|(rule, n)| [limits(n), Wanted::Network(rule.clone())]);
+    let done = join_all(changes.map(|change| sandbox.update(change))).await;
+    assert!(done.iter().all(Result::is_ok), "{done:?}");
+    engine.stop(sandbox.id()).await.unwrap();
+    let sandbox = engine.start(sandbox.id()).await.unwrap();
+    assert_eq!(run(&*sandbox, &format!("exec {HOG} 128")).await.0.status, Status::OutOfMemory);
+    // There is a network after the start: a connection is taken in and reset, and not unreachable.
+    let reset = "python3 -c 'import socket; socket.create_connection((\"198.51.100.1\", 80)).recv(1)' 2>&1 | grep -o 'reset by peer'";
+    assert_eq!(run(&*sandbox, reset).await.1.trim(), "reset by peer");
     end(engine, sandbox).await;
 }
 
