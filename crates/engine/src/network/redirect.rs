@@ -15,9 +15,9 @@ use cabana_egress::Listeners;
 use super::netlink::{Batch, Message};
 
 /// Where nothing else listens: above the ports that the kernel hands out by itself.
-pub(crate) const TRANSPARENT: u16 = 65_501;
-pub(crate) const HTTP_PROXY: u16 = 65_502;
-pub(crate) const SOCKS_PROXY: u16 = 65_503;
+const TRANSPARENT: u16 = 65_501;
+const HTTP_PROXY: u16 = 65_502;
+const SOCKS_PROXY: u16 = 65_503;
 const DNS: u16 = 53;
 
 /// In the blocks from which names get their addresses, among those that no name gets.
