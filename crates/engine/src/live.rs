@@ -234,7 +234,8 @@ impl Live {
                 },
             }
             let _ = rustix::io::read(notices.get_ref(), &mut [0_u8; 4096]);
-            tokio::time::sleep(UNCLAIMED).await;
+            // A sandbox that ends first is not waited out.
+            let _ = tokio::time::timeout(UNCLAIMED, ended.wait_for(|ended| *ended)).await;
             let kills = self.oom_kills();
             if self.told_ooms.fetch_max(kills, Ordering::AcqRel) < kills {
                 self.tell(SandboxEvent::OutOfMemory(None));

@@ -82,11 +82,11 @@ async fn a_paused_sandbox_takes_files_and_refuses_commands_and_connections() {
 async fn the_time_of_a_pause_does_not_count_for_a_timeout() {
     let inside = persistent().await;
     let mut spec = ExecSpec::shell("echo begun; sleep 1; echo done", SandboxPath::root());
-    spec.timeout = Some(Duration::from_secs(4));
+    spec.timeout = Some(Duration::from_secs(10)); // ample for what comes before and after the pause
     let mut process = inside.sandbox.exec(spec).await.unwrap();
     assert!(matches!(process.events.next().await.unwrap().unwrap(), Event::Output(_)));
     inside.engine.pause(inside.sandbox.id()).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(5)).await; // longer than the timeout: that is what is shown
+    tokio::time::sleep(Duration::from_secs(11)).await; // longer than the timeout: that is what is shown
     inside.engine.start(inside.sandbox.id()).await.unwrap();
     let mut last = None;
     while let Some(event) = process.events.next().await {
