@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     io,
+    os::fd::{AsFd, OwnedFd},
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -10,8 +11,8 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use cabana_sandbox::{
-    Base, Capabilities, Enforced, Error, Found, Identities, LayerId, Provider, Result, Sandbox, SandboxEvent,
-    SandboxId, SandboxSpec, State, Stream,
+    Base, Capabilities, Defaults, Enforced, Error, Found, Identities, LayerId, Lifetime, Provider, Result, Sandbox,
+    SandboxEvent, SandboxId, SandboxSpec, State, Stream,
 };
 use futures_util::{StreamExt, stream};
 use tokio::{
@@ -22,18 +23,21 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     cgroup::Controllers,
+    channel::Channel,
     data_dir::{DataDir, OpenError},
-    home::{Homes, Record},
+    home::{Homes, Owned, Record},
     identity::Ranges,
     layers::{HostBase, Store, Templates},
-    live::{Live, Parts, SetupError},
+    live::{self, Holds, Live, Parts, SetupError},
     network,
     plan::{self, Mounts},
+    presence::{self, Presence},
     rootless,
     sandbox::EngineSandbox,
     spawner::{LaunchError, Spawner},
+    spool,
     warm::{Spares, Warm},
-    wire::{Failure, Step},
+    wire::{Failure, Step, ToInit},
 };
 
 /// How an engine is set up.
@@ -83,6 +87,28 @@ pub(crate) struct Shared {
 struct Prepared {
     record: Record,
     mounts: Mounts,
+    home: Owned,
+}
+
+/// What a sandbox is when somebody wants something of it.
+enum Taken {
+    Live(Arc<Live>),
+    Stopped(Owned),
+    Absent,
+}
+
+enum Looked {
+    Left(Box<Left>),
+    Other(Taken),
+}
+
+/// A sandbox that outlived its server.
+struct Left {
+    record: Record,
+    presence: Presence,
+    pidfd: OwnedFd,
+    control: io::Result<OwnedFd>,
+    home: Owned,
 }
 
 /// One sandbox's place: whoever changes its shape holds the lock.
@@ -120,13 +146,26 @@ impl Engine {
         })
     }
 
-    /// Ends the sandboxes that live, the spawner and all tasks. What is persistent stays on disk.
+    /// Ends the sandboxes that live here, the spawner and all tasks. What is persistent stays on disk.
     pub async fn close(&self) {
+        self.shut(false).await;
+    }
+
+    /// As [`Engine::close`], but persistent sandboxes live on if they can, with their commands: whoever opens the data
+    /// directory next finds them as they are by then. So they do when this process is killed.
+    pub async fn leave(&self) {
+        self.shut(true).await;
+    }
+
+    async fn shut(&self, leave: bool) {
         let slots: Vec<_> = self.shared.slots().iter().map(|(id, slot)| (id.clone(), slot.clone())).collect();
         for (id, slot) in slots {
             let mut slot = slot.lock().await;
             if let Some(live) = slot.take() {
-                self.shared.end(&live).await;
+                match leave && live.is_kept() {
+                    true => self.shared.leave(&live).await,
+                    false => drop(self.shared.end(&live).await),
+                }
             }
             let _ = spawn_blocking({
                 let (shared, id) = (self.shared.clone(), id);
@@ -193,8 +232,8 @@ impl Shared {
             search: true,
             late_views: false,
             host_base: true,
-            outlives_server: false,
-            replays_output: false,
+            outlives_server: self.ranges.identities() == Identities::Own,
+            replays_output: true,
         }
     }
 
@@ -217,46 +256,62 @@ impl Shared {
 
     async fn create(self: Arc<Self>, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
         let slot = self.slot(&id);
-        let held = slot.lock().await;
-        if let Some(live) = held.as_ref() {
-            return Ok(Arc::new(EngineSandbox::new(self.clone(), live.clone())));
-        }
+        let mut held = slot.lock().await;
+        let created = match self.take_up(&id, &mut held).await {
+            Ok(Taken::Live(live)) => Ok(live),
+            Ok(Taken::Stopped(_) | Taken::Absent) => self.make(&id, spec).await,
+            Err(error) => Err(error),
+        };
+        self.settle(&id, held, &slot, created)
+    }
+
+    async fn find(self: Arc<Self>, id: SandboxId) -> Result<Found> {
+        let slot = self.slot(&id);
+        let mut held = slot.lock().await;
+        let found = match self.take_up(&id, &mut held).await {
+            Ok(Taken::Live(live)) if live.is_paused() => Ok(Found::Paused),
+            Ok(Taken::Live(live)) => Ok(Found::Running(Arc::new(EngineSandbox::new(self.clone(), live)))),
+            Ok(Taken::Stopped(_)) => Ok(Found::Stopped),
+            Ok(Taken::Absent) => Ok(Found::Absent),
+            Err(error) => Err(error),
+        };
+        drop(held);
+        self.let_go(&id, &slot);
+        found
+    }
+
+    async fn make(self: &Arc<Self>, id: &SandboxId, spec: SandboxSpec) -> Result<Arc<Live>> {
         let prepared = blocking({
             let (shared, id) = (self.clone(), id.clone());
             move || shared.prepare_new(&id, spec)
-        })
-        .await;
-        let launched = match prepared {
-            Ok(prepared) => match self.launch(&id, prepared).await {
-                Ok(live) => Ok(live),
-                Err(error) => {
-                    let (shared, id) = (self.clone(), id.clone());
-                    let _ = blocking(move || shared.homes.remove(&id).map_err(removing)).await;
-                    Err(error)
-                }
-            },
-            Err(error) => Err(error),
-        };
-        self.settle(&id, held, &slot, launched)
+        });
+        match self.launch(id, prepared.await?).await {
+            Ok(live) => Ok(live),
+            Err((error, owned)) => {
+                let (shared, id) = (self.clone(), id.clone());
+                let _ = blocking(move || shared.homes.remove(&id).map_err(removing)).await;
+                drop(owned);
+                Err(error)
+            }
+        }
     }
 
     async fn start(self: Arc<Self>, id: SandboxId) -> Result<Arc<dyn Sandbox>> {
         let slot = self.slot(&id);
-        let held = slot.lock().await;
-        if let Some(live) = held.as_ref() {
-            live.pause(false).await?;
-            return Ok(Arc::new(EngineSandbox::new(self.clone(), live.clone())));
-        }
-        let prepared = blocking({
-            let (shared, id) = (self.clone(), id.clone());
-            move || shared.prepare_again(&id)
-        })
-        .await;
-        let launched = match prepared {
-            Ok(prepared) => self.launch(&id, prepared).await,
+        let mut held = slot.lock().await;
+        let started = match self.take_up(&id, &mut held).await {
+            Ok(Taken::Live(live)) => live.pause(false).await.map(|()| live),
+            Ok(Taken::Stopped(owned)) => {
+                let (shared, id_too) = (self.clone(), id.clone());
+                match blocking(move || shared.prepare_again(&id_too, owned)).await {
+                    Ok(prepared) => self.launch(&id, prepared).await.map_err(|(error, _)| error),
+                    Err(error) => Err(error),
+                }
+            }
+            Ok(Taken::Absent) => Err(Error::NoSandbox(id.clone())),
             Err(error) => Err(error),
         };
-        self.settle(&id, held, &slot, launched)
+        self.settle(&id, held, &slot, started)
     }
 
     /// Notes a sandbox that lives now, or lets the slot of one that does not go.
@@ -283,11 +338,12 @@ impl Shared {
     /// Stopped is less than paused: there is no memory to keep.
     async fn pause(self: Arc<Self>, id: SandboxId) -> Result<()> {
         let slot = self.slot(&id);
-        let held = slot.lock().await;
-        let paused = match held.as_ref() {
-            Some(live) => live.pause(true).await,
-            None if self.homes.has(&id) => Err(Error::Gone),
-            None => Err(Error::NoSandbox(id.clone())),
+        let mut held = slot.lock().await;
+        let paused = match self.take_up(&id, &mut held).await {
+            Ok(Taken::Live(live)) => live.pause(true).await,
+            Ok(Taken::Stopped(_)) => Err(Error::Gone),
+            Ok(Taken::Absent) => Err(Error::NoSandbox(id.clone())),
+            Err(error) => Err(error),
         };
         drop(held);
         self.let_go(&id, &slot);
@@ -297,14 +353,16 @@ impl Shared {
     async fn stop(self: Arc<Self>, id: SandboxId) -> Result<()> {
         let slot = self.slot(&id);
         let mut held = slot.lock().await;
-        let stopped = match held.take() {
-            Some(live) => {
-                self.end(&live).await;
+        let stopped = match self.take_up(&id, &mut held).await {
+            Ok(Taken::Live(live)) => {
+                *held = None;
+                let _owned = self.end(&live).await;
                 let (shared, id) = (self.clone(), id.clone());
                 blocking(move || shared.homes.remove_ephemeral(&id).map_err(removing)).await
             }
-            None if self.homes.has(&id) => Ok(()),
-            None => Err(Error::NoSandbox(id.clone())),
+            Ok(Taken::Stopped(_)) => Ok(()),
+            Ok(Taken::Absent) => Err(Error::NoSandbox(id.clone())),
+            Err(error) => Err(error),
         };
         drop(held);
         self.let_go(&id, &slot);
@@ -314,24 +372,166 @@ impl Shared {
     async fn destroy(self: Arc<Self>, id: SandboxId) -> Result<()> {
         let slot = self.slot(&id);
         let mut held = slot.lock().await;
-        if let Some(live) = held.take() {
-            self.end(&live).await;
-        }
-        let removed = blocking({
-            let (shared, id) = (self.clone(), id.clone());
-            move || shared.homes.remove(&id).map_err(removing)
-        })
-        .await;
+        let owned = match self.take_up(&id, &mut held).await {
+            Ok(Taken::Live(live)) => {
+                *held = None;
+                Ok(self.end(&live).await)
+            }
+            Ok(Taken::Stopped(owned)) => Ok(Some(owned)),
+            Ok(Taken::Absent) => Ok(None),
+            Err(error) => Err(error),
+        };
+        let removed = match owned {
+            Ok(_owned) => {
+                let (shared, id) = (self.clone(), id.clone());
+                blocking(move || shared.homes.remove(&id).map_err(removing)).await
+            }
+            Err(error) => Err(error),
+        };
         drop(held);
         self.let_go(&id, &slot);
         removed
     }
 
-    async fn end(&self, live: &Live) {
+    /// Its directory stays ours until what is returned is dropped.
+    async fn end(&self, live: &Live) -> Option<Owned> {
         live.stop().await;
-        if let Some(lease) = live.take_lease() {
-            self.ranges.give_back(lease);
+        self.ended(live)
+    }
+
+    /// Gives back what a sandbox had that lives no more.
+    fn ended(&self, live: &Live) -> Option<Owned> {
+        let Holds { lease, home } = live.take_holds()?;
+        self.ranges.give_back(lease);
+        if live.is_kept()
+            && let Ok(home) = self.homes.open_home(&live.id)
+        {
+            presence::withdraw(&home.path());
         }
+        Some(home)
+    }
+
+    /// It lives on, and is somebody else's from here on.
+    async fn leave(&self, live: &Live) {
+        live.leave().await;
+        drop(live.take_holds());
+    }
+
+    /// What the sandbox is by now. One that outlived its server is taken up, and is ours.
+    async fn take_up(self: &Arc<Self>, id: &SandboxId, held: &mut Option<Arc<Live>>) -> Result<Taken> {
+        if let Some(live) = held.as_ref() {
+            return Ok(Taken::Live(live.clone()));
+        }
+        let looked = blocking({
+            let (shared, id) = (self.clone(), id.clone());
+            move || shared.look_for(&id)
+        });
+        let left = match looked.await? {
+            Looked::Left(left) => left,
+            Looked::Other(taken) => return Ok(taken),
+        };
+        let taken = self.revive(id, *left).await?;
+        if let Taken::Live(live) = &taken {
+            *held = Some(live.clone());
+        }
+        Ok(taken)
+    }
+
+    /// All sandboxes of the data directory, as they look from outside.
+    fn states(&self) -> Vec<(SandboxId, State)> {
+        let state = |id: &SandboxId| match self.homes.presence(id) {
+            Some(presence) if presence.find().is_none() => State::Stopped,
+            Some(presence) if self.ranges.is_frozen(presence.range) => State::Paused,
+            Some(_) => State::Running,
+            None => State::Stopped,
+        };
+        self.homes.all().into_iter().map(|id| (id.clone(), state(&id))).collect()
+    }
+
+    fn look_for(&self, id: &SandboxId) -> Result<Looked> {
+        let Some(home) = self.homes.own(id)? else { return Ok(Looked::Other(Taken::Absent)) };
+        let alive = self.homes.presence(id).and_then(|presence| Some((presence.find()?, presence)));
+        let Some((pidfd, presence)) = alive else { return Ok(Looked::Other(Taken::Stopped(home))) };
+        let (record, path) = (self.homes.read(id)?, self.homes.open_home(id)?.path());
+        let control = presence::knock(&path);
+        Ok(Looked::Left(Box::new(Left { record, presence, pidfd, control, home })))
+    }
+
+    /// An init that cannot be talked to is ended: the sandbox is stopped then, and its files are kept.
+    async fn revive(self: &Arc<Self>, id: &SandboxId, left: Left) -> Result<Taken> {
+        let Left { record: Record { spec, plan }, presence, pidfd, control, home } = left;
+        let greeted = match control.and_then(Channel::new) {
+            Ok(channel) => live::greet(&channel, presence.token.as_u128()).await.map(|found| (channel, found)),
+            Err(_) => None,
+        };
+        let Some((channel, mut found)) = greeted else {
+            live::end_of(&pidfd).await;
+            return Ok(Taken::Stopped(home));
+        };
+        let lease = match found.lock.take() {
+            Some(lock) => {
+                let (shared, limits) = (self.clone(), spec.limits);
+                blocking(move || shared.ranges.take_up(presence.range, lock, &limits)).await
+            }
+            None => Err(Error::Gone),
+        };
+        let lease = match lease {
+            Ok(lease) => lease,
+            Err(error) => {
+                live::end_of(&pidfd).await;
+                return Err(error);
+            }
+        };
+        let holds = Holds { lease, home };
+        let parts = self.parts(id, &spec, plan.defaults, holds, channel, pidfd);
+        let live = match Live::found(parts, found).await {
+            Ok(live) => live,
+            Err((error, holds)) => {
+                holds.into_iter().for_each(|holds| self.ranges.give_back(holds.lease));
+                return Err(error);
+            }
+        };
+        self.tasks.spawn(self.clone().follow(live.clone()));
+        let settled = live.settle_pause().await;
+        let settled = match settled {
+            Ok(()) => live.set_network(&spec.network).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = settled {
+            self.end(&live).await;
+            return Err(error);
+        }
+        if spec.limits.memory.is_some() {
+            self.tasks.spawn(live.clone().watch_memory());
+        }
+        Ok(Taken::Live(live))
+    }
+
+    fn parts(
+        &self,
+        id: &SandboxId,
+        spec: &SandboxSpec,
+        defaults: Defaults,
+        holds: Holds,
+        channel: Channel,
+        pidfd: OwnedFd,
+    ) -> Parts {
+        Parts {
+            id: id.clone(),
+            defaults,
+            holds,
+            kept: self.outlives(spec),
+            output_kept: spec.limits.output.unwrap_or(spool::KEPT),
+            channel,
+            pidfd,
+            tasks: self.tasks.clone(),
+            happened: self.happened.clone(),
+        }
+    }
+
+    /// Whether the sandbox lives on when this process ends.
+    fn outlives(&self, spec: &SandboxSpec) -> bool {
+        spec.lifetime == Lifetime::Persistent && self.ranges.identities() == Identities::Own
     }
 
     /// As it is now; making it anew takes seconds, and happens when the host's programs have changed.
@@ -354,14 +554,14 @@ impl Shared {
         let layers_stay = self.store.hold()?;
         let plan = plan::of(&self.data, &self.store, host.as_deref(), &spec)?;
         let record = Record { spec, plan };
-        let home = self.homes.make(id, &record)?;
+        let (home, owned) = self.homes.make(id, &record)?;
         drop(layers_stay); // the record says from here on that they are used
         let mounts = plan::mounts(&self.store, &record, &home.fs(), self.ranges.storage());
-        Ok(Prepared { mounts: mounts.inspect_err(|_| drop(home.remove()))?, record })
+        Ok(Prepared { mounts: mounts.inspect_err(|_| drop(home.remove()))?, record, home: owned })
     }
 
     /// The descriptors of a sandbox that is there.
-    fn prepare_again(&self, id: &SandboxId) -> Result<Prepared> {
+    fn prepare_again(&self, id: &SandboxId, owned: Owned) -> Result<Prepared> {
         let mut record = self.homes.read(id)?;
         if let Some(was) = record.plan.fingerprint.clone() {
             let base = self.host_base()?;
@@ -373,40 +573,62 @@ impl Shared {
         }
         let home = self.homes.open_home(id)?;
         let mounts = plan::mounts(&self.store, &record, &home.fs(), self.ranges.storage())?;
-        Ok(Prepared { mounts, record })
+        Ok(Prepared { mounts, record, home: owned })
     }
 
-    /// From directories to a running sandbox.
-    async fn launch(self: &Arc<Self>, id: &SandboxId, prepared: Prepared) -> Result<Arc<Live>> {
-        let Prepared { record: Record { spec, plan }, mounts } = prepared;
+    /// From directories to a running sandbox. If it fails, its directory comes back.
+    async fn launch(self: &Arc<Self>, id: &SandboxId, prepared: Prepared) -> Result<Arc<Live>, (Error, Option<Owned>)> {
+        let Prepared { record: Record { spec, plan }, mounts, home } = prepared;
         let overlays = plan.overlays();
-        let warm = self.warm().await?;
-        let warm = self.limit(warm, spec.limits).await?;
-        if let Err(error) = self.hand_over(&warm, mounts, &spec).await {
-            self.cool(warm).await;
-            return Err(error);
-        }
+        let warm = match self.warm_for(id, mounts, &spec).await {
+            Ok(warm) => warm,
+            Err(error) => return Err((error, Some(home))),
+        };
         let Warm { lease, channel, pidfd, .. } = warm;
-        let tasks = self.tasks.clone();
-        let happened = self.happened.clone();
-        let parts = Parts { id: id.clone(), defaults: plan.defaults, lease, channel, pidfd, tasks, happened };
-        let live = Live::new(parts).await.map_err(|(error, lease)| {
+        let parts = self.parts(id, &spec, plan.defaults, Holds { lease, home }, channel, pidfd);
+        let live = Live::new(parts).await.map_err(|(error, Holds { lease, home })| {
             self.ranges.give_back(lease);
             match error {
-                SetupError::Refused(failure) => setup_error(failure),
-                SetupError::Lost(error) => Error::failed("setting the sandbox up", error),
+                SetupError::Refused(failure) => (setup_error(failure), Some(home)),
+                SetupError::Lost(error) => (Error::failed("setting the sandbox up", error), Some(home)),
             }
         })?;
         self.tasks.spawn(self.clone().follow(live.clone()));
         if let Err(error) = live.set_network(&spec.network).await {
-            self.end(&live).await;
-            return Err(error);
+            return Err((error, self.end(&live).await));
         }
         if spec.limits.memory.is_some() {
             self.tasks.spawn(live.clone().watch_memory());
         }
         self.refill(overlays);
         Ok(live)
+    }
+
+    /// An init that is becoming this sandbox.
+    async fn warm_for(self: &Arc<Self>, id: &SandboxId, mounts: Mounts, spec: &SandboxSpec) -> Result<Warm> {
+        let warm = self.warm().await?;
+        let warm = self.limit(warm, spec.limits).await?;
+        let handed = match self.hand_over(&warm, mounts, spec).await {
+            Ok(()) if self.outlives(spec) => self.let_stay(&warm, id).await,
+            handed => handed,
+        };
+        match handed {
+            Ok(()) => Ok(warm),
+            Err(error) => {
+                self.cool(warm).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Tells init to outlive us, once it can be found. It is setting itself up meanwhile.
+    async fn let_stay(&self, warm: &Warm, id: &SandboxId) -> Result<()> {
+        let failed = |error| Error::failed("making the sandbox stay", error);
+        let presence = Presence::of(warm.pidfd.as_fd(), warm.lease.number).map_err(failed)?;
+        let (path, token) = (self.homes.open_home(id)?.path(), presence.token.as_u128());
+        let door = blocking(move || presence.announce(&path).map_err(failed)).await?;
+        let lock = warm.lease.lock.as_ref().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+        warm.channel.send(&ToInit::keep(token), &[door.as_fd(), lock.as_fd()]).await.map_err(failed)
     }
 
     /// Hears of the end of a sandbox that nobody asked for.
@@ -419,12 +641,11 @@ impl Shared {
         if held.as_ref().is_some_and(|held| Arc::ptr_eq(held, &live)) {
             *held = None;
         }
-        if let Some(lease) = live.take_lease() {
-            self.ranges.give_back(lease);
-        }
+        let owned = self.ended(&live);
         let _ = self.happened.try_send((live.id.clone(), SandboxEvent::Died));
         let (shared, id) = (self.clone(), live.id.clone());
         let _ = spawn_blocking(move || shared.homes.remove_ephemeral(&id)).await;
+        drop(owned);
         drop(held);
         self.let_go(&live.id, &slot);
     }
@@ -489,16 +710,7 @@ impl Provider for Engine {
     }
 
     async fn attach(&self, id: &SandboxId) -> Result<Found> {
-        let slot = self.shared.slots().get(id).cloned();
-        if let Some(slot) = slot
-            && let Some(live) = slot.lock().await.as_ref()
-        {
-            if live.is_paused() {
-                return Ok(Found::Paused);
-            }
-            return Ok(Found::Running(Arc::new(EngineSandbox::new(self.shared.clone(), live.clone()))));
-        }
-        Ok(if self.shared.homes.has(id) { Found::Stopped } else { Found::Absent })
+        joined(self.shared.tasks.spawn(self.shared.clone().find(id.clone()))).await
     }
 
     async fn start(&self, id: &SandboxId) -> Result<Arc<dyn Sandbox>> {
@@ -522,7 +734,7 @@ impl Provider for Engine {
 
     async fn list(&self) -> Result<Stream<(SandboxId, State)>> {
         let shared = self.shared.clone();
-        let ids = blocking(move || Ok(shared.homes.all())).await?;
+        let ids = blocking(move || Ok(shared.states())).await?;
         let live: Vec<_> = self.shared.slots().iter().map(|(id, slot)| (id.clone(), slot.clone())).collect();
         let mut alive = HashMap::new();
         for (id, slot) in live {
@@ -530,8 +742,8 @@ impl Provider for Engine {
                 alive.insert(id, if live.is_paused() { State::Paused } else { State::Running });
             }
         }
-        let state = move |id: SandboxId| {
-            let state = alive.get(&id).copied().unwrap_or(State::Stopped);
+        let state = move |(id, state): (SandboxId, State)| {
+            let state = alive.get(&id).copied().unwrap_or(state);
             Ok((id, state))
         };
         Ok(stream::iter(ids.into_iter().map(state)).boxed())

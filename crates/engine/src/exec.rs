@@ -5,33 +5,32 @@ use std::{
     ffi::CString,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use async_trait::async_trait;
 use cabana_guest::Account;
 use cabana_sandbox::{
-    Command, Control, Error, ExecId, ExecSpec, Exit, NotRun, Position, Process, Reattached, Result, Status, Stdin,
-    Stdio, Target, TermSize,
+    Channel, Command, Control, Error, ExecId, ExecSpec, Exit, NotRun, Position, Process, Reattached, Result, Status,
+    Stdin, Stdio, Target, TermSize,
 };
 use tokio::{
-    io::{AsyncWrite, unix::AsyncFd},
-    net::unix::pipe,
+    io::unix::AsyncFd,
     sync::{oneshot, watch},
 };
 
 use crate::{
+    init::ENDED,
+    input,
     kernel::readiness,
     live::Live,
     output::{Log, Source},
-    wire::{ExecPlan, Failure, MAX_LONG, Step},
+    spool::Spool,
+    wire::{ExecPlan, Failure, KeptExec, MAX_LONG, Step, ToInit},
 };
 
-/// How many ended commands are remembered with their output, and how many by their id alone, so that none runs twice.
-const ENDED: usize = 128;
+/// How many commands are remembered by their id alone, so that none runs twice.
 const USED: usize = 65_536;
 
 const TOO_LONG: &str = "arguments and environment are longer than the kernel takes";
@@ -71,6 +70,8 @@ struct Exec {
     starting: Mutex<Option<oneshot::Sender<std::result::Result<u32, Failure>>>>,
     pid: Mutex<Option<u32>>,
     terminal: Option<Arc<AsyncFd<OwnedFd>>>,
+    /// Of one that was found: for the first who asks.
+    stdin: Mutex<Option<Stdin>>,
 }
 
 impl Execs {
@@ -125,6 +126,31 @@ impl Execs {
         }
     }
 
+    /// The sandbox lives on without us: nothing is known of its commands any more.
+    pub(crate) async fn leave(&self) {
+        let execs: Vec<_> = {
+            let mut table = self.table();
+            table.closed = true;
+            table.by_number.clear();
+            table.by_id.drain().map(|(_, exec)| exec).collect()
+        };
+        for exec in execs {
+            exec.starting.lock().unwrap_or_else(PoisonError::into_inner).take();
+            exec.log.leave().await;
+        }
+    }
+
+    /// Commands of a sandbox that was found, and the ids that must not be used again.
+    pub(crate) fn found(&self, last: u64, used: Vec<ExecId>) {
+        let mut table = self.table();
+        table.next = table.next.max(last);
+        for id in used {
+            if table.used.insert(id) {
+                table.used_in_order.push_back(id);
+            }
+        }
+    }
+
     /// Which one it is, and how often memory had run out before it began.
     pub(crate) fn began(&self, number: u64) -> Option<(ExecId, u64)> {
         self.table().by_number.get(&number).map(|exec| (exec.id, exec.ooms_before))
@@ -137,13 +163,12 @@ impl Execs {
         running.filter_map(|(id, exec)| Some((*id, pid(exec)?))).collect()
     }
 
-    pub(crate) fn forget(&self, id: &ExecId) {
+    /// Gives the number of the one that was forgotten.
+    pub(crate) fn forget(&self, id: &ExecId) -> Option<u64> {
         let mut table = self.table();
-        let ended = table.by_id.get(id).is_some_and(|exec| exec.exited.borrow().is_some());
-        if ended {
-            table.by_id.remove(id);
-            table.ended.retain(|known| known != id);
-        }
+        table.by_id.get(id).filter(|exec| exec.exited.borrow().is_some())?;
+        table.ended.retain(|known| known != id);
+        table.by_id.remove(id).map(|exec| exec.number)
     }
 
     fn add(&self, id: ExecId, make: impl FnOnce(u64) -> Exec) -> Result<Arc<Exec>> {
@@ -174,9 +199,16 @@ pub(crate) async fn exec(live: &Arc<Live>, spec: ExecSpec) -> Result<Process> {
     spec.check()?;
     let account = live.account(spec.user.as_ref())?;
     let (exited, has_exited) = watch::channel(None);
-    let Io { ours, stdin, terminal, theirs } = open_stdio(live, spec.stdio, &account).await?;
+    let io = open_stdio(live, spec.stdio, &account).await?;
+    // Of our own: what is kept goes to init in the same message, and the log owns the rest by then.
+    let kept = if live.is_kept() {
+        io.kept().map_err(|error| Error::failed("keeping the output", error))?
+    } else {
+        Vec::new()
+    };
+    let Io { ours, spool, stdin, terminal, theirs } = io;
     let (starting, started) = oneshot::channel();
-    let log = Log::new(ours, has_exited, live.tasks.clone());
+    let log = Log::new(ours, spool, has_exited, live.tasks.clone());
     let reader = log.read(0);
     let ooms_before = live.oom_kills();
     let exec = live.execs.add(spec.id, |number| Exec {
@@ -187,7 +219,8 @@ pub(crate) async fn exec(live: &Arc<Live>, spec: ExecSpec) -> Result<Process> {
         exited,
         starting: Mutex::new(Some(starting)),
         pid: Mutex::default(),
-        terminal,
+        terminal: terminal.clone(),
+        stdin: Mutex::default(),
     })?;
     let message = match plan(live, &spec, &account, exec.number) {
         Ok(message) => message,
@@ -196,13 +229,14 @@ pub(crate) async fn exec(live: &Arc<Live>, spec: ExecSpec) -> Result<Process> {
             return Err(error);
         }
     };
-    let fds: Vec<BorrowedFd<'_>> = theirs.iter().map(AsFd::as_fd).collect();
+    let fds: Vec<BorrowedFd<'_>> = theirs.iter().chain(&kept).map(AsFd::as_fd).collect();
     if let Err(error) = live.send(&message, &fds).await {
         live.execs.drop_exec(exec.number);
         return Err(error);
     }
     drop(fds);
-    drop(theirs);
+    drop((theirs, kept));
+    let stdin = typed(live, exec.number, stdin, terminal.as_ref());
     let started = match tokio::time::timeout(START, started).await {
         Ok(started) => started.map_err(|_| Error::Gone)?,
         Err(_) => {
@@ -222,47 +256,113 @@ pub(crate) fn reattach(live: &Arc<Live>, id: &ExecId, from: Position) -> Reattac
     if let Some(exit) = exec.log.exit() {
         return Reattached::Exited(exit, reader.outputs());
     }
+    let stdin = exec.stdin.lock().unwrap_or_else(PoisonError::into_inner).take();
     let control = Arc::new(ExecControl { live: Arc::downgrade(live), exec });
-    Reattached::Running(Process { pid, stdin: None, events: reader.events(), control })
+    Reattached::Running(Process { pid, stdin, events: reader.events(), control })
+}
+
+/// A command that init tells of: it was started by a server that is gone.
+pub(crate) fn take_up(live: &Arc<Live>, kept: &KeptExec, exit: Option<Exit>, fds: Vec<OwnedFd>) -> io::Result<()> {
+    if fds.len() != kept.descriptors() {
+        return Err(io::Error::other("init passed something else than it said"));
+    }
+    let mut fds = fds.into_iter();
+    let mut next = |there: bool| if there { fds.next() } else { None };
+    let watched = |fd: Option<OwnedFd>| fd.map(readiness::watch).transpose();
+    let spool = next(true).ok_or(io::ErrorKind::InvalidData)?;
+    let spool = Spool::open(spool, live.output_kept())?;
+    let mut pipes = Vec::new();
+    for (channel, there) in
+        [(Channel::Stdout, kept.stdout), (Channel::Stderr, kept.stderr), (Channel::Terminal, kept.terminal)]
+    {
+        pipes.extend(watched(next(there))?.map(|pipe| (channel, pipe)));
+    }
+    let (into, master) = (next(kept.master), watched(next(kept.master))?.map(Arc::new));
+    let stdin = watched(next(kept.stdin))?;
+    let (exited, has_exited) = watch::channel(exit);
+    let source = Source { pipes, terminal: master.clone().zip(into) };
+    let log = Log::new(source, spool, has_exited, live.tasks.clone());
+    let id = ExecId::from(uuid::Uuid::from_u128(kept.id));
+    let stdin = typed(live, kept.exec, stdin, master.as_ref());
+    let exec = Arc::new(Exec {
+        id,
+        number: kept.exec,
+        ooms_before: live.oom_kills(),
+        log: log.clone(),
+        exited,
+        starting: Mutex::default(),
+        pid: Mutex::new(Some(kept.pid)),
+        terminal: master,
+        stdin: Mutex::new(stdin),
+    });
+    let mut table = live.execs.table();
+    table.by_id.insert(id, exec.clone());
+    match exit {
+        Some(_) => table.ended.push_back(id),
+        None => drop(table.by_number.insert(exec.number, exec)),
+    }
+    drop(table);
+    log.keep_going();
+    Ok(())
+}
+
+fn typed(
+    live: &Arc<Live>,
+    exec: u64,
+    pipe: Option<AsyncFd<OwnedFd>>,
+    terminal: Option<&Arc<AsyncFd<OwnedFd>>>,
+) -> Option<Stdin> {
+    let pipe = pipe.map(|pipe| input::pipe(pipe, Arc::downgrade(live), exec));
+    pipe.or_else(|| terminal.map(|master| input::terminal(master.clone())))
 }
 
 struct Io {
     ours: Source,
-    stdin: Option<Stdin>,
+    spool: Spool,
+    stdin: Option<AsyncFd<OwnedFd>>,
     terminal: Option<Arc<AsyncFd<OwnedFd>>>,
-    /// For init, in the order of [`ExecPlan`].
+    /// For the command, in the order of [`ExecPlan`].
     theirs: Vec<OwnedFd>,
 }
 
 async fn open_stdio(live: &Arc<Live>, stdio: Stdio, account: &Account) -> Result<Io> {
     let failed = |error: io::Error| Error::failed("opening the command's stdio", error);
+    let spool = Spool::new(live.output_kept()).map_err(failed)?;
     if let Stdio::Terminal(size) = stdio {
         let (master, slave) = live.terminal(account, size).await?;
+        let (read, write) = crate::output::pipe()?;
         let master = Arc::new(readiness::watch(master).map_err(failed)?);
-        let stdin: Stdin = Box::pin(TerminalInput(master.clone()));
-        return Ok(Io {
-            ours: Source::Terminal(Some(master.clone())),
-            stdin: Some(stdin),
-            terminal: Some(master),
-            theirs: vec![slave],
-        });
+        let pipes = vec![(Channel::Terminal, readiness::watch(read).map_err(failed)?)];
+        let ours = Source { pipes, terminal: Some((master.clone(), write)) };
+        return Ok(Io { ours, spool, stdin: None, terminal: Some(master), theirs: vec![slave] });
     }
     let (mut theirs, mut stdin) = (Vec::with_capacity(3), None);
     if stdio == Stdio::InputOutput {
         let (read, write) = crate::output::pipe()?;
         live.own(&read).map_err(failed)?;
-        let write = pipe::Sender::from_owned_fd(write).map_err(failed)?;
-        stdin = Some(Box::pin(PipeInput(Some(write))) as Stdin);
+        rustix::io::ioctl_fionbio(&write, true).map_err(|errno| failed(errno.into()))?;
+        stdin = Some(readiness::watch(write).map_err(failed)?);
         theirs.push(read);
     }
-    let mut output = || -> Result<Option<pipe::Receiver>> {
+    let mut pipes = Vec::with_capacity(2);
+    for channel in [Channel::Stdout, Channel::Stderr] {
         let (read, write) = crate::output::pipe()?;
         live.own(&write).map_err(failed)?;
         theirs.push(write);
-        pipe::Receiver::from_owned_fd(read).map(Some).map_err(failed)
-    };
-    let ours = Source::Pipes { stdout: output()?, stderr: output()? };
-    Ok(Io { ours, stdin, terminal: None, theirs })
+        pipes.push((channel, readiness::watch(read).map_err(failed)?));
+    }
+    Ok(Io { ours: Source { pipes, terminal: None }, spool, stdin, terminal: None, theirs })
+}
+
+impl Io {
+    /// What init keeps of a command, so that it outlives the server: in the order of [`ExecPlan`].
+    fn kept(&self) -> io::Result<Vec<OwnedFd>> {
+        let pipes = self.ours.pipes.iter().map(|(_, pipe)| pipe.as_fd());
+        let terminal = self.ours.terminal.iter().flat_map(|(master, into)| [into.as_fd(), master.as_fd()]);
+        let stdin = self.stdin.iter().map(AsFd::as_fd);
+        let all = [self.spool.memory()].into_iter().chain(pipes).chain(terminal).chain(stdin);
+        all.map(|fd| fd.try_clone_to_owned()).collect()
+    }
 }
 
 fn plan(live: &Live, spec: &ExecSpec, account: &Account, number: u64) -> Result<Vec<u8>> {
@@ -286,6 +386,8 @@ fn plan(live: &Live, spec: &ExecSpec, account: &Account, number: u64) -> Result<
     let cwd = text(spec.cwd.as_bytes())?;
     let plan = ExecPlan {
         exec: number,
+        id: spec.id.as_u128(),
+        kept: if live.is_kept() { live.output_kept() } else { 0 },
         uid: account.uid,
         gid: account.gid,
         groups: account.groups.clone(),
@@ -365,7 +467,7 @@ impl Control for ExecControl {
             return Ok(());
         }
         let Some(live) = self.live.upgrade() else { return Ok(()) };
-        let message = crate::wire::ToInit::signal(self.exec.number, signal as u32, to == Target::Tree);
+        let message = ToInit::signal(self.exec.number, signal as u32, to == Target::Tree);
         live.send(&message, &[]).await
     }
 
@@ -380,44 +482,4 @@ impl Control for ExecControl {
 pub(crate) fn set_size(terminal: BorrowedFd<'_>, size: TermSize) -> io::Result<()> {
     let size = rustix::termios::Winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 };
     Ok(rustix::termios::tcsetwinsize(terminal, size)?)
-}
-
-/// A pipe whose shutdown is the end of the file.
-struct PipeInput(Option<pipe::Sender>);
-
-impl AsyncWrite for PipeInput {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.0 {
-            Some(pipe) => Pin::new(pipe).poll_write(context, bytes),
-            None => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-        }
-    }
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0 = None;
-        Poll::Ready(Ok(()))
-    }
-}
-
-/// Typing. The end of the file is what a person types for it.
-struct TerminalInput(Arc<AsyncFd<OwnedFd>>);
-
-impl AsyncWrite for TerminalInput {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        loop {
-            let mut guard = ready!(self.0.poll_write_ready(context))?;
-            if let Ok(done) = guard.try_io(|master| Ok(rustix::io::write(master.get_ref(), bytes)?)) {
-                return Poll::Ready(done);
-            }
-        }
-    }
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        const END_OF_TRANSMISSION: &[u8] = &[4];
-        self.poll_write(context, END_OF_TRANSMISSION).map_ok(drop)
-    }
 }

@@ -19,7 +19,7 @@ use cabana_guest::{IdMap, tree};
 use cabana_sandbox::{Error, Lifetime, Result, SandboxId, SandboxSpec};
 use serde::{Deserialize, Serialize};
 
-use crate::{data_dir::DataDir, layers::Lock, plan::Plan};
+use crate::{data_dir::DataDir, layers::Lock, plan::Plan, presence::Presence};
 
 pub(crate) struct Homes {
     persistent: PathBuf,
@@ -36,6 +36,9 @@ pub(crate) struct Home {
     parent: PathBuf,
     name: String,
 }
+
+/// A sandbox's directory that no other process may use meanwhile. What is ephemeral is its process's own anyway.
+pub(crate) struct Owned(#[expect(dead_code, reason = "held, and let go by dropping it")] Option<Lock>);
 
 /// What a sandbox was made from. Enough to start it again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -90,11 +93,32 @@ impl Homes {
         if home.path().exists() { Ok(home) } else { Err(Error::NoSandbox(id.clone())) }
     }
 
+    /// Keeps other processes off it; `None` when there is no such sandbox.
+    pub(crate) fn own(&self, id: &SandboxId) -> Result<Option<Owned>> {
+        let home = self.home(id);
+        if home.parent == self.ephemeral {
+            return Ok(Some(Owned(None)));
+        }
+        let failed = |error| Error::failed("locking the sandbox's directory", error);
+        match Lock::try_exclusive(&home.path()) {
+            Ok(Some(lock)) if lock.is_removed().map_err(failed)? => Ok(None),
+            Ok(Some(lock)) => Ok(Some(Owned(Some(lock)))),
+            Ok(None) => Err(Error::InUse(id.clone())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// The note of a sandbox that lives, or lived, in whatever process.
+    pub(crate) fn presence(&self, id: &SandboxId) -> Option<Presence> {
+        Presence::read(&self.home(id).path())
+    }
+
     pub(crate) fn read(&self, id: &SandboxId) -> Result<Record> {
         read_record(&self.home(id), id)
     }
 
-    pub(crate) fn make(&self, id: &SandboxId, record: &Record) -> Result<Home> {
+    pub(crate) fn make(&self, id: &SandboxId, record: &Record) -> Result<(Home, Owned)> {
         if self.has(id) {
             return Err(Error::invalid(
                 "id",
@@ -113,12 +137,13 @@ impl Homes {
         };
         let (draft, made) = match draft {
             Ok(draft) => {
-                let made = draft.write(record).and_then(|()| fs::rename(draft.path(), home.path()));
+                let made = draft.write(record).and_then(|()| draft.own(record.spec.lifetime));
+                let made = made.and_then(|owned| fs::rename(draft.path(), home.path()).map(|()| owned));
                 (Some(draft), made)
             }
             Err(error) => (None, Err(error)),
         };
-        made.map(|()| home).map_err(|error| {
+        made.map(|owned| (home, owned)).map_err(|error| {
             let _ = draft.map(|draft| draft.remove());
             match error.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::NoSpace,
@@ -204,8 +229,16 @@ impl Drop for Homes {
 }
 
 impl Home {
-    fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.parent.join(&self.name)
+    }
+
+    /// Before it has the sandbox's name: nobody finds it who does not find it taken.
+    fn own(&self, lifetime: Lifetime) -> io::Result<Owned> {
+        Ok(Owned(match lifetime {
+            Lifetime::Ephemeral => None,
+            Lifetime::Persistent => Some(Lock::exclusive(&self.path())?),
+        }))
     }
 
     /// What is mounted: the upper and work directories of all overlays.

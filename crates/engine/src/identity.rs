@@ -7,13 +7,13 @@
 
 use std::{
     collections::HashSet,
-    fs::{File, OpenOptions},
+    fs::OpenOptions,
     io,
     os::{
-        fd::{AsFd, AsRawFd, BorrowedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::fs::{DirBuilderExt, OpenOptionsExt},
     },
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
@@ -41,8 +41,8 @@ const RANGES: u32 = (STORAGE - FIRST_LIVE) / COUNT;
 pub(crate) struct Ranges {
     mode: Mode,
     cgroups: Option<Cgroups>,
-    /// A byte for each range, locked while it is leased: by the kernel, so that a process that is killed gives back.
-    locks: Option<File>,
+    /// A file with a byte for each range, locked while it is leased: by the kernel, so that who is killed gives back.
+    locks: Option<PathBuf>,
     /// Leased by us and free again: the next sandbox finds cgroup and id map as it needs them.
     free: Mutex<Vec<Lease>>,
     next: AtomicU32,
@@ -50,7 +50,9 @@ pub(crate) struct Ranges {
 
 /// A range and a cgroup, for as long as a sandbox lives.
 pub(crate) struct Lease {
-    number: u32,
+    pub(crate) number: u32,
+    /// Held by the sandbox's init, too, if it outlives us.
+    pub(crate) lock: Option<OwnedFd>,
     pub(crate) ids: IdMap,
     pub(crate) cgroup: Option<Cgroup>,
     pub(crate) limiter: Limiter,
@@ -73,11 +75,16 @@ impl Lease {
         Ok(())
     }
 
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.frozen
+    }
+
     /// Rounds of moving processes that may start others meanwhile. Those that were moved start no more outside.
     const ROUNDS: usize = 64;
 
     /// Sets what the sandbox may use. Blocks: where its processes have to be moved first, for milliseconds.
     pub(crate) fn limit(&mut self, limits: &Limits) -> Result<()> {
+        let limits = &by_groups(limits);
         if !self.differs(limits) {
             return Ok(());
         }
@@ -90,13 +97,27 @@ impl Lease {
         Ok(())
     }
 
+    /// Sets what it may use, whatever is set by now.
+    fn restore(&mut self, limits: &Limits) -> Result<()> {
+        let limits = &by_groups(limits);
+        match self.limiter.is_made() {
+            true => self.move_all()?, // without making them anew: nothing runs without its limits meanwhile
+            false if *limits == Limits::default() => return Ok(()),
+            false => self.attach()?,
+        }
+        self.ooms_before = limits.memory.map(|_| self.limiter.oom_kills());
+        self.limiter.set(limits)?;
+        self.limits = *limits;
+        Ok(())
+    }
+
     /// How often memory ran out in it, since it was first limited.
     pub(crate) fn oom_kills(&self) -> u64 {
         self.ooms_before.map_or(0, |before| self.limiter.oom_kills().saturating_sub(before))
     }
 
     pub(crate) fn differs(&self, limits: &Limits) -> bool {
-        self.limits != *limits
+        self.limits != by_groups(limits)
     }
 
     /// For the next sandbox: nothing of the last is left.
@@ -115,10 +136,15 @@ impl Lease {
 
     /// Ahead of time: then a limit costs next to nothing.
     pub(crate) fn attach(&mut self) -> Result<()> {
-        let Some(cgroup) = self.cgroup.as_ref().filter(|_| !self.attached && self.limiter.has_to_attach()) else {
+        if self.attached || !self.limiter.has_to_attach() {
             return Ok(());
-        };
+        }
         self.limiter.make()?;
+        self.move_all()
+    }
+
+    fn move_all(&mut self) -> Result<()> {
+        let Some(cgroup) = self.cgroup.as_ref().filter(|_| self.limiter.has_to_attach()) else { return Ok(()) };
         let failed = |error| Error::failed("moving the sandbox into its group", error);
         let mut moved = HashSet::new();
         for _ in 0..Self::ROUNDS {
@@ -143,7 +169,7 @@ impl Ranges {
 
     pub(crate) fn open(mode: Mode, cgroups: bool) -> io::Result<Self> {
         let locks = match mode {
-            Mode::Root => Some(open_locks(Path::new("/run/cabana"))?),
+            Mode::Root => Some(make_locks(Path::new("/run/cabana"))?),
             Mode::Shared | Mode::Single => None,
         };
         let ranges = Self {
@@ -160,14 +186,19 @@ impl Ranges {
     /// Removes groups of processes that ended without giving back: some each time, so that nobody waits long for it.
     fn sweep(&self) {
         const AT_ONCE: usize = 32;
-        let (Some(cgroups), Some(locks)) = (&self.cgroups, &self.locks) else { return };
-        let ours = |number: &u32| {
-            *number < RANGES && matches!(lock_byte(locks.as_fd(), *number, libc::F_WRLCK as i16), Ok(true))
-        };
-        for number in cgroups.numbers().into_iter().filter(ours).take(AT_ONCE) {
+        let Some(cgroups) = self.cgroups.as_ref().filter(|_| self.locks.is_some()) else { return };
+        let lock = |number| self.lock(number).ok().flatten().map(|lock| (number, lock));
+        let numbers = cgroups.numbers().into_iter().filter(|number| *number < RANGES);
+        for (number, _lock) in numbers.filter_map(lock).take(AT_ONCE) {
             cgroups.remove_left_over(number);
-            let _ = self.unlock(number);
         }
+    }
+
+    /// `None` when somebody else has it. Each lock is an open file of its own, which can be passed on.
+    fn lock(&self, number: u32) -> io::Result<Option<OwnedFd>> {
+        let Some(locks) = &self.locks else { return Ok(None) };
+        let file = OpenOptions::new().read(true).write(true).open(locks)?;
+        Ok(lock_byte(file.as_fd(), number)?.then(|| file.into()))
     }
 
     /// How files lie on disk.
@@ -210,34 +241,68 @@ impl Ranges {
     }
 
     fn try_lease(&self, number: u32) -> io::Result<Option<Lease>> {
-        if let Some(locks) = &self.locks
-            && !lock_byte(locks.as_fd(), number, libc::F_WRLCK as i16)?
-        {
+        let lock = self.lock(number)?;
+        if lock.is_none() && self.locks.is_some() {
             return Ok(None);
         }
-        let ids = match self.mode {
-            Mode::Root => IdMap { base: FIRST_LIVE + number * COUNT, count: COUNT },
-            Mode::Shared | Mode::Single => self.storage(),
-        };
         let cgroup = match &self.cgroups {
-            Some(cgroups) => match cgroups.make(number, ids.base)? {
+            Some(cgroups) => match cgroups.make(number, self.ids(number).base)? {
                 Some(cgroup) => Some(cgroup),
                 // Its last processes are still dying, though their owner is gone: a range is used again when nobody has it.
-                None => return self.unlock(number).map(|()| None),
+                None => return Ok(None),
             },
             None => None,
         };
-        let limiter = self.cgroups.as_ref().map(|cgroups| cgroups.limiter(number)).unwrap_or_default();
-        Ok(Some(Lease {
+        Ok(Some(self.lease_of(number, lock, cgroup)))
+    }
+
+    /// The range of a sandbox that outlived its server, with the lock that its init held. What it may use is set anew: its
+    /// server may have been killed half-way.
+    pub(crate) fn take_up(&self, number: u32, lock: OwnedFd, limits: &Limits) -> Result<Lease> {
+        let failed = |error| Error::failed("taking the sandbox's ids up again", error);
+        self.check_lock(number, &lock).map_err(failed)?;
+        let cgroup = self.cgroups.as_ref().map(|cgroups| cgroups.open(number)).transpose().map_err(failed)?;
+        let mut lease = self.lease_of(number, Some(lock), cgroup);
+        lease.frozen = lease.cgroup.as_ref().is_some_and(Cgroup::is_frozen);
+        lease.restore(limits)?;
+        Ok(lease)
+    }
+
+    pub(crate) fn is_frozen(&self, number: u32) -> bool {
+        let cgroup = self.cgroups.as_ref().and_then(|cgroups| cgroups.open(number).ok());
+        cgroup.is_some_and(|cgroup| cgroup.is_frozen())
+    }
+
+    /// Init is not trusted with what it passes.
+    fn check_lock(&self, number: u32, lock: &OwnedFd) -> io::Result<()> {
+        let known = self.locks.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        let (known, given) = (rustix::fs::stat(known)?, rustix::fs::fstat(lock)?);
+        let same = (known.st_dev, known.st_ino) == (given.st_dev, given.st_ino);
+        match number < RANGES && same && lock_byte(lock.as_fd(), number)? {
+            true => Ok(()),
+            false => Err(io::Error::other("another sandbox has them")),
+        }
+    }
+
+    fn ids(&self, number: u32) -> IdMap {
+        match self.mode {
+            Mode::Root => IdMap { base: FIRST_LIVE + number * COUNT, count: COUNT },
+            Mode::Shared | Mode::Single => self.storage(),
+        }
+    }
+
+    fn lease_of(&self, number: u32, lock: Option<OwnedFd>, cgroup: Option<Cgroup>) -> Lease {
+        Lease {
             number,
-            ids,
+            lock,
+            ids: self.ids(number),
             cgroup,
-            limiter,
+            limiter: self.cgroups.as_ref().map(|cgroups| cgroups.limiter(number)).unwrap_or_default(),
             limits: Limits::default(),
             attached: false,
             frozen: false,
             ooms_before: None,
-        }))
+        }
     }
 
     /// Only when nothing of the sandbox lives any more.
@@ -254,19 +319,12 @@ impl Ranges {
     }
 
     fn end(&self, lease: Lease) {
-        let number = lease.number;
-        lease.limiter.remove();
-        if let Some(cgroup) = lease.cgroup {
+        let Lease { lock, limiter, cgroup, .. } = lease;
+        limiter.remove();
+        if let Some(cgroup) = cgroup {
             cgroup.remove();
         }
-        let _ = self.unlock(number);
-    }
-
-    fn unlock(&self, number: u32) -> io::Result<()> {
-        match &self.locks {
-            Some(locks) => lock_byte(locks.as_fd(), number, libc::F_UNLCK as i16).map(drop),
-            None => Ok(()),
-        }
+        drop(lock); // last: nobody else leases the range before its groups are gone
     }
 }
 
@@ -277,16 +335,24 @@ impl Drop for Ranges {
     }
 }
 
-fn open_locks(dir: &Path) -> io::Result<File> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(dir.join("ranges"))
+/// What groups have a say in.
+fn by_groups(limits: &Limits) -> Limits {
+    let Limits { memory, cpu_milli, pids, .. } = *limits;
+    Limits { memory, cpu_milli, pids, ..Limits::default() }
 }
 
-/// Locks or unlocks one byte for this open file; false when somebody else has it.
-fn lock_byte(file: BorrowedFd<'_>, number: u32, kind: i16) -> io::Result<bool> {
+fn make_locks(dir: &Path) -> io::Result<PathBuf> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let locks = dir.join("ranges");
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&locks)?;
+    Ok(locks)
+}
+
+/// Locks one byte for this open file, until the last descriptor of it is closed; false when somebody else has it.
+fn lock_byte(file: BorrowedFd<'_>, number: u32) -> io::Result<bool> {
     // SAFETY: plain numbers: all zero is a value of it.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = kind;
+    lock.l_type = libc::F_WRLCK as i16;
     lock.l_whence = libc::SEEK_SET as i16;
     lock.l_start = i64::from(number);
     lock.l_len = 1;
@@ -315,12 +381,17 @@ mod tests {
     #[test]
     fn a_range_has_one_owner_and_comes_back() {
         let dir = tempfile::tempdir().unwrap();
-        let (one, two) = (open_locks(dir.path()).unwrap(), open_locks(dir.path()).unwrap());
-        let take = libc::F_WRLCK as i16;
-        assert!(lock_byte(one.as_fd(), 7, take).unwrap());
-        assert!(!lock_byte(two.as_fd(), 7, take).unwrap());
-        assert!(lock_byte(two.as_fd(), 8, take).unwrap());
+        let locks = make_locks(dir.path()).unwrap();
+        let open = || OpenOptions::new().read(true).write(true).open(&locks).unwrap();
+        let (one, two) = (open(), open());
+        assert!(lock_byte(one.as_fd(), 7).unwrap());
+        assert!(!lock_byte(two.as_fd(), 7).unwrap());
+        assert!(lock_byte(two.as_fd(), 8).unwrap());
+        let passed_on = one.try_clone().unwrap();
         drop(one);
-        assert!(lock_byte(two.as_fd(), 7, take).unwrap());
+        assert!(!lock_byte(two.as_fd(), 7).unwrap());
+        assert!(lock_byte(passed_on.as_fd(), 7).unwrap());
+        drop(passed_on);
+        assert!(lock_byte(two.as_fd(), 7).unwrap());
     }
 }

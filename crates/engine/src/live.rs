@@ -12,7 +12,7 @@ use std::{
 
 use cabana_guest::{Account, IdMap, Rooted};
 use cabana_sandbox::{
-    Defaults, Error, Exit, NetworkPolicy, Result, SandboxEvent, SandboxId, SandboxPath, Status, TermSize, User,
+    Defaults, Error, ExecId, Exit, NetworkPolicy, Result, SandboxEvent, SandboxId, SandboxPath, Status, TermSize, User,
 };
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use tokio::{
@@ -21,18 +21,19 @@ use tokio::{
     sync::{mpsc, oneshot, watch},
     task::spawn_blocking,
 };
-use tokio_util::task::TaskTracker;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     channel::Channel,
-    exec::{Execs, set_size},
+    exec::{self, Execs, set_size},
+    home::Owned,
     identity::Lease,
     kernel::{
         mounts, readiness, sys,
         thread_identity::{ActingAs, Identity},
     },
     network::Network,
-    wire::{Failure, FromInit, LONG, PROTOCOL, ToInit},
+    wire::{Ended, Failure, FromInit, KeptExec, LONG, PROTOCOL, ToInit},
 };
 
 /// The longest message that init takes from the socket itself.
@@ -62,7 +63,12 @@ pub(crate) struct Live {
     /// Whether somebody asked for its end: then it did not die.
     asked: AtomicBool,
     ended: watch::Sender<bool>,
-    lease: Mutex<Option<Lease>>,
+    holds: Mutex<Option<Holds>>,
+    /// Whether it outlives us.
+    kept: bool,
+    /// How much of the output of each command is kept.
+    output_kept: AtomicU64,
+    left: CancellationToken,
     paused: AtomicBool,
     network: tokio::sync::Mutex<Option<Network>>,
     /// Held by whoever changes what it is asked to be: the record and what is in force change together.
@@ -80,6 +86,12 @@ struct Inside {
     terminals: Arc<OwnedFd>,
 }
 
+/// What is the sandbox's alone, for as long as it lives here.
+pub(crate) struct Holds {
+    pub(crate) lease: Lease,
+    pub(crate) home: Owned,
+}
+
 /// Something of the sandbox that a client holds, and that ends with it.
 pub(crate) trait Close: Send + Sync {
     fn close(&self);
@@ -89,7 +101,9 @@ pub(crate) trait Close: Send + Sync {
 pub(crate) struct Parts {
     pub(crate) id: SandboxId,
     pub(crate) defaults: Defaults,
-    pub(crate) lease: Lease,
+    pub(crate) holds: Holds,
+    pub(crate) kept: bool,
+    pub(crate) output_kept: u64,
     pub(crate) channel: Channel,
     pub(crate) pidfd: OwnedFd,
     pub(crate) tasks: TaskTracker,
@@ -102,29 +116,31 @@ pub(crate) enum SetupError {
 }
 
 impl Live {
-    /// Waits for init to say that it is ready. If it never is, nothing of it is left, and the lease comes back.
-    pub(crate) async fn new(parts: Parts) -> std::result::Result<Arc<Self>, (SetupError, Lease)> {
-        let Parts { id, defaults, lease, channel, pidfd, tasks, happened } = parts;
-        let pidfd = match readiness::watch(pidfd) {
-            Ok(pidfd) => pidfd,
-            Err(error) => return Err((SetupError::Lost(error), lease)),
-        };
-        let inside = match tokio::time::timeout(ANSWER, until_ready(&channel, lease.ids)).await {
-            Ok(Ok(inside)) => inside,
+    /// Waits for init to say that it is ready. If it never is, nothing of it is left, and what it held comes back.
+    pub(crate) async fn new(parts: Parts) -> std::result::Result<Arc<Self>, (SetupError, Holds)> {
+        match tokio::time::timeout(ANSWER, until_ready(&parts.channel, parts.holds.lease.ids)).await {
+            Ok(Ok(inside)) => Self::with(parts, inside).map_err(|(error, holds)| (SetupError::Lost(error), holds)),
             failed => {
-                let _ = sys::pidfd_kill(pidfd.get_ref().as_raw_fd());
-                drop(pidfd.readable().await);
+                end_of(&parts.pidfd).await;
                 let error = match failed {
                     Ok(Err(error)) => error,
                     _ => SetupError::Lost(io::ErrorKind::TimedOut.into()),
                 };
-                return Err((error, lease));
+                Err((error, parts.holds))
             }
+        }
+    }
+
+    fn with(parts: Parts, inside: Inside) -> std::result::Result<Arc<Self>, (io::Error, Holds)> {
+        let Parts { id, defaults, holds, kept, output_kept, channel, pidfd, tasks, happened } = parts;
+        let pidfd = match readiness::watch(pidfd) {
+            Ok(pidfd) => pidfd,
+            Err(error) => return Err((error, holds)),
         };
         Ok(Arc::new(Self {
             id,
             defaults,
-            ids: lease.ids,
+            ids: holds.lease.ids,
             execs: Execs::default(),
             tasks,
             channel,
@@ -136,27 +152,54 @@ impl Live {
             shell: OnceLock::new(),
             asked: AtomicBool::new(false),
             ended: watch::channel(false).0,
-            told_ooms: AtomicU64::new(lease.oom_kills()),
+            told_ooms: AtomicU64::new(holds.lease.oom_kills()),
             claimed_ooms: AtomicU64::new(0),
             watches_memory: AtomicBool::new(false),
             paused: AtomicBool::new(false),
             network: tokio::sync::Mutex::default(),
             changing: tokio::sync::Mutex::default(),
-            lease: Mutex::new(Some(lease)),
+            holds: Mutex::new(Some(holds)),
+            kept,
+            output_kept: AtomicU64::new(output_kept),
+            left: CancellationToken::new(),
             happened,
         }))
     }
 
+    /// A sandbox that outlived its server, as its init tells of it.
+    pub(crate) async fn found(parts: Parts, found: Found) -> std::result::Result<Arc<Self>, (Error, Option<Holds>)> {
+        let Found { root, terminals, paused, last, used, execs, .. } = found;
+        let inside = Inside { root: Rooted::new(root, parts.holds.lease.ids), terminals: Arc::new(terminals) };
+        let failed = |error: io::Error| Error::failed("taking the sandbox up again", error);
+        let live = Self::with(parts, inside).map_err(|(error, holds)| (failed(error), Some(holds)))?;
+        live.execs.found(last, used);
+        for (kept, fds) in execs {
+            let exit = kept.ended.map(|ended| live.exit_of(kept.exec, &ended));
+            if let Err(error) = exec::take_up(&live, &kept, exit, fds) {
+                live.kill_now();
+                drop(live.pidfd.readable().await);
+                return Err((failed(error), live.take_holds()));
+            }
+        }
+        live.paused.store(paused, Ordering::Release);
+        Ok(live)
+    }
+
     /// Hears what init says until it ends. True when nobody had asked for the end.
     pub(crate) async fn listen(&self) -> bool {
-        while let Ok(Some((bytes, fds))) = self.channel.receive().await {
+        while let Some(Ok(Some((bytes, fds)))) = self.left.run_until_cancelled(self.channel.receive()).await {
             match FromInit::decode(&bytes) {
                 Ok(message) => self.heard(message, fds),
                 Err(_) => break, // not our init any more
             }
         }
-        self.kill_now();
-        drop(self.pidfd.readable().await);
+        if self.left.is_cancelled() {
+            self.execs.leave().await;
+            self.channel.close();
+        } else {
+            self.kill_now();
+            drop(self.pidfd.readable().await);
+        }
         self.inside.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.network.lock().await.take();
         self.execs.close();
@@ -170,18 +213,18 @@ impl Live {
         !self.asked.load(Ordering::Acquire)
     }
 
+    /// Lets go of it: it lives on. Waits until nothing here has a hand in it.
+    pub(crate) async fn leave(&self) {
+        self.asked.store(true, Ordering::Release);
+        self.left.cancel();
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
+    }
+
     fn heard(&self, message: FromInit, fds: Vec<OwnedFd>) {
         match message {
             FromInit::Started { exec, pid } => self.execs.started(exec, Ok(pid)),
             FromInit::NotStarted { exec, failure } => self.execs.started(exec, Err(failure)),
-            FromInit::Exited { exec, status, timed_out, wall_ns, cpu_us, peak_kib } => {
-                let status = match status_of(status) {
-                    _ if timed_out => Status::TimedOut,
-                    status => self.with_cause(status, exec),
-                };
-                let (wall, cpu) = (Duration::from_nanos(wall_ns), Duration::from_micros(cpu_us));
-                self.execs.exited(exec, Exit { status, wall, cpu, peak_rss: peak_kib.saturating_mul(1024) });
-            }
+            FromInit::Exited { exec, ended } => self.execs.exited(exec, self.exit_of(exec, &ended)),
             FromInit::Socket { tag, errno } => {
                 let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
                 let Some(place) = sockets.iter().position(|(waiting, _)| *waiting == tag) else { return };
@@ -191,8 +234,17 @@ impl Live {
                 };
                 let _ = sockets.swap_remove(place).1.send(socket);
             }
-            FromInit::Ready { .. } | FromInit::SetupFailed(_) => {}
+            FromInit::Ready { .. } | FromInit::SetupFailed(_) | FromInit::Welcome { .. } | FromInit::Kept(_) => {}
         }
+    }
+
+    fn exit_of(&self, exec: u64, ended: &Ended) -> Exit {
+        let status = match status_of(ended.status) {
+            _ if ended.timed_out => Status::TimedOut,
+            status => self.with_cause(status, exec),
+        };
+        let (wall, cpu) = (Duration::from_nanos(ended.wall_ns), Duration::from_micros(ended.cpu_us));
+        Exit { status, wall, cpu, peak_rss: ended.peak_kib.saturating_mul(1024) }
     }
 
     /// A command that was killed, or whose last child was, may have been the kernel's choice when memory ran out: so it is
@@ -263,16 +315,29 @@ impl Live {
         let _ = sys::pidfd_kill(self.pidfd.get_ref().as_raw_fd());
     }
 
-    pub(crate) fn take_lease(&self) -> Option<Lease> {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner).take()
+    pub(crate) fn take_holds(&self) -> Option<Holds> {
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     pub(crate) fn with_lease<T>(&self, look: impl FnOnce(&Lease) -> T) -> Option<T> {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(look)
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|holds| look(&holds.lease))
     }
 
     pub(crate) fn with_lease_mut<T>(&self, act: impl FnOnce(&mut Lease) -> T) -> Option<T> {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(act)
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(|holds| act(&mut holds.lease))
+    }
+
+    /// Whether it outlives us.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept
+    }
+
+    pub(crate) fn output_kept(&self) -> u64 {
+        self.output_kept.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn keep_output(&self, bytes: u64) {
+        self.output_kept.store(bytes, Ordering::Relaxed);
     }
 
     /// Lets the commands stand still, or go on. No time passes for them in between, so init is told: before, and after.
@@ -290,6 +355,17 @@ impl Live {
             self.resume().await?;
         }
         done
+    }
+
+    /// After its server was killed: whether it stands still is what the kernel says; init may have been told otherwise.
+    pub(crate) async fn settle_pause(self: &Arc<Self>) -> Result<()> {
+        let frozen = self.with_lease(Lease::is_frozen).ok_or(Error::Gone)?;
+        if frozen == self.is_paused() {
+            return Ok(());
+        }
+        self.send(&ToInit::paused(frozen), &[]).await?;
+        self.paused.store(frozen, Ordering::Release);
+        Ok(())
     }
 
     /// What cannot be resumed is still paused.
@@ -481,6 +557,67 @@ async fn until_ready(channel: &Channel, ids: IdMap) -> std::result::Result<Insid
     let mut fds = fds.into_iter();
     let (Some(root), Some(terminals)) = (fds.next(), fds.next()) else { return Err(lost()) };
     Ok(Inside { root: Rooted::new(root, ids), terminals: Arc::new(terminals) })
+}
+
+/// What init tells a server that comes back.
+pub(crate) struct Found {
+    root: OwnedFd,
+    terminals: OwnedFd,
+    pub(crate) lock: Option<OwnedFd>,
+    paused: bool,
+    last: u64,
+    used: Vec<ExecId>,
+    execs: Vec<(KeptExec, Vec<OwnedFd>)>,
+}
+
+/// Says who we are to an init that outlived its server. `None`: it speaks another protocol, does not answer, or says
+/// something else than it should, and is of no use.
+pub(crate) async fn greet(channel: &Channel, token: u128) -> Option<Found> {
+    tokio::time::timeout(ANSWER, ask_for_all(channel, token)).await.ok().flatten()
+}
+
+async fn ask_for_all(channel: &Channel, token: u128) -> Option<Found> {
+    channel.send(&ToInit::hello(PROTOCOL, token), &[]).await.ok()?;
+    let (bytes, fds) = channel.receive().await.ok()??;
+    let Ok(FromInit::Welcome { protocol: PROTOCOL, paused, last, execs: count }) = FromInit::decode(&bytes) else {
+        return None;
+    };
+    let [root, terminals, lock, used] = <[OwnedFd; 4]>::try_from(fds).ok()?;
+    let used = used_ids(&used)?;
+    let mut execs = Vec::new();
+    for _ in 0..count {
+        let (bytes, fds) = channel.receive().await.ok()??;
+        match FromInit::decode(&bytes) {
+            Ok(FromInit::Kept(kept)) => execs.push((kept, fds)),
+            _ => return None,
+        }
+    }
+    Some(Found { root, terminals, lock: Some(lock), paused, last, used, execs })
+}
+
+/// As many as init remembers, and not more, whatever it passes.
+fn used_ids(file: &OwnedFd) -> Option<Vec<ExecId>> {
+    const MOST: usize = 4096 * 16;
+    let (mut bytes, mut filled) = (vec![0; MOST], 0);
+    while filled < MOST {
+        match rustix::io::pread(file, &mut bytes[filled..], filled as u64).ok()? {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    let ids = bytes[..filled].chunks_exact(16).map(|id| {
+        let number = id.iter().rev().fold(0, |number: u128, byte| number << 8 | u128::from(*byte));
+        ExecId::from(uuid::Uuid::from_u128(number))
+    });
+    Some(ids.collect())
+}
+
+/// Ends a process, and waits for its end.
+pub(crate) async fn end_of(pidfd: &OwnedFd) {
+    let _ = sys::pidfd_kill(pidfd.as_raw_fd());
+    if let Ok(pidfd) = pidfd.try_clone().and_then(readiness::watch) {
+        drop(pidfd.readable().await);
+    }
 }
 
 fn status_of(status: u32) -> Status {

@@ -9,7 +9,7 @@ use cabana_sandbox::{
 };
 use tokio::task::spawn_blocking;
 
-use crate::{engine::Shared, exec, files::EngineFiles, live::Live, network};
+use crate::{engine::Shared, exec, files::EngineFiles, live::Live, network, spool, wire::ToInit};
 
 /// Any number of them; none keeps the sandbox alive.
 pub(crate) struct EngineSandbox {
@@ -33,10 +33,13 @@ impl EngineSandbox {
         let set = set.map_err(|error| Error::failed("setting limits", error))?.unwrap_or(Err(Error::Gone));
         if set.is_err() {
             self.record(move |spec| *spec = was).await?;
-        } else if limits.memory.is_some() {
+            return set;
+        }
+        self.live.keep_output(limits.output.unwrap_or(spool::KEPT));
+        if limits.memory.is_some() {
             self.shared.tasks.spawn(self.live.clone().watch_memory());
         }
-        set
+        Ok(())
     }
 
     async fn network(&self, policy: NetworkPolicy) -> Result<()> {
@@ -78,8 +81,10 @@ impl Sandbox for EngineSandbox {
     }
 
     async fn forget(&self, id: &ExecId) -> Result<()> {
-        self.live.execs.forget(id);
-        Ok(())
+        match self.live.execs.forget(id).filter(|_| self.live.is_kept()) {
+            Some(exec) => self.live.send(&ToInit::forget(exec), &[]).await,
+            None => Ok(()),
+        }
     }
 
     async fn processes(&self) -> Result<Vec<(ExecId, u32)>> {

@@ -20,7 +20,8 @@ use crate::{
     channel::Channel,
     engine::{Shared, launch_error, map_error},
     identity::Lease,
-    kernel::{fdpass, mounts, sys},
+    kernel::{fdpass, mounts, pidfd},
+    live,
     plan::{Mount, Mounts, Owners},
     wire::{IdsShown, Place, SetupPlan},
 };
@@ -158,8 +159,9 @@ impl Shared {
 
     /// Before an init becomes a sandbox: nothing in it ever runs without its limits.
     pub(crate) async fn limit(&self, warm: Warm, limits: Limits) -> Result<Warm> {
-        self.spares.limited.store(limits != Limits::default(), Ordering::Relaxed);
-        if !warm.lease.differs(&limits) {
+        let differs = warm.lease.differs(&limits);
+        self.spares.limited.store(differs, Ordering::Relaxed);
+        if !differs {
             return Ok(warm);
         }
         let (warm, limited) = warm.with_lease(move |lease| lease.limit(&limits)).await?;
@@ -191,11 +193,8 @@ impl Shared {
     /// Ends one that is not needed.
     pub(crate) async fn cool(&self, warm: Warm) {
         let Warm { lease, channel, pidfd, .. } = warm;
-        let _ = sys::pidfd_kill(std::os::fd::AsRawFd::as_raw_fd(&pidfd));
         drop(channel);
-        if let Ok(pidfd) = crate::kernel::readiness::watch(pidfd) {
-            let _ = pidfd.readable().await;
-        }
+        live::end_of(&pidfd).await;
         self.ranges.give_back(lease);
     }
 
@@ -260,7 +259,6 @@ impl Warm {
     }
 
     fn is_alive(&self) -> bool {
-        let mut ended = [rustix::event::PollFd::new(&self.pidfd, rustix::event::PollFlags::IN)];
-        rustix::event::poll(&mut ended, Some(&rustix::event::Timespec::default())) == Ok(0)
+        pidfd::is_alive(self.pidfd.as_fd())
     }
 }

@@ -5,7 +5,7 @@
 
 use std::ffi::CStr;
 
-/// Spoken by a server and an init of the same binary; the next one says so if it speaks another.
+/// Said by both when a server comes back to an init, which may be of an older binary: who does not speak the other's ends it.
 pub(crate) const PROTOCOL: u32 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,6 +26,10 @@ impl Encoder {
         self
     }
     fn u64(mut self, value: u64) -> Self {
+        self.0.extend_from_slice(&value.to_le_bytes());
+        self
+    }
+    fn u128(mut self, value: u128) -> Self {
         self.0.extend_from_slice(&value.to_le_bytes());
         self
     }
@@ -62,6 +66,9 @@ impl<'a> Decoder<'a> {
     }
     fn u64(&mut self) -> Result<u64> {
         self.take(8)?.try_into().map(u64::from_le_bytes).map_err(|_| Malformed)
+    }
+    fn u128(&mut self) -> Result<u128> {
+        self.take(16)?.try_into().map(u128::from_le_bytes).map_err(|_| Malformed)
     }
     fn bool(&mut self) -> Result<bool> {
         match self.u8()? {
@@ -301,8 +308,9 @@ impl SetupPlan {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ToInit<'a> {
-    /// Descriptors beside it: stdin unless absent, stdout, stderr; or the terminal alone. A long one travels in a memory
-    /// file (see [`LONG`]).
+    /// Descriptors beside it: stdin unless absent, stdout, stderr; or the terminal alone. Then what is kept, if it is: the
+    /// output so far, the other ends of stdout and stderr; or both ends of the terminal's pipe and its master; then that of
+    /// stdin. A long one travels in a memory file (see [`LONG`]).
     Exec(&'a [u8]),
     Signal {
         exec: u64,
@@ -316,6 +324,23 @@ pub(crate) enum ToInit<'a> {
     },
     /// The commands stand still from here on, or go on: no time passes for them in between.
     Paused(bool),
+    /// Outlive the server. Beside it: where the next one will knock, and the lock of the range of ids.
+    Keep {
+        token: u128,
+    },
+    /// The first word of a server that comes back.
+    Hello {
+        protocol: u32,
+        token: u128,
+    },
+    /// No more input comes.
+    CloseInput {
+        exec: u64,
+    },
+    /// Nobody will ask what became of it.
+    Forget {
+        exec: u64,
+    },
 }
 
 /// Announces that the message proper is the content of the memory file that is the first descriptor.
@@ -334,6 +359,18 @@ impl<'a> ToInit<'a> {
     pub(crate) fn paused(paused: bool) -> Vec<u8> {
         Encoder::kind(14).u32(u32::from(paused)).done()
     }
+    pub(crate) fn keep(token: u128) -> Vec<u8> {
+        Encoder::kind(15).u128(token).done()
+    }
+    pub(crate) fn hello(protocol: u32, token: u128) -> Vec<u8> {
+        Encoder::kind(16).u32(protocol).u128(token).done()
+    }
+    pub(crate) fn close_input(exec: u64) -> Vec<u8> {
+        Encoder::kind(17).u64(exec).done()
+    }
+    pub(crate) fn forget(exec: u64) -> Vec<u8> {
+        Encoder::kind(18).u64(exec).done()
+    }
     pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self> {
         let mut from = Decoder(bytes);
         match from.u8()? {
@@ -350,6 +387,22 @@ impl<'a> ToInit<'a> {
                 let paused = from.u32()? != 0;
                 from.end(Self::Paused(paused))
             }
+            15 => {
+                let token = from.u128()?;
+                from.end(Self::Keep { token })
+            }
+            16 => {
+                let (protocol, token) = (from.u32()?, from.u128()?);
+                from.end(Self::Hello { protocol, token })
+            }
+            17 => {
+                let exec = from.u64()?;
+                from.end(Self::CloseInput { exec })
+            }
+            18 => {
+                let exec = from.u64()?;
+                from.end(Self::Forget { exec })
+            }
             _ => Err(Malformed),
         }
     }
@@ -359,6 +412,9 @@ impl<'a> ToInit<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ExecPlan<'a> {
     pub(crate) exec: u64,
+    pub(crate) id: u128,
+    /// How many bytes of its output are kept by whoever reads it; zero: init keeps nothing of this command.
+    pub(crate) kept: u64,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) groups: Vec<u32>,
@@ -375,7 +431,13 @@ pub(crate) struct ExecPlan<'a> {
 
 impl<'a> ExecPlan<'a> {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Encoder::kind(10).u64(self.exec).u32(self.uid).u32(self.gid).u32(self.groups.len() as u32);
+        let mut out = Encoder::kind(10)
+            .u64(self.exec)
+            .u128(self.id)
+            .u64(self.kept)
+            .u32(self.uid)
+            .u32(self.gid)
+            .u32(self.groups.len() as u32);
         for group in &self.groups {
             out = out.u32(*group);
         }
@@ -392,7 +454,7 @@ impl<'a> ExecPlan<'a> {
 
     pub(crate) fn decode(body: &'a [u8]) -> Result<Self> {
         let mut from = Decoder(body);
-        let (exec, uid, gid) = (from.u64()?, from.u32()?, from.u32()?);
+        let (exec, id, kept, uid, gid) = (from.u64()?, from.u128()?, from.u64()?, from.u32()?, from.u32()?);
         let groups = from.list(4, Decoder::u32)?;
         let (terminal, stdin) = (from.bool()?, from.bool()?);
         let (timeout_ns, cwd) = (from.u64()?, from.text()?);
@@ -401,12 +463,21 @@ impl<'a> ExecPlan<'a> {
         if programs.is_empty() || argv.is_empty() {
             return Err(Malformed);
         }
-        from.end(Self { exec, uid, gid, groups, terminal, stdin, timeout_ns, cwd, programs, argv, env })
+        from.end(Self { exec, id, kept, uid, gid, groups, terminal, stdin, timeout_ns, cwd, programs, argv, env })
     }
 
-    /// How many descriptors it needs beside it.
+    /// How many descriptors beside it are the command's.
     pub(crate) fn descriptors(&self) -> usize {
         if self.terminal { 1 } else { 2 + usize::from(self.stdin) }
+    }
+
+    /// How many are init's to keep.
+    pub(crate) fn kept_descriptors(&self) -> usize {
+        match (self.kept, self.terminal) {
+            (0, _) => 0,
+            (_, true) => 4,
+            (_, false) => 3 + usize::from(self.stdin),
+        }
     }
 }
 
@@ -429,17 +500,70 @@ pub(crate) enum FromInit {
     },
     Exited {
         exec: u64,
-        status: u32,
-        timed_out: bool,
-        wall_ns: u64,
-        cpu_us: u64,
-        peak_kib: u64,
+        ended: Ended,
     },
     /// The descriptor is beside it unless there is an errno.
     Socket {
         tag: u64,
         errno: u32,
     },
+    /// To a server that comes back. Beside it: the root directory, the directory of the terminals, the lock of the range of
+    /// ids, and a file with the ids that were used. As many [`KeptExec`] follow as it says.
+    Welcome {
+        protocol: u32,
+        paused: bool,
+        /// The last number that a command had.
+        last: u64,
+        execs: u32,
+    },
+    Kept(KeptExec),
+}
+
+/// A command as a server finds it that comes back. Beside it: its output so far, then what is open of: stdout, stderr, the
+/// terminal's pipe; the pipe's other end and the terminal's master; its input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeptExec {
+    pub(crate) exec: u64,
+    pub(crate) id: u128,
+    /// As the sandbox numbers it.
+    pub(crate) pid: u32,
+    pub(crate) stdout: bool,
+    pub(crate) stderr: bool,
+    pub(crate) terminal: bool,
+    pub(crate) master: bool,
+    pub(crate) stdin: bool,
+    pub(crate) ended: Option<Ended>,
+}
+
+impl KeptExec {
+    /// How many descriptors are beside it.
+    pub(crate) fn descriptors(&self) -> usize {
+        let open = [true, self.stdout, self.stderr, self.terminal, self.master, self.master, self.stdin];
+        open.into_iter().filter(|open| *open).count()
+    }
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    /// As wait reports it.
+    pub(crate) status: u32,
+    pub(crate) timed_out: bool,
+    pub(crate) wall_ns: u64,
+    pub(crate) cpu_us: u64,
+    pub(crate) peak_kib: u64,
+}
+
+impl Ended {
+    fn encode(&self, out: Encoder) -> Encoder {
+        let out = out.u32(self.status).u32(u32::from(self.timed_out));
+        out.u64(self.wall_ns).u64(self.cpu_us).u64(self.peak_kib)
+    }
+
+    fn decode(from: &mut Decoder<'_>) -> Result<Self> {
+        let (status, timed_out) = (from.u32()?, from.u32()? != 0);
+        Ok(Self { status, timed_out, wall_ns: from.u64()?, cpu_us: from.u64()?, peak_kib: from.u64()? })
+    }
 }
 
 impl FromInit {
@@ -451,11 +575,20 @@ impl FromInit {
             Self::NotStarted { exec, failure } => {
                 Encoder::kind(23).u64(exec).u32(failure.step as u32).u32(failure.errno as u32).done()
             }
-            Self::Exited { exec, status, timed_out, wall_ns, cpu_us, peak_kib } => {
-                let head = Encoder::kind(24).u64(exec).u32(status).u32(u32::from(timed_out));
-                head.u64(wall_ns).u64(cpu_us).u64(peak_kib).done()
-            }
+            Self::Exited { exec, ended } => ended.encode(Encoder::kind(24).u64(exec)).done(),
             Self::Socket { tag, errno } => Encoder::kind(25).u64(tag).u32(errno).done(),
+            Self::Welcome { protocol, paused, last, execs } => {
+                Encoder::kind(26).u32(protocol).u32(u32::from(paused)).u64(last).u32(execs).done()
+            }
+            Self::Kept(KeptExec { exec, id, pid, stdout, stderr, terminal, master, stdin, ended }) => {
+                let open = [stdout, stderr, terminal, master, stdin, ended.is_some()];
+                let open = open.iter().rev().fold(0, |bits, bit| bits << 1 | u32::from(*bit));
+                let out = Encoder::kind(27).u64(exec).u128(id).u32(pid).u32(open);
+                match ended {
+                    Some(ended) => ended.encode(out).done(),
+                    None => out.done(),
+                }
+            }
         }
     }
 
@@ -468,15 +601,27 @@ impl FromInit {
             21 => Self::SetupFailed(failure(&mut from)?),
             22 => Self::Started { exec: from.u64()?, pid: from.u32()? },
             23 => Self::NotStarted { exec: from.u64()?, failure: failure(&mut from)? },
-            24 => Self::Exited {
-                exec: from.u64()?,
-                status: from.u32()?,
-                timed_out: from.u32()? != 0,
-                wall_ns: from.u64()?,
-                cpu_us: from.u64()?,
-                peak_kib: from.u64()?,
-            },
+            24 => Self::Exited { exec: from.u64()?, ended: Ended::decode(&mut from)? },
             25 => Self::Socket { tag: from.u64()?, errno: from.u32()? },
+            26 => {
+                Self::Welcome { protocol: from.u32()?, paused: from.u32()? != 0, last: from.u64()?, execs: from.u32()? }
+            }
+            27 => {
+                let (exec, id, pid, open) = (from.u64()?, from.u128()?, from.u32()?, from.u32()?);
+                let is = |bit: u32| open & (1 << bit) != 0;
+                let ended = if is(5) { Some(Ended::decode(&mut from)?) } else { None };
+                Self::Kept(KeptExec {
+                    exec,
+                    id,
+                    pid,
+                    stdout: is(0),
+                    stderr: is(1),
+                    terminal: is(2),
+                    master: is(3),
+                    stdin: is(4),
+                    ended,
+                })
+            }
             _ => return Err(Malformed),
         };
         from.end(message)
@@ -505,6 +650,8 @@ mod tests {
     fn plan() -> ExecPlan<'static> {
         ExecPlan {
             exec: 3,
+            id: 1 << 100,
+            kept: 4096,
             uid: 1000,
             gid: 1000,
             groups: vec![4, 5],
@@ -543,14 +690,34 @@ mod tests {
         );
         assert_eq!(ToInit::decode(&ToInit::paused(true)), Ok(ToInit::Paused(true)));
         assert_eq!(ToInit::decode(&ToInit::socket(8, false)), Ok(ToInit::Socket { tag: 8, v6: false }));
+        let (token, exec) = (u128::MAX - 1, 5);
+        assert_eq!(ToInit::decode(&ToInit::keep(token)), Ok(ToInit::Keep { token }));
+        assert_eq!(ToInit::decode(&ToInit::hello(7, token)), Ok(ToInit::Hello { protocol: 7, token }));
+        assert_eq!(ToInit::decode(&ToInit::close_input(exec)), Ok(ToInit::CloseInput { exec }));
+        assert_eq!(ToInit::decode(&ToInit::forget(exec)), Ok(ToInit::Forget { exec }));
         let failure = Failure { step: Step::Workdir, errno: 2 };
+        let ended = Ended { status: 256, timed_out: true, wall_ns: 3, cpu_us: 4, peak_kib: 5 };
+        let kept = KeptExec {
+            exec,
+            id: 1 << 90,
+            pid: 6,
+            stdout: true,
+            stderr: false,
+            terminal: false,
+            master: false,
+            stdin: true,
+            ended: None,
+        };
         for said in [
             FromInit::Ready { protocol: PROTOCOL },
             FromInit::SetupFailed(failure),
             FromInit::Started { exec: 1, pid: 2 },
             FromInit::NotStarted { exec: 1, failure },
-            FromInit::Exited { exec: 1, status: 256, timed_out: true, wall_ns: 3, cpu_us: 4, peak_kib: 5 },
+            FromInit::Exited { exec: 1, ended },
             FromInit::Socket { tag: 1, errno: 0 },
+            FromInit::Welcome { protocol: PROTOCOL, paused: true, last: 9, execs: 3 },
+            FromInit::Kept(kept),
+            FromInit::Kept(KeptExec { ended: Some(ended), terminal: true, master: true, stdout: false, ..kept }),
         ] {
             assert_eq!(FromInit::decode(&said.encode()), Ok(said));
         }

@@ -47,6 +47,7 @@ codes! {
     ProviderOffline = "provider_offline": "Try again; what was asked may have happened, so ask by its id first.",
     SandboxGone = "sandbox_gone": "Create or start it again; its files are there unless it was deleted.",
     SandboxNotFound = "sandbox_not_found": "Check the id with `list`; a deleted sandbox does not come back.",
+    SandboxInUse = "sandbox_in_use": "Ask the process that has it, or end that process: the sandbox lives on.",
     SandboxPaused = "sandbox_paused": "Start it: it goes on where it was.",
     TemplateExists = "template_exists": "Remove the template first or choose another name.",
     TemplateInUse = "template_in_use": "Delete the sandboxes made from it first.",

@@ -47,6 +47,8 @@ pub enum Error {
     PortClosed(u16),
     #[error("there is no sandbox {0}")]
     NoSandbox(SandboxId),
+    #[error("sandbox {0} is in the hands of another process")]
+    InUse(SandboxId),
     #[error("there is no template {0}")]
     NoTemplate(String),
     #[error("template {name}: {why}")]
@@ -118,6 +120,7 @@ impl Error {
             Self::NoProgram { .. } => Code::ProgramNotFound,
             Self::PortClosed(_) => Code::PortClosed,
             Self::NoSandbox(_) => Code::SandboxNotFound,
+            Self::InUse(_) => Code::SandboxInUse,
             Self::NoTemplate(_) => Code::TemplateNotFound,
             Self::BadTemplate { .. } => Code::TemplateInvalid,
             Self::Host(_) => Code::HostUnsupported,

@@ -78,6 +78,8 @@ pub struct Limits {
     pub pids: Option<u32>,
     /// In bytes, of its own layer.
     pub disk: Option<u64>,
+    /// In bytes, of each command: how much of its output can be read again. The oldest goes first.
+    pub output: Option<u64>,
 }
 
 impl Limits {
@@ -87,6 +89,8 @@ impl Limits {
     const LEAST_PIDS: u32 = 8;
     const MOST_PIDS: u32 = 4 << 20;
     const LEAST_DISK: u64 = 1 << 20;
+    const LEAST_OUTPUT: u64 = 4 << 10;
+    const MOST_OUTPUT: u64 = 1 << 30;
 
     /// Refuses numbers with which no sandbox could do anything, or that no kernel takes.
     pub fn check(&self) -> Result<()> {
@@ -99,7 +103,8 @@ impl Limits {
             Self::MOST_CPU_MILLI.into(),
         )?;
         within("limits.pids", self.pids.map(u64::from), Self::LEAST_PIDS.into(), Self::MOST_PIDS.into())?;
-        within("limits.disk", self.disk, Self::LEAST_DISK, most_bytes)
+        within("limits.disk", self.disk, Self::LEAST_DISK, most_bytes)?;
+        within("limits.output", self.output, Self::LEAST_OUTPUT, Self::MOST_OUTPUT)
     }
 }
 

@@ -85,7 +85,7 @@ fn limits(args: &Args) -> Result<Limits, Failure> {
         memory: args.memory.as_deref().map(|text| size("--memory", text)).transpose()?,
         cpu_milli: args.cpus.as_deref().map(processors).transpose()?,
         pids: args.pids,
-        disk: None,
+        ..Limits::default()
     };
     limits.check()?;
     Ok(limits)

@@ -97,6 +97,11 @@ impl Limiter {
         self.set(&Limits::default()) // those of whoever had them before may be left
     }
 
+    /// Whether the groups are there: of version 2 they always are.
+    pub(crate) fn is_made(&self) -> bool {
+        self.0.all().next().is_some() && self.moved_into().all(|group| group.path.exists())
+    }
+
     /// Moves a process, and with it all that it will start.
     pub(crate) fn attach(&self, pid: u32) -> io::Result<()> {
         self.moved_into().try_for_each(|group| group.write("cgroup.procs", &pid.to_string()))

@@ -89,6 +89,13 @@ impl Cgroups {
         }
     }
 
+    /// The group of a sandbox that lives.
+    pub(crate) fn open(&self, number: u32) -> io::Result<Cgroup> {
+        let path = self.parent.join(self.name(number));
+        let dir = rustix::fs::open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, FileMode::empty())?;
+        Ok(Cgroup { path, dir })
+    }
+
     /// A group whose files belong to `owner`; `None` when there is one with living processes in it.
     pub(crate) fn make(&self, number: u32, owner: u32) -> io::Result<Option<Cgroup>> {
         let path = self.parent.join(self.name(number));
@@ -103,8 +110,7 @@ impl Cgroups {
                 made => made?,
             }
         }
-        let dir = rustix::fs::open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, FileMode::empty())?;
-        let cgroup = Cgroup { path, dir };
+        let cgroup = self.open(number)?;
         if !cgroup.is_empty() {
             return Ok(None);
         }
@@ -154,6 +160,10 @@ impl Cgroup {
             std::thread::sleep(Duration::from_micros(200));
         }
         Ok(())
+    }
+
+    pub(crate) fn is_frozen(&self) -> bool {
+        fs::read_to_string(self.path.join("run/cgroup.freeze")).is_ok_and(|text| text.trim() == "1")
     }
 
     pub(crate) fn remove(self) {

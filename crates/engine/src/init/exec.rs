@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     kernel::sys::{self, Stack},
-    wire::{ExecPlan, Failure, FromInit, Step},
+    wire::{Ended, ExecPlan, Failure, FromInit, Step},
 };
 
 pub(super) struct Execs {
@@ -76,13 +76,12 @@ impl Execs {
     }
 
     /// An answer now is a refusal; otherwise it comes when the exec is through.
-    pub(super) fn start(&mut self, body: &[u8], fds: &[OwnedFd]) -> Option<FromInit> {
-        let plan = ExecPlan::decode(body).ok()?;
+    pub(super) fn start(&mut self, plan: &ExecPlan<'_>, fds: &[OwnedFd]) -> Option<FromInit> {
         let exec = plan.exec;
         if fds.len() != plan.descriptors() {
             return Some(refuse(exec, Step::Request, libc::EINVAL));
         }
-        match self.try_start(&plan, fds) {
+        match self.try_start(plan, fds) {
             Ok(()) => None,
             Err((step, errno)) => Some(refuse(exec, step, errno.0)),
         }
@@ -176,11 +175,13 @@ impl Execs {
         let waited = report.as_ref().unwrap_or(waited);
         running.ended = Some(FromInit::Exited {
             exec: running.exec,
-            status: waited.status as u32,
-            timed_out: running.timed_out,
-            wall_ns: sys::monotonic_ns().saturating_sub(running.began),
-            cpu_us: waited.cpu_us,
-            peak_kib: waited.peak_kib,
+            ended: Ended {
+                status: waited.status as u32,
+                timed_out: running.timed_out,
+                wall_ns: sys::monotonic_ns().saturating_sub(running.began),
+                cpu_us: waited.cpu_us,
+                peak_kib: waited.peak_kib,
+            },
         });
         if running.told { self.finish(waited.pid) } else { self.started() }
     }
@@ -197,6 +198,10 @@ impl Execs {
             true => running.tree.signal(signal),
             false => sys::kill(running.tree.leader(*pid), signal).unwrap_or_default(),
         }
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused.is_some()
     }
 
     /// No time passes for what stands still.

@@ -1,10 +1,12 @@
 //! Init: process 1 of a sandbox, a clone of the spawner without an exec.
 //!
 //! It sets the sandbox up, then starts commands, passes signals on, makes sockets and notes how commands end. It never
-//! blocks, opens no file that a guest could have prepared, and sees no byte of anybody's stdio. It ends when the server
-//! closes the control socket, and the kernel ends everything else in the sandbox with it.
+//! blocks, opens no file that a guest could have prepared, and looks at no byte of anybody's stdio. When the server closes
+//! the control socket, it ends, and the kernel ends everything else in the sandbox with it; unless it was told to outlive
+//! the server, and waits for the next one (see `keep`).
 
 mod exec;
+mod keep;
 mod setup;
 mod supervisor;
 mod tree;
@@ -15,10 +17,11 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
-use self::exec::Execs;
+pub(crate) use self::keep::ENDED;
+use self::{exec::Execs, keep::Keeper};
 use crate::{
     kernel::{fdpass, sys},
-    wire::{FromInit, LONG, MAX_LONG, PROTOCOL, SetupPlan, ToInit},
+    wire::{ExecPlan, FromInit, LONG, MAX_LONG, PROTOCOL, SetupPlan, ToInit},
 };
 
 /// The child of the spawner's clone begins here and never returns. It does all that needs no sandbox yet, and waits.
@@ -80,10 +83,14 @@ pub(crate) struct Ready {
 }
 
 struct Init {
-    control: OwnedFd,
+    /// None while no server is there.
+    control: Option<OwnedFd>,
+    /// A server that knocked and has not said who it is.
+    candidate: Option<OwnedFd>,
     execs: Execs,
+    keeper: Keeper,
     /// What the socket did not take yet, in order.
-    unsent: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
+    unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
 }
 
 fn serve(control: OwnedFd, ready: Ready) -> ! {
@@ -92,58 +99,112 @@ fn serve(control: OwnedFd, ready: Ready) -> ! {
     if fdpass::send(control.as_fd(), &said, &[root.as_fd(), terminals.as_fd()]).is_err() {
         sys::exit(0);
     }
-    drop((root, terminals)); // a descriptor of the root would keep it mounted
-    let mut init = Init { control, execs: Execs::new(null, forest, secret), unsent: VecDeque::new() };
+    let Ok(nowhere) = null.try_clone() else { sys::exit(1) };
+    let keeper = Keeper::new(root, terminals, nowhere);
+    let execs = Execs::new(null, forest, secret);
+    let mut init = Init { control: Some(control), candidate: None, execs, keeper, unsent: VecDeque::new() };
     loop {
         init.wait(&signals);
         init.take_requests();
+        init.answer_the_door();
         init.reap(&signals);
         let now = sys::monotonic_ns();
         init.execs.enforce_timeouts(now);
         init.flush();
+        if init.control.is_none() {
+            init.keeper.drain();
+        }
     }
 }
 
 impl Init {
     fn wait(&self, signals: &OwnedFd) {
-        let mut events = libc::POLLIN;
-        if !self.unsent.is_empty() {
-            events |= libc::POLLOUT;
-        }
-        let mut fds = vec![
-            libc::pollfd { fd: self.control.as_raw_fd(), events, revents: 0 },
-            libc::pollfd { fd: signals.as_raw_fd(), events: libc::POLLIN, revents: 0 },
-        ];
+        let poll = |fd: &OwnedFd, events| libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+        let mut fds = vec![poll(signals, libc::POLLIN)];
+        let room = if self.unsent.is_empty() { 0 } else { libc::POLLOUT };
+        fds.extend(self.control.iter().map(|control| poll(control, libc::POLLIN | room)));
+        fds.extend(self.keeper.door().into_iter().chain(&self.candidate).map(|fd| poll(fd, libc::POLLIN)));
         self.execs.add_polled(&mut fds);
+        if self.control.is_none() {
+            self.keeper.add_polled(&mut fds);
+        }
         let _ = sys::poll(&mut fds, self.execs.next_deadline(sys::monotonic_ns()));
     }
 
     fn take_requests(&mut self) {
         let mut buffer = [0; 8192];
-        loop {
-            match fdpass::receive(self.control.as_fd(), &mut buffer) {
-                // The server is gone: so is the sandbox.
-                Ok((0, _)) => sys::exit(0),
+        while let Some(control) = &self.control {
+            match fdpass::receive(control.as_fd(), &mut buffer) {
+                Ok((0, _)) => self.lose_the_server(),
                 Ok((length, mut fds)) if &buffer[..length] == LONG => {
                     if let Some(long) =
                         (!fds.is_empty()).then(|| fds.remove(0)).and_then(|file| read_long(file.as_fd()))
                     {
-                        self.handle(&long, &fds);
+                        self.handle(&long, fds);
                     }
                 }
-                Ok((length, fds)) => self.handle(&buffer[..length], &fds),
+                Ok((length, fds)) => self.handle(&buffer[..length], fds),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // Cut off: it was not for us. Its descriptors are closed, its sender hears nothing and gives up.
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
-                Err(_) => sys::exit(0),
+                Err(_) => self.lose_the_server(),
             }
         }
     }
 
-    fn handle(&mut self, bytes: &[u8], fds: &[OwnedFd]) {
+    /// The server is gone. So is the sandbox, unless it was told to stay.
+    fn lose_the_server(&mut self) {
+        if self.keeper.door().is_none() {
+            sys::exit(0);
+        }
+        self.control = None;
+        self.unsent.clear();
+        self.keeper.take_over();
+    }
+
+    /// Hears who is there. One at a time: who comes later is the one who is alive.
+    fn answer_the_door(&mut self) {
+        let Some(door) = self.keeper.door() else { return };
+        let flags = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
+        if let Ok(knocking) = rustix::net::accept_with(door, flags) {
+            self.candidate = Some(knocking);
+        }
+        let Some(candidate) = &self.candidate else { return };
+        let mut buffer = [0; 64];
+        let said = match fdpass::receive(candidate.as_fd(), &mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Ok((length, _)) => ToInit::decode(&buffer[..length]).ok(),
+            Err(_) => None,
+        };
+        let Some(server) = self.candidate.take() else { return };
+        match said {
+            Some(ToInit::Hello { protocol: PROTOCOL, token }) if self.keeper.knows(token) => self.welcome(server),
+            Some(ToInit::Hello { token, .. }) if self.keeper.knows(token) => {
+                // It hears which one is spoken here, and decides what becomes of us.
+                let other = FromInit::Welcome { protocol: PROTOCOL, paused: false, last: 0, execs: 0 };
+                let _ = fdpass::send(server.as_fd(), &other.encode(), &[]);
+            }
+            _ => {}
+        }
+    }
+
+    fn welcome(&mut self, server: OwnedFd) {
+        if self.control.is_none() {
+            self.keeper.drain();
+        }
+        // Descriptors may have run out: then the next one may have more luck.
+        let Ok(all) = self.keeper.hand_over(self.execs.is_paused()) else { return };
+        self.control = Some(server);
+        self.unsent = all.into_iter().map(|(message, fds)| (message.encode(), fds)).collect();
+    }
+
+    fn handle(&mut self, bytes: &[u8], mut fds: Vec<OwnedFd>) {
         match ToInit::decode(bytes) {
             Ok(ToInit::Exec(body)) => {
-                if let Some(answer) = self.execs.start(body, fds) {
+                let Ok(plan) = ExecPlan::decode(body) else { return };
+                let kept = fds.split_off(plan.descriptors().min(fds.len()));
+                self.keeper.begin(&plan, kept);
+                if let Some(answer) = self.execs.start(&plan, &fds) {
                     self.say(answer, None);
                 }
             }
@@ -156,7 +217,10 @@ impl Init {
                 };
                 self.say(FromInit::Socket { tag, errno }, socket);
             }
-            Err(_) => {}
+            Ok(ToInit::Keep { token }) => self.keeper.keep(token, fds),
+            Ok(ToInit::CloseInput { exec }) => self.keeper.close_input(exec),
+            Ok(ToInit::Forget { exec }) => self.keeper.forget(exec),
+            Ok(ToInit::Hello { .. }) | Err(_) => {}
         }
     }
 
@@ -176,19 +240,23 @@ impl Init {
             }
         }
         self.execs.tidy();
+        self.keeper.tidy();
     }
 
     fn say(&mut self, message: FromInit, fd: Option<OwnedFd>) {
-        self.unsent.push_back((message.encode(), fd));
+        self.keeper.note(&message);
+        if self.control.is_some() {
+            self.unsent.push_back((message.encode(), fd.into_iter().collect()));
+        }
     }
 
     fn flush(&mut self) {
-        while let Some((bytes, fd)) = self.unsent.front() {
-            let fds: Vec<BorrowedFd<'_>> = fd.iter().map(AsFd::as_fd).collect();
-            match fdpass::send(self.control.as_fd(), bytes, &fds) {
+        while let (Some(control), Some((bytes, fds))) = (&self.control, self.unsent.front()) {
+            let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+            match fdpass::send(control.as_fd(), bytes, &fds) {
                 Ok(()) => drop(self.unsent.pop_front()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(_) => sys::exit(0),
+                Err(_) => self.lose_the_server(),
             }
         }
     }
