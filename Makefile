@@ -55,4 +55,4 @@ setup:
 	@scripts/setup
 
 build:
-	$(CARGO) build --locked --release --bin cabana
+	$(CARGO) build --locked --release -p cabana --bin cabana

@@ -25,6 +25,7 @@ use crate::{
     cgroup::Controllers,
     channel::Channel,
     data_dir::{DataDir, OpenError},
+    fault::{self, Point},
     home::{Homes, Owned, Record},
     identity::Ranges,
     layers::{HostBase, Store, Templates},
@@ -383,6 +384,7 @@ impl Shared {
         };
         let removed = match owned {
             Ok(_owned) => {
+                fault::at(Point::DestroyEnded);
                 let (shared, id) = (self.clone(), id.clone());
                 blocking(move || shared.homes.remove(&id).map_err(removing)).await
             }
@@ -402,6 +404,7 @@ impl Shared {
     /// Gives back what a sandbox had that lives no more.
     fn ended(&self, live: &Live) -> Option<Owned> {
         let Holds { lease, home } = live.take_holds()?;
+        fault::at(Point::StopEnded);
         self.ranges.give_back(lease);
         if live.is_kept()
             && let Ok(home) = self.homes.open_home(&live.id)
@@ -468,6 +471,7 @@ impl Shared {
             live::end_of(&pidfd).await;
             return Ok(Taken::Stopped(home));
         };
+        fault::at(Point::FoundGreeted);
         let lease = match found.lock.take() {
             Some(lock) => {
                 let (shared, limits) = (self.clone(), spec.limits);
@@ -482,6 +486,7 @@ impl Shared {
                 return Err(error);
             }
         };
+        fault::at(Point::FoundLeased);
         let holds = Holds { lease, home };
         let parts = self.parts(id, &spec, plan.defaults, holds, channel, pidfd);
         let live = match Live::found(parts, found).await {
@@ -555,6 +560,7 @@ impl Shared {
         let plan = plan::of(&self.data, &self.store, host.as_deref(), &spec)?;
         let record = Record { spec, plan };
         let (home, owned) = self.homes.make(id, &record)?;
+        fault::at(Point::HomeNamed);
         drop(layers_stay); // the record says from here on that they are used
         let mounts = plan::mounts(&self.store, &record, &home.fs(), self.ranges.storage());
         Ok(Prepared { mounts: mounts.inspect_err(|_| drop(home.remove()))?, record, home: owned })
@@ -593,6 +599,7 @@ impl Shared {
                 SetupError::Lost(error) => (Error::failed("setting the sandbox up", error), Some(home)),
             }
         })?;
+        fault::at(Point::InitReady);
         self.tasks.spawn(self.clone().follow(live.clone()));
         if let Err(error) = live.set_network(&spec.network).await {
             return Err((error, self.end(&live).await));
@@ -608,7 +615,9 @@ impl Shared {
     async fn warm_for(self: &Arc<Self>, id: &SandboxId, mounts: Mounts, spec: &SandboxSpec) -> Result<Warm> {
         let warm = self.warm().await?;
         let warm = self.limit(warm, spec.limits).await?;
-        let handed = match self.hand_over(&warm, mounts, spec).await {
+        let handed = self.hand_over(&warm, mounts, spec).await;
+        fault::at(Point::InitTold);
+        let handed = match handed {
             Ok(()) if self.outlives(spec) => self.let_stay(&warm, id).await,
             handed => handed,
         };
@@ -627,8 +636,11 @@ impl Shared {
         let presence = Presence::of(warm.pidfd.as_fd(), warm.lease.number).map_err(failed)?;
         let (path, token) = (self.homes.open_home(id)?.path(), presence.token.as_u128());
         let door = blocking(move || presence.announce(&path).map_err(failed)).await?;
+        fault::at(Point::InitAnnounced);
         let lock = warm.lease.lock.as_ref().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
-        warm.channel.send(&ToInit::keep(token), &[door.as_fd(), lock.as_fd()]).await.map_err(failed)
+        let told = warm.channel.send(&ToInit::keep(token), &[door.as_fd(), lock.as_fd()]).await;
+        fault::at(Point::InitKept);
+        told.map_err(failed)
     }
 
     /// Hears of the end of a sandbox that nobody asked for.

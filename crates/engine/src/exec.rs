@@ -21,6 +21,7 @@ use tokio::{
 };
 
 use crate::{
+    fault::{self, Point},
     init::ENDED,
     input,
     kernel::readiness,
@@ -234,6 +235,7 @@ pub(crate) async fn exec(live: &Arc<Live>, spec: ExecSpec) -> Result<Process> {
         live.execs.drop_exec(exec.number);
         return Err(error);
     }
+    fault::at(Point::ExecSent);
     drop(fds);
     drop((theirs, kept));
     let stdin = typed(live, exec.number, stdin, terminal.as_ref());
@@ -245,6 +247,7 @@ pub(crate) async fn exec(live: &Arc<Live>, spec: ExecSpec) -> Result<Process> {
         }
     };
     let pid = started.map_err(|failure| refused(failure, &spec))?;
+    fault::at(Point::ExecStarted);
     let control = Arc::new(ExecControl { live: Arc::downgrade(live), exec });
     Ok(Process { pid: Some(pid), stdin, events: reader.events(), control })
 }

@@ -13,13 +13,24 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use cabana_guest::{IdMap, tree};
 use cabana_sandbox::{Error, Lifetime, Result, SandboxId, SandboxSpec};
 use serde::{Deserialize, Serialize};
 
-use crate::{data_dir::DataDir, layers::Lock, plan::Plan, presence::Presence};
+use crate::{
+    data_dir::DataDir,
+    fault::{self, Point},
+    layers::Lock,
+    plan::Plan,
+    presence::Presence,
+};
+
+/// How long a lock may outlive the process that had it: one that was killed while it started another has left its
+/// descriptors to that one, until its exec.
+const LETTING_GO: Duration = Duration::from_millis(500);
 
 pub(crate) struct Homes {
     persistent: PathBuf,
@@ -93,14 +104,21 @@ impl Homes {
         if home.path().exists() { Ok(home) } else { Err(Error::NoSandbox(id.clone())) }
     }
 
-    /// Keeps other processes off it; `None` when there is no such sandbox.
+    /// Keeps other processes off it; `None` when there is no such sandbox. Blocks.
     pub(crate) fn own(&self, id: &SandboxId) -> Result<Option<Owned>> {
         let home = self.home(id);
         if home.parent == self.ephemeral {
             return Ok(Some(Owned(None)));
         }
         let failed = |error| Error::failed("locking the sandbox's directory", error);
-        match Lock::try_exclusive(&home.path()) {
+        let begun = Instant::now();
+        let lock = loop {
+            match Lock::try_exclusive(&home.path()) {
+                Ok(None) if begun.elapsed() < LETTING_GO => std::thread::sleep(LETTING_GO / 50),
+                lock => break lock,
+            }
+        };
+        match lock {
             Ok(Some(lock)) if lock.is_removed().map_err(failed)? => Ok(None),
             Ok(Some(lock)) => Ok(Some(Owned(Some(lock)))),
             Ok(None) => Err(Error::InUse(id.clone())),
@@ -138,6 +156,7 @@ impl Homes {
         let (draft, made) = match draft {
             Ok(draft) => {
                 let made = draft.write(record).and_then(|()| draft.own(record.spec.lifetime));
+                fault::at(Point::HomeDrafted);
                 let made = made.and_then(|owned| fs::rename(draft.path(), home.path()).map(|()| owned));
                 (Some(draft), made)
             }
@@ -182,8 +201,15 @@ impl Homes {
         }
     }
 
+    /// Its name goes first: half a sandbox is none. What is left then lies among what ends with this process.
     pub(crate) fn remove(&self, id: &SandboxId) -> io::Result<()> {
-        self.home(id).remove()
+        let going = Home { parent: self.ephemeral.clone(), name: format!(".going-{}", uuid::Uuid::new_v4().simple()) };
+        match fs::rename(self.home(id).path(), going.path()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            moved => moved?,
+        }
+        fault::at(Point::DestroyUnnamed);
+        going.remove()
     }
 
     pub(crate) fn remove_ephemeral(&self, id: &SandboxId) -> io::Result<()> {
@@ -264,6 +290,7 @@ impl Home {
     fn rewrite(&self, record: &Record) -> io::Result<()> {
         let new = self.path().join("record.new");
         fs::write(&new, serde_json::to_vec(record)?)?;
+        fault::at(Point::RecordDrafted);
         fs::rename(new, self.path().join("record.json"))
     }
 

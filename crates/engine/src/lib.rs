@@ -28,6 +28,7 @@ mod channel;
 mod data_dir;
 mod engine;
 mod exec;
+mod fault;
 mod files;
 mod home;
 pub mod host;
@@ -51,6 +52,8 @@ mod wire;
 
 pub use data_dir::{DataDir, OpenError};
 pub use engine::{Config, Engine};
+#[cfg(feature = "faults")]
+pub use fault::ALL as FAULT_POINTS;
 pub use layers::{
     HiddenTool, HostBase, HostTree, Overrides, Progress, Store, Template, TemplateError, TemplateSource, Templates,
     hidden_tools,

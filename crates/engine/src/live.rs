@@ -26,6 +26,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     channel::Channel,
     exec::{self, Execs, set_size},
+    fault::{self, Point},
     home::Owned,
     identity::Lease,
     kernel::{
@@ -350,7 +351,9 @@ impl Live {
         }
         self.paused.store(true, Ordering::Release);
         self.send(&ToInit::paused(true), &[]).await?;
+        fault::at(Point::PauseTold);
         let done = self.freeze(true).await;
+        fault::at(Point::PauseFrozen);
         if done.is_err() {
             self.resume().await?;
         }
@@ -371,6 +374,7 @@ impl Live {
     /// What cannot be resumed is still paused.
     async fn resume(self: &Arc<Self>) -> Result<()> {
         self.freeze(false).await?;
+        fault::at(Point::ResumeThawed);
         self.send(&ToInit::paused(false), &[]).await?;
         self.paused.store(false, Ordering::Release);
         Ok(())

@@ -9,7 +9,15 @@ use cabana_sandbox::{
 };
 use tokio::task::spawn_blocking;
 
-use crate::{engine::Shared, exec, files::EngineFiles, live::Live, network, spool, wire::ToInit};
+use crate::{
+    engine::Shared,
+    exec,
+    fault::{self, Point},
+    files::EngineFiles,
+    live::Live,
+    network, spool,
+    wire::ToInit,
+};
 
 /// Any number of them; none keeps the sandbox alive.
 pub(crate) struct EngineSandbox {
@@ -28,6 +36,7 @@ impl EngineSandbox {
     async fn limit(&self, limits: Limits) -> Result<()> {
         self.shared.capabilities().check_limits(&limits)?;
         let was = self.record(move |spec| spec.limits = limits).await?;
+        fault::at(Point::RecordChanged);
         let live = self.live.clone();
         let set = spawn_blocking(move || live.with_lease_mut(|lease| lease.limit(&limits))).await;
         let set = set.map_err(|error| Error::failed("setting limits", error))?.unwrap_or(Err(Error::Gone));

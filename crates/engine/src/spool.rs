@@ -17,6 +17,8 @@ use rustix::{
     pipe::SpliceFlags,
 };
 
+use crate::fault::{self, Point};
+
 /// How much of a command's output is kept where its limits do not say.
 pub(crate) const KEPT: u64 = 1 << 20;
 
@@ -140,8 +142,10 @@ impl Spool {
             self.mark(number_of(channel))?;
             self.note(self.end, channel);
         }
+        fault::at(Point::OutputMarked);
         let mut at = OUTPUT + self.end;
         let taken = rustix::pipe::splice(pipe, None, &self.memory, Some(&mut at), CHUNK, SpliceFlags::NONBLOCK)?;
+        fault::at(Point::OutputTaken);
         self.end += taken as u64;
         self.punch();
         Ok(taken)
@@ -150,6 +154,7 @@ impl Spool {
     /// Nothing follows.
     pub(crate) fn seal(&mut self) -> io::Result<()> {
         self.mark(END)?;
+        fault::at(Point::OutputSealed);
         self.sealed = true;
         Ok(())
     }

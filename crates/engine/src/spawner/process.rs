@@ -165,6 +165,7 @@ fn serve() -> io::Result<()> {
             Ok((0, _)) => return Ok(()),
             Ok(message) => message,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(error) if is_gone(&error) => return Ok(()),
             Err(error) => return Err(error),
         };
         let (tag, answer) = match ToSpawner::decode(&buffer[..length]) {
@@ -177,12 +178,19 @@ fn serve() -> io::Result<()> {
         };
         let (message, fds) = (Spawned { tag, failure }, fd.iter().map(AsFd::as_fd).collect::<Vec<_>>());
         while let Err(error) = fdpass::send(socket, &message.encode(), &fds) {
-            if error.kind() != io::ErrorKind::WouldBlock {
-                return Err(error);
+            match error.kind() {
+                io::ErrorKind::WouldBlock => {}
+                _ if is_gone(&error) => return Ok(()),
+                _ => return Err(error),
             }
             sys::poll(&mut [libc::pollfd { fd: SOCKET, events: libc::POLLOUT, revents: 0 }], None)?;
         }
     }
+}
+
+/// A server that was killed has not read all that was said to it.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 fn at(step: Step) -> impl Fn(io::Error) -> Failure {
