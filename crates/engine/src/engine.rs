@@ -16,6 +16,7 @@ use cabana_sandbox::{
 };
 use futures_util::{StreamExt, stream};
 use tokio::{
+    io::unix::AsyncFd,
     sync::mpsc,
     task::{JoinHandle, spawn_blocking},
 };
@@ -28,6 +29,7 @@ use crate::{
     fault::{self, Point},
     home::{Homes, Owned, Record},
     identity::Ranges,
+    kernel::readiness,
     layers::{HostBase, Store, Templates},
     live::{self, Holds, Live, Parts, SetupError},
     network,
@@ -463,6 +465,7 @@ impl Shared {
     /// An init that cannot be talked to is ended: the sandbox is stopped then, and its files are kept.
     async fn revive(self: &Arc<Self>, id: &SandboxId, left: Left) -> Result<Taken> {
         let Left { record: Record { spec, plan }, presence, pidfd, control, home } = left;
+        let pidfd = readiness::watch(pidfd).map_err(|error| Error::failed("watching the sandbox's init", error))?;
         let greeted = match control.and_then(Channel::new) {
             Ok(channel) => live::greet(&channel, presence.token.as_u128()).await.map(|found| (channel, found)),
             Err(_) => None,
@@ -519,7 +522,7 @@ impl Shared {
         defaults: Defaults,
         holds: Holds,
         channel: Channel,
-        pidfd: OwnedFd,
+        pidfd: AsyncFd<OwnedFd>,
     ) -> Parts {
         Parts {
             id: id.clone(),

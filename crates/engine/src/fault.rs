@@ -69,3 +69,12 @@ pub(crate) fn at(point: Point) {
 
 #[cfg(not(feature = "faults"))]
 pub(crate) fn at(_: Point) {}
+
+/// The protocol that a server says it speaks: `CABANA_FAULT_PROTOCOL` makes it one of another time.
+pub(crate) fn protocol() -> u32 {
+    #[cfg(feature = "faults")]
+    if let Some(other) = std::env::var("CABANA_FAULT_PROTOCOL").ok().and_then(|text| text.parse().ok()) {
+        return other;
+    }
+    crate::wire::PROTOCOL
+}

@@ -106,7 +106,7 @@ pub(crate) struct Parts {
     pub(crate) kept: bool,
     pub(crate) output_kept: u64,
     pub(crate) channel: Channel,
-    pub(crate) pidfd: OwnedFd,
+    pub(crate) pidfd: AsyncFd<OwnedFd>,
     pub(crate) tasks: TaskTracker,
     pub(crate) happened: mpsc::Sender<(SandboxId, SandboxEvent)>,
 }
@@ -120,7 +120,7 @@ impl Live {
     /// Waits for init to say that it is ready. If it never is, nothing of it is left, and what it held comes back.
     pub(crate) async fn new(parts: Parts) -> std::result::Result<Arc<Self>, (SetupError, Holds)> {
         match tokio::time::timeout(ANSWER, until_ready(&parts.channel, parts.holds.lease.ids)).await {
-            Ok(Ok(inside)) => Self::with(parts, inside).map_err(|(error, holds)| (SetupError::Lost(error), holds)),
+            Ok(Ok(inside)) => Ok(Self::with(parts, inside)),
             failed => {
                 end_of(&parts.pidfd).await;
                 let error = match failed {
@@ -132,13 +132,9 @@ impl Live {
         }
     }
 
-    fn with(parts: Parts, inside: Inside) -> std::result::Result<Arc<Self>, (io::Error, Holds)> {
+    fn with(parts: Parts, inside: Inside) -> Arc<Self> {
         let Parts { id, defaults, holds, kept, output_kept, channel, pidfd, tasks, happened } = parts;
-        let pidfd = match readiness::watch(pidfd) {
-            Ok(pidfd) => pidfd,
-            Err(error) => return Err((error, holds)),
-        };
-        Ok(Arc::new(Self {
+        Arc::new(Self {
             id,
             defaults,
             ids: holds.lease.ids,
@@ -164,7 +160,7 @@ impl Live {
             output_kept: AtomicU64::new(output_kept),
             left: CancellationToken::new(),
             happened,
-        }))
+        })
     }
 
     /// A sandbox that outlived its server, as its init tells of it.
@@ -172,7 +168,7 @@ impl Live {
         let Found { root, terminals, paused, last, used, execs, .. } = found;
         let inside = Inside { root: Rooted::new(root, parts.holds.lease.ids), terminals: Arc::new(terminals) };
         let failed = |error: io::Error| Error::failed("taking the sandbox up again", error);
-        let live = Self::with(parts, inside).map_err(|(error, holds)| (failed(error), Some(holds)))?;
+        let live = Self::with(parts, inside);
         live.execs.found(last, used);
         for (kept, fds) in execs {
             let exit = kept.ended.map(|ended| live.exit_of(kept.exec, &ended));
@@ -581,7 +577,7 @@ pub(crate) async fn greet(channel: &Channel, token: u128) -> Option<Found> {
 }
 
 async fn ask_for_all(channel: &Channel, token: u128) -> Option<Found> {
-    channel.send(&ToInit::hello(PROTOCOL, token), &[]).await.ok()?;
+    channel.send(&ToInit::hello(fault::protocol(), token), &[]).await.ok()?;
     let (bytes, fds) = channel.receive().await.ok()??;
     let Ok(FromInit::Welcome { protocol: PROTOCOL, paused, last, execs: count }) = FromInit::decode(&bytes) else {
         return None;
@@ -617,11 +613,9 @@ fn used_ids(file: &OwnedFd) -> Option<Vec<ExecId>> {
 }
 
 /// Ends a process, and waits for its end.
-pub(crate) async fn end_of(pidfd: &OwnedFd) {
+pub(crate) async fn end_of(pidfd: &AsyncFd<OwnedFd>) {
     let _ = sys::pidfd_kill(pidfd.as_raw_fd());
-    if let Ok(pidfd) = pidfd.try_clone().and_then(readiness::watch) {
-        drop(pidfd.readable().await);
-    }
+    drop(pidfd.readable().await);
 }
 
 fn status_of(status: u32) -> Status {

@@ -14,13 +14,13 @@ use std::{
 };
 
 use cabana_sandbox::{Error, Lifetime, Limits, Result, SandboxSpec};
-use tokio::task::spawn_blocking;
+use tokio::{io::unix::AsyncFd, task::spawn_blocking};
 
 use crate::{
     channel::Channel,
     engine::{Shared, launch_error, map_error},
     identity::Lease,
-    kernel::{fdpass, mounts, pidfd},
+    kernel::{fdpass, mounts, pidfd, readiness},
     live,
     plan::{Mount, Mounts, Owners},
     wire::{IdsShown, Place, SetupPlan},
@@ -36,7 +36,7 @@ const SHARED_MEMORY: u64 = 256 << 20;
 pub(crate) struct Warm {
     pub(crate) lease: Lease,
     pub(crate) channel: Channel,
-    pub(crate) pidfd: OwnedFd,
+    pub(crate) pidfd: AsyncFd<OwnedFd>,
     /// For the mounts of any sandbox. Empty where ids are not mapped.
     maps: Vec<(IdsShown, OwnedFd)>,
 }
@@ -174,7 +174,7 @@ impl Shared {
         }
     }
 
-    async fn heat(&self, lease: &Lease) -> Result<(Channel, OwnedFd, Vec<(IdsShown, OwnedFd)>)> {
+    async fn heat(&self, lease: &Lease) -> Result<(Channel, AsyncFd<OwnedFd>, Vec<(IdsShown, OwnedFd)>)> {
         let failed = |error| Error::failed("opening the control socket", error);
         let (ours, theirs) = fdpass::pair().map_err(failed)?;
         let cgroup = lease.cgroup.as_ref().map(|cgroup| cgroup.dir.as_fd());
@@ -187,7 +187,7 @@ impl Shared {
             }
         }
         let pidfd = self.spawner.clone_init(lease.ids, theirs.as_fd(), cgroup).await.map_err(launch_error)?;
-        Ok((Channel::new(ours).map_err(failed)?, pidfd, maps))
+        Ok((Channel::new(ours).map_err(failed)?, readiness::watch(pidfd).map_err(failed)?, maps))
     }
 
     /// Ends one that is not needed.

@@ -82,6 +82,7 @@ async fn a_terminal_outlives_its_server_with_all_that_it_shows() {
     let sandbox = found(&engine, &id).await;
     let mut process = running(&*sandbox, exec).await;
     let mut stdin = process.stdin.take().unwrap();
+    says(&mut process, "one").await;
     stdin.write_all(b"x\n").await.unwrap();
     says(&mut process, "got x").await;
     drop((stdin, process));
@@ -265,27 +266,32 @@ async fn a_sandbox_whose_init_ends_without_an_owner_is_stopped_and_keeps_its_fil
     engine.close().await;
 }
 
-/// What a newer binary does that speaks another protocol: it is refused, ends the old init, and loses no file.
+/// As a newer binary does that does not speak the old one's protocol, and as for an init that does not know us.
 #[tokio::test]
 async fn an_init_that_cannot_be_talked_to_is_ended_and_the_files_are_kept() {
-    let (id, _) = left_behind("output", "echo kept > /tmp/file; sync; exec sleep 1000");
-    let home = data().join("sandboxes").join(id.as_str());
-    until("the file is there", async || home.join("fs/upper0/tmp/file").exists()).await;
-    // Another token is the same to init as another protocol: nobody that it will talk to.
-    let note = home.join("live.json");
-    let mut text: serde_json::Value = serde_json::from_slice(&std::fs::read(&note).unwrap()).unwrap();
-    text["token"] = "00000000-0000-4000-8000-000000000000".into();
-    std::fs::write(&note, serde_json::to_vec(&text).unwrap()).unwrap();
-    let engine = engine().await;
-    assert!(matches!(engine.attach(&id).await.unwrap(), Found::Stopped));
-    let sandbox = engine.start(&id).await.unwrap();
-    let outcome =
-        run(&*sandbox, ExecSpec::shell("cat /tmp/file; ps ax | grep -c '[s]leep 1000'", SandboxPath::root()), 100)
-            .await
-            .unwrap();
-    assert_eq!(outcome.stdout.whole().unwrap(), b"kept\n0\n");
-    engine.destroy(&id).await.unwrap();
-    engine.close().await;
+    for same_protocol in [false, true] {
+        let (id, _) = left_behind("output", "echo kept > /tmp/file; sync; exec sleep 1000");
+        let home = data().join("sandboxes").join(id.as_str());
+        until("the file is there", async || home.join("fs/upper0/tmp/file").exists()).await;
+        if same_protocol {
+            let note = home.join("live.json");
+            let mut text: serde_json::Value = serde_json::from_slice(&std::fs::read(&note).unwrap()).unwrap();
+            text["token"] = "00000000-0000-4000-8000-000000000000".into();
+            std::fs::write(&note, serde_json::to_vec(&text).unwrap()).unwrap();
+        }
+        let other = if same_protocol { "1" } else { "4000000000" };
+        let mut newer = Owner::start_with(&data(), &[("CABANA_FAULT_PROTOCOL", other)]);
+        assert_eq!(newer.ask(&format!("attach {id}")).unwrap(), "stopped");
+        newer.tell(&format!("start {id}"));
+        newer.kill();
+        let engine = engine().await;
+        let sandbox = found(&engine, &id).await;
+        let look = "cat /tmp/file; ps ax | grep -c '[s]leep 1000'";
+        let outcome = run(&*sandbox, ExecSpec::shell(look, SandboxPath::root()), 100).await.unwrap();
+        assert_eq!(outcome.stdout.whole().unwrap(), b"kept\n0\n");
+        engine.destroy(&id).await.unwrap();
+        engine.close().await;
+    }
 }
 
 #[tokio::test]

@@ -205,7 +205,7 @@ async fn a_kill_at_each_named_place_loses_nothing() {
     assert!(world.create(&mut owner) && world.exec(&mut owner, 0, 100));
     owner.kill();
     for place in FAULT_POINTS {
-        let mut owner = Owner::start_with(&data(), Some(&format!("{place}@1")));
+        let mut owner = Owner::start_with(&data(), &[("CABANA_FAULT", &format!("{place}@1"))]);
         let survived = work(&mut world, &mut owner);
         assert!(owner.was_killed(), "{place} was never passed");
         assert!(!survived || place.starts_with("output"), "{place}");

@@ -17,16 +17,13 @@ pub(crate) struct Owner {
 
 impl Owner {
     pub(crate) fn start(data: &Path) -> Self {
-        Self::start_with(data, None)
+        Self::start_with(data, &[])
     }
 
-    /// One that will be killed when it passes that place for that time.
-    pub(crate) fn start_with(data: &Path, fault: Option<&str>) -> Self {
+    /// One that will be killed at a certain place, or that speaks another protocol.
+    pub(crate) fn start_with(data: &Path, env: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_cabana-tests-owner"));
-        command.arg(data).stdin(Stdio::piped()).stdout(Stdio::piped());
-        if let Some(fault) = fault {
-            command.env("CABANA_FAULT", fault);
-        }
+        command.arg(data).stdin(Stdio::piped()).stdout(Stdio::piped()).envs(env.iter().copied());
         let mut child = command.spawn().unwrap();
         let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
         Self { child, input, output }
