@@ -3,22 +3,27 @@
 //! A namespace has nothing but its loopback. A route says that all addresses are local, and the firewall sends every TCP
 //! connection that is not for loopback to one listener, where its original destination can be asked for; questions of the
 //! DNS go to another. What is left, other UDP above all, finds no listener and is refused by the kernel itself.
+//!
+//! A server that was killed leaves its routes and rules behind, without listeners. So everything here can be done again: what
+//! is there already is done, and the rules are replaced as a whole, without a moment in which there are none.
 
 use std::{
     ffi::CStr,
     io,
-    net::{Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket},
 };
 
 use cabana_egress::Listeners;
 
 use super::netlink::{Batch, Message};
 
-/// Where nothing else listens: above the ports that the kernel hands out by itself.
+/// Where nothing else listens, unless it wants to be in the way: above the ports that the kernel hands out by itself.
 const TRANSPARENT: u16 = 65_501;
 const HTTP_PROXY: u16 = 65_502;
 const SOCKS_PROXY: u16 = 65_503;
 const DNS: u16 = 53;
+/// Instead of the first port and of the last: the rules lead to wherever these listen.
+const SPARE: std::ops::Range<u16> = 65_400..65_500;
 
 /// In the blocks from which names get their addresses, among those that no name gets.
 const OWN_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
@@ -26,27 +31,39 @@ const OWN_V6: Ipv6Addr = Ipv6Addr::new(0xfdca, 0xba2a, 0x6e63, 0, 0, 0, 0, 1);
 
 /// In the network namespace of the calling thread.
 pub(super) fn set_up() -> io::Result<Listeners> {
-    let mut listeners = Listeners::default();
     let (v4, v6) = (libc::AF_INET as u8, libc::AF_INET6 as u8);
     add_route(v4, &Ipv4Addr::LOCALHOST.octets())?;
     add_address(v4, &OWN_V4.octets())?;
-    listen(&mut listeners, Ipv4Addr::LOCALHOST.into())?;
+    let mut at: Vec<IpAddr> = vec![Ipv4Addr::LOCALHOST.into()];
     // A host may have no IPv6 at all: then there is nothing to redirect.
     if add_route(v6, &Ipv6Addr::LOCALHOST.octets()).is_ok() {
         add_address(v6, &OWN_V6.octets())?;
-        listen(&mut listeners, Ipv6Addr::LOCALHOST.into())?;
+        at.push(Ipv6Addr::LOCALHOST.into());
     }
-    redirect()?;
-    Ok(listeners)
+    let (transparent, caught) = listen_all(TRANSPARENT, &at, TcpListener::bind)?;
+    let (dns, (dns_tcp, dns_udp)) = listen_all(DNS, &at, |at| Ok((TcpListener::bind(at)?, UdpSocket::bind(at)?)))
+        .map(|(port, both)| (port, both.into_iter().unzip()))?;
+    // Who takes the ports of the proxies goes without them: nothing leads there but a setting of the guest's own.
+    let there = |port| at.iter().filter_map(|at| TcpListener::bind((*at, port)).ok()).collect();
+    let (http, socks) = (there(HTTP_PROXY), there(SOCKS_PROXY));
+    redirect(transparent, dns)?;
+    Ok(Listeners { transparent: caught, dns_udp, dns_tcp, http, socks })
 }
 
-fn listen(listeners: &mut Listeners, at: std::net::IpAddr) -> io::Result<()> {
-    listeners.transparent.push(TcpListener::bind((at, TRANSPARENT))?);
-    listeners.http.push(TcpListener::bind((at, HTTP_PROXY))?);
-    listeners.socks.push(TcpListener::bind((at, SOCKS_PROXY))?);
-    listeners.dns_tcp.push(TcpListener::bind((at, DNS))?);
-    listeners.dns_udp.push(UdpSocket::bind((at, DNS))?);
-    Ok(())
+/// On the same port of all addresses. A guest may listen where a killed server did: then it is another one.
+fn listen_all<T>(
+    first: u16,
+    at: &[IpAddr],
+    listen: impl Fn((IpAddr, u16)) -> io::Result<T>,
+) -> io::Result<(u16, Vec<T>)> {
+    for port in std::iter::once(first).chain(SPARE) {
+        match at.iter().map(|at| listen((*at, port))).collect() {
+            Ok(listeners) => return Ok((port, listeners)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AddrInUse, "processes of the sandbox hold all ports that could be used"))
 }
 
 const LOOPBACK: u32 = 1; // of every namespace
@@ -63,7 +80,7 @@ fn add_route(family: u8, source: &[u8]) -> io::Result<()> {
     batch.message(NEW_ROUTE, CREATE_EXCLUSIVELY, true, &head, |message| {
         message.attribute(OIF, &LOOPBACK.to_ne_bytes()).attribute(PREFSRC, source);
     });
-    batch.send(None)
+    unless_there(batch.send(None))
 }
 
 /// `ip address add … dev lo`: to the resolver of many a library, a machine that has only loopback addresses has no network,
@@ -78,7 +95,14 @@ fn add_address(family: u8, address: &[u8]) -> io::Result<()> {
     batch.message(NEW_ADDRESS, CREATE_EXCLUSIVELY, true, &head, |message| {
         message.attribute(LOCAL, address).attribute(ADDRESS, address);
     });
-    batch.send(None)
+    unless_there(batch.send(None))
+}
+
+fn unless_there(added: io::Result<()>) -> io::Result<()> {
+    match added {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        added => added,
+    }
 }
 
 const TABLE: &CStr = c"cabana";
@@ -87,19 +111,24 @@ const REST: &CStr = c"rest";
 const TCP: u8 = libc::IPPROTO_TCP as u8;
 const UDP: u8 = libc::IPPROTO_UDP as u8;
 
-fn redirect() -> io::Result<()> {
+/// All rules anew, in place of whichever were there.
+fn redirect(transparent: u16, dns: u16) -> io::Result<()> {
     const NEW_TABLE: u16 = 0;
+    const DELETE_TABLE: u16 = 2;
     let mut batch = Batch::default();
     edge(&mut batch, 0x10);
-    nftables(&mut batch, NEW_TABLE, |table| {
-        table.text(1, TABLE);
-    });
+    // Made first, since what is not there cannot be deleted.
+    for step in [NEW_TABLE, DELETE_TABLE, NEW_TABLE] {
+        nftables(&mut batch, step, |table| {
+            table.text(1, TABLE);
+        });
+    }
     chain(&mut batch, OUT, c"nat", -100);
-    rule(&mut batch, OUT, |rule| rule.protocol(UDP).port(DNS).redirect(DNS));
-    rule(&mut batch, OUT, |rule| rule.protocol(TCP).port(DNS).redirect(DNS));
+    rule(&mut batch, OUT, |rule| rule.protocol(UDP).port(DNS).redirect(dns));
+    rule(&mut batch, OUT, |rule| rule.protocol(TCP).port(DNS).redirect(dns));
     rule(&mut batch, OUT, |rule| rule.for_v4_loopback().accept());
     rule(&mut batch, OUT, |rule| rule.for_v6_loopback().accept());
-    rule(&mut batch, OUT, |rule| rule.protocol(TCP).redirect(TRANSPARENT));
+    rule(&mut batch, OUT, |rule| rule.protocol(TCP).redirect(transparent));
     // Since every address is local, a socket of the guest's own would answer for any of them.
     chain(&mut batch, REST, c"filter", 0);
     rule(&mut batch, REST, |rule| rule.for_v4_loopback().accept());
@@ -229,5 +258,97 @@ impl Rule<'_, '_> {
         self.expression(c"redir", |redir| {
             redir.number(1, REGISTER);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read as _, Write as _},
+        net::{SocketAddr, TcpStream},
+        process::Command,
+    };
+
+    use super::*;
+
+    const INSIDE: &str = "CABANA_ENGINE_TEST_INSIDE";
+
+    /// Runs the test again in a user and a network namespace of its own; true there.
+    fn in_a_namespace(name: &str) -> bool {
+        if std::env::var_os(INSIDE).is_some() {
+            return true;
+        }
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--net", "sh", "-ec", "ip link set lo up; exec \"$@\"", "sh"]);
+        command.arg(std::env::current_exe().unwrap()).args(["--exact", name, "--nocapture"]).env(INSIDE, "1");
+        let output = command.output().unwrap();
+        let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && told.contains("1 passed"), "{told}");
+        false
+    }
+
+    /// A connection to anywhere arrives at one of the listeners, and nowhere else.
+    fn is_caught(by: &[TcpListener], to: SocketAddr) -> bool {
+        let mut guest = TcpStream::connect(to).unwrap();
+        guest.write_all(b"word").unwrap();
+        let family = |listener: &&TcpListener| listener.local_addr().unwrap().is_ipv4() == to.is_ipv4();
+        let (mut caught, _) = by.iter().find(family).unwrap().accept().unwrap();
+        let mut word = [0; 4];
+        caught.read_exact(&mut word).unwrap();
+        &word == b"word"
+    }
+
+    fn all_are_caught(listeners: &Listeners) {
+        for to in ["93.184.216.34:80", "[2606:2800::1]:443"] {
+            assert!(is_caught(&listeners.transparent, to.parse().unwrap()), "{to}");
+        }
+        for to in ["93.184.216.34:53", "[2606:2800::1]:53", "127.0.0.1:53"] {
+            assert!(is_caught(&listeners.dns_tcp, to.parse().unwrap()), "{to}");
+        }
+        let asker = UdpSocket::bind("127.0.0.1:0").unwrap();
+        asker.send_to(b"word", "127.0.0.1:53").unwrap();
+        assert_eq!(listeners.dns_udp[0].recv(&mut [0; 9]).unwrap(), 4);
+    }
+
+    fn rules() -> String {
+        let listed = Command::new("nft").args(["list", "ruleset"]).output().unwrap();
+        String::from_utf8(listed.stdout).unwrap()
+    }
+
+    #[test]
+    fn what_a_killed_server_left_is_set_up_again_with_the_same_rules() {
+        if !in_a_namespace("network::redirect::tests::what_a_killed_server_left_is_set_up_again_with_the_same_rules") {
+            return;
+        }
+        let first = set_up().unwrap();
+        all_are_caught(&first);
+        let before = rules();
+        assert!(before.contains("redirect to :65501"), "{before}");
+        drop(first);
+        let again = set_up().unwrap();
+        assert_eq!(rules(), before);
+        all_are_caught(&again);
+    }
+
+    #[test]
+    fn a_guest_that_took_the_ports_of_a_killed_server_catches_nothing_with_them() {
+        if !in_a_namespace(
+            "network::redirect::tests::a_guest_that_took_the_ports_of_a_killed_server_catches_nothing_with_them",
+        ) {
+            return;
+        }
+        drop(set_up().unwrap());
+        let taken: Vec<_> = [DNS, TRANSPARENT, HTTP_PROXY, SPARE.start, SPARE.start + 1]
+            .map(|port| TcpListener::bind(("0.0.0.0", port)).unwrap())
+            .into();
+        let datagrams = UdpSocket::bind(("0.0.0.0", DNS)).unwrap();
+        let again = set_up().unwrap();
+        all_are_caught(&again);
+        datagrams.set_nonblocking(true).unwrap();
+        assert!(datagrams.recv(&mut [0; 9]).is_err());
+        for listener in taken {
+            listener.set_nonblocking(true).unwrap();
+            assert!(listener.accept().is_err());
+        }
     }
 }
