@@ -53,11 +53,13 @@ pub(crate) async fn look_up(stage: &Stage, name: &str) -> Option<IpAddr> {
 async fn an_allowed_name_has_synthetic_addresses_of_both_kinds_and_its_way_back() {
     let stage = Stage::new(&allow(&["example.com:443"]));
     stage.name("example.com", &[&["93.184.216.34"]]);
-    assert_eq!(answer(&stage, "eXample.com", A).await, (0, vec![198, 18, 1, 0]));
+    let (code, v4) = answer(&stage, "eXample.com", A).await;
+    assert_eq!((code, v4[0], v4[1] & !1), (0, 198, 18));
     let (code, v6) = answer(&stage, "example.com", AAAA).await;
     assert_eq!((code, &v6[..6]), (0, &[0xfd, 0xca, 0xba, 0x2a, 0x6e, 0x63][..]));
-    assert_eq!(answer(&stage, "0.1.18.198.in-addr.arpa", PTR).await, (0, b"\x07example\x03com\0".to_vec()));
-    assert_eq!(answer(&stage, "9.9.18.198.in-addr.arpa", PTR).await.0, 3);
+    let back = format!("{}.{}.{}.198.in-addr.arpa", v4[3], v4[2], v4[1]);
+    assert_eq!(answer(&stage, &back, PTR).await, (0, b"\x07example\x03com\0".to_vec()));
+    assert_eq!(answer(&stage, "9.0.18.198.in-addr.arpa", PTR).await.0, 3);
 }
 
 #[tokio::test]
