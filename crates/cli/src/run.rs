@@ -54,7 +54,8 @@ pub(crate) struct Args {
     /// Show a directory or file of this machine inside; may be repeated
     #[arg(long, value_name = "HOST:INSIDE[:ro]")]
     pub(crate) mount: Vec<std::ffi::OsString>,
-    /// Which network it has: the public one, without this machine and its inner networks, or none
+    /// Which network it has: the public one, without this machine and its inner networks; none; or all that this machine
+    /// itself can reach, for code that you trust
     #[arg(long, value_enum, value_name = "MODE", default_value = "public")]
     pub(crate) net: Net,
     /// Only this: a name, *.name, an address or a network, with or without :port; may be repeated
@@ -81,6 +82,7 @@ pub(crate) struct Args {
 pub(crate) enum Net {
     Off,
     Public,
+    Host,
 }
 
 pub(crate) fn main(args: Args, data: PathBuf) -> ExitCode {

@@ -16,6 +16,7 @@ pub struct Decision {
 pub enum Reason {
     Listed,
     Public,
+    Host,
     Off,
     NotListed,
     Inner {
@@ -48,7 +49,7 @@ impl Reason {
     /// What to do when the refusal was not meant.
     pub fn advice(&self) -> String {
         match self {
-            Reason::Listed | Reason::Public => "Nothing: it is allowed.".into(),
+            Reason::Listed | Reason::Public | Reason::Host => "Nothing: it is allowed.".into(),
             Reason::Off => "Give the sandbox the network mode public, or an allow-list that names this host.".into(),
             Reason::NotListed => "Add this host to the sandbox's allow-list.".into(),
             Reason::Inner { class, .. } if !class.can_be_allowed() => {
@@ -74,6 +75,7 @@ impl fmt::Display for Reason {
         match self {
             Reason::Listed => f.write_str("the allow-list names it"),
             Reason::Public => f.write_str("it is public"),
+            Reason::Host => f.write_str("the host can reach it, and so may this sandbox"),
             Reason::Off => f.write_str("the network of this sandbox is off"),
             Reason::NotListed => f.write_str("no rule of the allow-list covers it"),
             Reason::Inner { address, class } => write!(f, "{address} is {class}"),

@@ -51,6 +51,7 @@ pub use address::Class;
 pub use decision::{Decision, Reason};
 pub use event::{Event, How, Sink};
 pub use host::{Host, HostError, Name};
+pub use lookup::HOST_NAME;
 pub use outside::{Connect, Outside, Resolve, ResolveError};
 pub use policy::{Policy, PolicyError};
 pub use rule::RuleError;

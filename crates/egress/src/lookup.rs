@@ -5,7 +5,7 @@
 
 use std::{
     collections::HashMap,
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -20,6 +20,10 @@ use crate::{
     host::Name,
     outside::{Resolve, ResolveError},
 };
+
+/// What this host's own loopback is called inside, where `localhost` is the sandbox's own. As with any name, the policy
+/// judges its addresses.
+pub const HOST_NAME: &str = "host.cabana.internal";
 
 const AT_ONCE: usize = 16;
 const ADDRESSES: usize = 16;
@@ -48,6 +52,9 @@ impl Lookup {
     }
 
     pub(crate) async fn addresses(&self, name: &Name) -> Result<Vec<IpAddr>, ResolveError> {
+        if name.as_str() == HOST_NAME {
+            return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
+        }
         if let Some(addresses) = self.recent(name) {
             return Ok(addresses);
         }

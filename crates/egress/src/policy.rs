@@ -29,12 +29,12 @@ enum Mode {
     Off,
     Allow(Vec<Rule>),
     Public,
+    /// All that the host itself can reach, its own loopback by [`crate::HOST_NAME`] included.
+    Host,
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
-    #[error("the network mode host has no walls to decide about; do not ask for its policy")]
-    Host,
     #[error("the allow-list has {0} rules; {MAX_RULES} is the most")]
     TooManyRules(usize),
     #[error("the rule {rule:?} of the allow-list is not understood: {why}")]
@@ -46,7 +46,7 @@ impl Policy {
         let mode = match wanted {
             NetworkPolicy::Off => Mode::Off,
             NetworkPolicy::Public => Mode::Public,
-            NetworkPolicy::Host => return Err(PolicyError::Host),
+            NetworkPolicy::Host => Mode::Host,
             NetworkPolicy::Allow(rules) if rules.len() > MAX_RULES => {
                 return Err(PolicyError::TooManyRules(rules.len()));
             }
@@ -96,6 +96,7 @@ impl Policy {
             Mode::Off => "off",
             Mode::Allow(_) => "allowlist",
             Mode::Public => "public",
+            Mode::Host => "host",
         }
     }
 
@@ -103,6 +104,7 @@ impl Policy {
         match &self.mode {
             Mode::Off => self.deny(Reason::Off),
             Mode::Public => Decision::allow(self.mode(), Reason::Public),
+            Mode::Host => Decision::allow(self.mode(), Reason::Host),
             Mode::Allow(rules) => match rules.iter().find(|rule| rule.covers_name(name) && port_fits(rule)) {
                 Some(rule) => Decision::allow(&rule.text, Reason::Listed),
                 None => self.deny(Reason::NotListed),
@@ -114,6 +116,7 @@ impl Policy {
         let decision = match &self.mode {
             Mode::Off => return self.deny(Reason::Off),
             Mode::Public => Decision::allow(self.mode(), Reason::Public),
+            Mode::Host => return Decision::allow(self.mode(), Reason::Host),
             Mode::Allow(rules) => {
                 match rules.iter().find(|rule| rule.covers_address(address) && rule.covers_port(port)) {
                     Some(rule) => Decision::allow(&rule.text, Reason::Listed),
@@ -126,6 +129,9 @@ impl Policy {
 
     /// The refusal of an address that is not public, or that carries one that is not, and that no rule opens.
     fn inner(&self, address: IpAddr, port: Option<u16>) -> Option<Decision> {
+        if matches!(self.mode, Mode::Host) {
+            return None;
+        }
         let carried = embedded(address).into_iter().map(IpAddr::from);
         let closed = std::iter::once(address).chain(carried).find_map(|address| {
             let block = self.block(address)?;
@@ -258,6 +264,15 @@ mod tests {
     }
 
     #[test]
+    fn host_refuses_nothing() {
+        let host = Policy::new(&NetworkPolicy::Host, own()).unwrap();
+        for to in ["example.com", "8.8.8.8", "127.0.0.1", "10.0.0.5", "169.254.169.254", "::ffff:10.0.0.1"] {
+            assert_eq!(decide(&host, to).reason, Reason::Host, "{to}");
+        }
+        assert!(resolved(&host, "example.com", "127.0.0.1"));
+    }
+
+    #[test]
     fn a_listed_name_opens_no_inner_address() {
         let named = policy(&["example.com"]);
         assert!(resolved(&named, "example.com", "93.184.216.34"));
@@ -312,7 +327,6 @@ mod tests {
             told.to_string()
                 .starts_with("the rule \"https://b.com\" of the allow-list is not understood: it is an URL")
         );
-        assert_eq!(Policy::new(&NetworkPolicy::Host, []).unwrap_err(), PolicyError::Host);
         let many = NetworkPolicy::Allow(vec!["a.com".into(); 5000]);
         assert_eq!(Policy::new(&many, []).unwrap_err(), PolicyError::TooManyRules(5000));
     }

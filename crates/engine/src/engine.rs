@@ -226,7 +226,7 @@ impl Shared {
             network_off: Enforced::ByKernel,
             network_allow: Enforced::ByKernel,
             network_public: Enforced::ByKernel,
-            network_host: Enforced::No,
+            network_host: Enforced::ByKernel,
             kill_tree: if self.ranges.has_cgroups() { Enforced::ByKernel } else { Enforced::ByWatching },
             exec: true,
             connect: true,

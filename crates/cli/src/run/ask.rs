@@ -30,6 +30,7 @@ impl Ask {
             _ if !args.allow.is_empty() => NetworkPolicy::Allow(args.allow),
             Net::Off => NetworkPolicy::Off,
             Net::Public => NetworkPolicy::Public,
+            Net::Host => NetworkPolicy::Host,
         };
         sandbox.views = mounts::views(&args.mount, data)?;
         let stdio = match terminal::size() {

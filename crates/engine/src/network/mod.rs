@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
 };
 
-use cabana_egress::{Config, Egress, Event, Listeners, Policy, PolicyError};
+use cabana_egress::{Config, Egress, Event, Listeners, Policy};
 use cabana_sandbox::{Error, NetworkPolicy, Result, SandboxEvent, SandboxId};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::{sync::mpsc, task::spawn_blocking};
@@ -55,10 +55,7 @@ pub(crate) fn check(wanted: &NetworkPolicy) -> Result<()> {
 }
 
 fn policy(wanted: &NetworkPolicy) -> Result<Policy> {
-    Policy::new(wanted, own_addresses()).map_err(|error| match error {
-        PolicyError::Host => Error::Unsupported { provider: "engine", what: "the network mode host" },
-        error => Error::invalid("network", error.to_string()),
-    })
+    Policy::new(wanted, own_addresses()).map_err(|error| Error::invalid("network", error.to_string()))
 }
 
 /// The network namespace of a process that lives, and not of one that has its number now.

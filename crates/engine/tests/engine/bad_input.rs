@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use cabana_engine::{Engine, Overrides, TemplateSource};
 use cabana_sandbox::{
-    Base, Code, Error, Event, ExecSpec, Files, Limits, NetworkPolicy, PathError, Provider, Read, Result, SandboxId,
+    Base, Code, Error, Event, ExecSpec, Files, Limits, PathError, Provider, Read, Result, SandboxId,
     SandboxPath, SandboxSpec, Status, Stream, Write, WriteMode, read_all, run, write_all,
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -220,15 +220,11 @@ async fn a_base_that_is_not_there_is_named_and_nothing_is_made() {
 }
 
 #[tokio::test]
-async fn limits_and_networks_that_cannot_be_kept_are_refused_by_name() {
+async fn limits_that_cannot_be_kept_are_refused_by_name() {
     let engine = stage::engine().await;
     let limits = |limits| SandboxSpec { limits, ..passing() };
-    let network = |network| SandboxSpec { network, ..passing() };
     let none = Limits::default();
-    let rows = [
-        (limits(Limits { disk: Some(1 << 30), ..none }), "a disk limit"),
-        (network(NetworkPolicy::Host), "the network mode host"),
-    ];
+    let rows = [(limits(Limits { disk: Some(1 << 30), ..none }), "a disk limit")];
     for (spec, name) in rows {
         let id = SandboxId::random();
         match engine.create(&id, &spec).await {

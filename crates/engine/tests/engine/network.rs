@@ -24,6 +24,11 @@ fn own_address() -> IpAddr {
 fn server() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
+    answer_on(listener);
+    (own_address(), port).into()
+}
+
+fn answer_on(listener: TcpListener) {
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
@@ -34,7 +39,6 @@ fn server() -> SocketAddr {
             });
         }
     });
-    (own_address(), port).into()
 }
 
 async fn with(network: NetworkPolicy) -> (Arc<Engine>, Arc<dyn Sandbox>) {
@@ -149,5 +153,103 @@ async fn a_policy_that_names_no_such_form_is_refused_and_nothing_is_made() {
         let refused = sandbox.update(Wanted::Network(policy)).await.unwrap_err();
         assert_eq!(refused.code(), Code::BadRequest, "{rule:?}: {refused}");
     }
+    end(engine, sandbox).await;
+}
+
+/// A connection that is held open by a process inside, which says how it ends.
+async fn hold(sandbox: &dyn Sandbox, to: SocketAddr, log: &str) {
+    let code = format!(
+        "import socket\ns=socket.create_connection(('{}',{}),20); s.settimeout(None); print('up',flush=True)\ntry: print('end',s.recv(1),flush=True)\nexcept OSError as e: print('reset',e.errno,flush=True)",
+        to.ip(),
+        to.port()
+    );
+    let script = format!("setsid python3 - >/tmp/{log} 2>&1 <<'EOF' &\n{code}\nEOF");
+    shell(sandbox, "user", &script).await.ok();
+    said(sandbox, log, "up").await;
+}
+
+async fn said(sandbox: &dyn Sandbox, log: &str, word: &str) {
+    let began = std::time::Instant::now();
+    while !shell(sandbox, "user", &format!("cat /tmp/{log} || true")).await.ok().contains(word) {
+        assert!(began.elapsed() < crate::inside::PATIENCE, "{log} never said {word}");
+    }
+}
+
+/// Accepts, and says nothing.
+fn silent_server() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        kept.extend(listener.incoming().map_while(Result::ok));
+    });
+    (own_address(), port).into()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_change_of_the_mode_ends_what_the_new_one_refuses_and_nothing_else() {
+    let (server, silent) = (server(), silent_server());
+    let (engine, sandbox) = with(NetworkPolicy::Off).await;
+    let set = async |policy| sandbox.update(Wanted::Network(policy)).await.unwrap();
+    let reset = libc::ECONNRESET.to_string();
+    assert_eq!(fetch(&*sandbox, server).await, libc::ENETUNREACH.to_string());
+    set(NetworkPolicy::Allow(vec![server.to_string(), silent.to_string()])).await;
+    assert_eq!(fetch(&*sandbox, server).await, "served");
+    hold(&*sandbox, silent, "listed").await;
+    set(NetworkPolicy::Public).await;
+    said(&*sandbox, "listed", "reset").await;
+    assert_eq!(fetch(&*sandbox, server).await, reset);
+    set(NetworkPolicy::Host).await;
+    assert_eq!(fetch(&*sandbox, server).await, "served");
+    hold(&*sandbox, silent, "host").await;
+    set(NetworkPolicy::Allow(vec![silent.to_string()])).await;
+    assert_eq!(fetch(&*sandbox, server).await, reset);
+    assert_eq!(shell(&*sandbox, "user", "cat /tmp/host").await.ok(), "up", "it is listed, and goes on");
+    set(NetworkPolicy::Off).await;
+    said(&*sandbox, "host", "reset").await;
+    assert_eq!(fetch(&*sandbox, silent).await, reset);
+    end(engine, sandbox).await;
+}
+
+/// What the name of the host's loopback leads to, over the family that the address inside is of.
+async fn fetch_host_name(sandbox: &dyn Sandbox, port: u16) -> String {
+    let script = format!("curl -s --max-time 20 http://host.cabana.internal:{port}/ || echo failed");
+    shell(sandbox, "user", &script).await.ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_host_mode_the_hosts_loopback_has_a_name_and_only_there() {
+    let (port, six) = (server().port(), TcpListener::bind("[::1]:0").unwrap());
+    let port_of_six = six.local_addr().unwrap().port();
+    answer_on(six);
+    let (engine, sandbox) = with(NetworkPolicy::Host).await;
+    assert_eq!(fetch_host_name(&*sandbox, port).await, "served");
+    assert_eq!(fetch_host_name(&*sandbox, port_of_six).await, "served", "IPv6 is tried after IPv4");
+    // The sandbox's own loopback stays its own.
+    assert_eq!(fetch(&*sandbox, ([127, 0, 0, 1], port).into()).await, libc::ECONNREFUSED.to_string());
+    for policy in [NetworkPolicy::Public, NetworkPolicy::Allow(vec!["host.cabana.internal".into()])] {
+        sandbox.update(Wanted::Network(policy)).await.unwrap();
+        assert_eq!(fetch_host_name(&*sandbox, port).await, "failed");
+    }
+    let rules = vec!["host.cabana.internal".into(), format!("127.0.0.1:{port}")];
+    sandbox.update(Wanted::Network(NetworkPolicy::Allow(rules))).await.unwrap();
+    assert_eq!(fetch_host_name(&*sandbox, port).await, "served", "a list may name it, with its address");
+    end(engine, sandbox).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_host_mode_abstract_sockets_of_the_host_stay_out_of_reach() {
+    use std::os::{linux::net::SocketAddrExt as _, unix::net};
+    let name = crate::inside::unique("cabana-abstract");
+    let address = net::SocketAddr::from_abstract_name(&name).unwrap();
+    let listener = net::UnixListener::bind_addr(&address).unwrap();
+    let (engine, sandbox) = with(NetworkPolicy::Host).await;
+    let code = format!(
+        "import socket\ntry: socket.socket(socket.AF_UNIX).connect('\\0{name}'); print('in')\nexcept OSError as e: print(e.errno)"
+    );
+    let said = crate::inside::python(&*sandbox, "root", &code).await.ok();
+    assert_eq!(said, libc::ECONNREFUSED.to_string());
+    listener.set_nonblocking(true).unwrap();
+    assert!(listener.accept().is_err());
     end(engine, sandbox).await;
 }
