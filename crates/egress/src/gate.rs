@@ -30,7 +30,7 @@ use crate::{
         body,
         head::{self, Head},
     },
-    relay::{Activity, After},
+    relay::{Activity, After, write},
     tls::{self, Hello},
 };
 
@@ -195,7 +195,7 @@ async fn request(
     };
     let framing = head.framing().map_err(unreadable)?;
     let forwarded = head.forwarded(&head.target, &host).map_err(unreadable)?;
-    to.write_all(&forwarded).await?;
+    write(to, &forwarded).await?;
     body::send(framing, already, from, to, activity).await?;
     Ok(After::Nothing)
 }

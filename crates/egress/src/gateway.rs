@@ -12,13 +12,14 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use tokio::{net::TcpStream, sync::watch, time::timeout};
+use tokio::{sync::watch, time::timeout};
 
 use crate::{
     decision::{Decision, Reason},
     event::{How, Reporter},
     host::{Host, Name},
     lookup::Lookup,
+    outer::Outer,
     outside::{Connect, ResolveError},
     policy::Policy,
     serve::Limits,
@@ -57,7 +58,7 @@ pub(crate) enum NotDialed {
 }
 
 impl Gateway {
-    pub(crate) async fn dial(&self, how: How, asked: Host, port: u16) -> Result<(Flow, TcpStream), NotDialed> {
+    pub(crate) async fn dial(&self, how: How, asked: Host, port: u16) -> Result<(Flow, Outer), NotDialed> {
         let mut watched = self.policy.clone();
         let policy = watched.borrow_and_update().clone();
         let refused = |host: &Host, decision: Decision| {
@@ -156,7 +157,7 @@ impl Gateway {
         }
     }
 
-    async fn connect(&self, addresses: &[IpAddr], port: u16) -> Result<(IpAddr, TcpStream), NotDialed> {
+    async fn connect(&self, addresses: &[IpAddr], port: u16) -> Result<(IpAddr, Outer), NotDialed> {
         let tried = &addresses[..addresses.len().min(TRIED)];
         let patience = self.limits.connect / u32::try_from(tried.len()).unwrap_or(1).max(1);
         let mut last = NotDialed::Unreachable;

@@ -28,6 +28,7 @@
 //! name that has them).
 
 mod address;
+mod authorities;
 mod decision;
 mod dns;
 mod event;
@@ -36,6 +37,7 @@ mod gateway;
 mod host;
 mod http;
 mod lookup;
+mod outer;
 mod outside;
 mod policy;
 mod relay;
@@ -48,10 +50,12 @@ mod transparent;
 mod upstream;
 
 pub use address::Class;
+pub use authorities::{Authorities, AuthoritiesError};
 pub use decision::{Decision, Reason};
 pub use event::{Event, How, Sink};
 pub use host::{Host, HostError, Name};
 pub use lookup::HOST_NAME;
+pub use outer::Outer;
 pub use outside::{Connect, Outside, Resolve, ResolveError};
 pub use policy::{Policy, PolicyError};
 pub use rule::RuleError;

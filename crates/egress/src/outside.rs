@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, lookup_host};
 
-use crate::host::Name;
+use crate::{host::Name, outer::Outer};
 
 #[async_trait]
 pub trait Resolve: Send + Sync {
@@ -22,7 +22,7 @@ pub trait Resolve: Send + Sync {
 
 #[async_trait]
 pub trait Connect: Send + Sync {
-    async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream>;
+    async fn connect(&self, address: SocketAddr) -> io::Result<Outer>;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,13 +63,13 @@ impl Resolve for System {
 
 #[async_trait]
 impl Connect for System {
-    async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
+    async fn connect(&self, address: SocketAddr) -> io::Result<Outer> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         // A peer that vanished without a word would hold one of the sandbox's connections until it is idle too long.
         let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15));
         SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-        Ok(stream)
+        Ok(stream.into())
     }
 }
 

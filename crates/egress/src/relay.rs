@@ -17,6 +17,7 @@ use crate::{
     gate,
     gateway::{Flow, Gateway},
     http::{body, head::Framing},
+    outer::Outer,
 };
 
 const BUFFER: usize = 32 * 1024;
@@ -37,19 +38,13 @@ pub(crate) enum After {
 }
 
 /// Carries the flow to its end.
-pub(crate) async fn carry(
-    gateway: &Gateway,
-    flow: &Flow,
-    mut guest: TcpStream,
-    mut outer: TcpStream,
-    opening: Opening,
-) {
+pub(crate) async fn carry(gateway: &Gateway, flow: &Flow, mut guest: TcpStream, mut outer: Outer, opening: Opening) {
     let relayed = gateway.while_allowed(flow, relay(gateway, flow, &mut guest, &mut outer, opening)).await;
     match relayed {
         Some(Ok(())) => linger(guest).await,
         _ => {
             reset(&guest);
-            reset(&outer);
+            outer.reset();
         }
     }
 }
@@ -78,23 +73,24 @@ async fn relay(
     gateway: &Gateway,
     flow: &Flow,
     guest: &mut TcpStream,
-    outer: &mut TcpStream,
+    outer: &mut Outer,
     opening: Opening,
 ) -> io::Result<()> {
     let activity = Activity::new();
     let (mut from_guest, mut to_guest) = guest.split();
-    let (mut from_outer, mut to_outer) = outer.split();
+    let (mut from_outer, mut to_outer) = tokio::io::split(outer);
     let up = async {
         let after = match opening {
             Opening::Tunnel(already) => {
                 gate::open(gateway, flow, already, &mut from_guest, &mut to_outer, &activity).await?
             }
             Opening::Request { head, framing, already } => {
-                to_outer.write_all(&head).await?;
+                write(&mut to_outer, &head).await?;
                 body::send(framing, &already, &mut from_guest, &mut to_outer, &activity).await?;
                 After::Nothing
             }
         };
+        to_outer.flush().await?; // TLS may hold something back
         if let After::Stream = after {
             // A server that stops reading may still have something to say: let the other direction find its end.
             let _ = copy(&mut from_guest, &mut to_outer, &activity).await?;
@@ -160,13 +156,19 @@ async fn copy(
     loop {
         let len = from.read(&mut buffer).await?;
         activity.note();
-        let written = if len == 0 { to.shutdown().await } else { to.write_all(&buffer[..len]).await };
+        let written = if len == 0 { to.shutdown().await } else { write(to, &buffer[..len]).await };
         match written {
             Ok(()) if len > 0 => activity.note(),
             Ok(()) => return Ok(Ended::AtEof),
             Err(_) => return Ok(Ended::WriterGone),
         }
     }
+}
+
+/// All of it and at once: TLS may hold something back.
+pub(crate) async fn write(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
+    to.write_all(bytes).await?;
+    to.flush().await
 }
 
 /// When a byte last moved, in either direction.

@@ -5,9 +5,12 @@
 
 use std::io;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 
-use crate::{http::head::Framing, relay::Activity};
+use crate::{
+    http::head::Framing,
+    relay::{Activity, write},
+};
 
 const PIECE: usize = 16 * 1024;
 const SIZE_LINE: usize = 256;
@@ -26,9 +29,9 @@ pub(crate) async fn send(
     body.feed(already, &mut out)?;
     let mut piece = vec![0; PIECE];
     loop {
-        to.write_all(&out).await?;
+        write(to, &out).await?;
         if body.is_done() {
-            return to.flush().await;
+            return Ok(());
         }
         let len = from.read(&mut piece).await?;
         if len == 0 {

@@ -14,7 +14,7 @@ use std::{
 
 use async_trait::async_trait;
 use cabana_egress::{
-    Config, Connect, Egress, Event, Limits, Listeners, Name, Outside, Policy, Resolve, ResolveError, serve,
+    Config, Connect, Egress, Event, Limits, Listeners, Name, Outer, Outside, Policy, Resolve, ResolveError, serve,
 };
 use cabana_sandbox::NetworkPolicy;
 use tokio::{
@@ -57,10 +57,10 @@ impl Resolve for World {
 
 #[async_trait]
 impl Connect for World {
-    async fn connect(&self, address: SocketAddr) -> std::io::Result<TcpStream> {
+    async fn connect(&self, address: SocketAddr) -> std::io::Result<Outer> {
         self.dialled.lock().unwrap().push(address);
         let server = self.servers.lock().unwrap().get(&address).copied();
-        TcpStream::connect(server.ok_or(std::io::ErrorKind::HostUnreachable)?).await
+        TcpStream::connect(server.ok_or(std::io::ErrorKind::HostUnreachable)?).await.map(Outer::from)
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use cabana_egress::{Outside, Upstream};
+use cabana_egress::{Authorities, Outside, Upstream};
 use cabana_sandbox::NetworkPolicy;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -34,7 +34,7 @@ fn stage(upstream: std::net::SocketAddr) -> Stage {
     let url = format!("http://me:secret@{upstream}");
     let stage = Stage::with(&NetworkPolicy::Public, limits(), |world| {
         let direct = Outside::system().connect;
-        Outside { resolve: world, connect: Arc::new(Upstream::parse(&url, direct).unwrap()) }
+        Outside { resolve: world, connect: Arc::new(Upstream::parse(&url, &Authorities::none(), direct).unwrap()) }
     });
     stage.name("example.com", &[&[EXAMPLE]]);
     stage.name("inner.com", &[&["10.0.0.1"]]);
@@ -74,4 +74,69 @@ async fn an_upstream_proxy_that_refuses_or_speaks_something_else_is_an_unreachab
         let (address, _) = proxy(answer);
         assert!(stage(address).tunnel("example.com:7").await.1.starts_with("HTTP/1.1 502 "));
     }
+}
+
+/// A SOCKS5 proxy that wants `me` and `secret`, keeps what it is asked for, greets and echoes.
+fn socks_proxy(reply: u8) -> (std::net::SocketAddr, Arc<Mutex<Vec<u8>>>) {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let kept = seen.clone();
+    let address = server(move |mut stream| {
+        let read = |length: usize, stream: &mut std::net::TcpStream| {
+            let mut bytes = vec![0; length];
+            stream.read_exact(&mut bytes).unwrap();
+            bytes
+        };
+        assert_eq!(read(3, &mut stream), [5, 1, 2]);
+        stream.write_all(&[5, 2]).unwrap();
+        if read(12, &mut stream) != b"\x01\x02me\x07secret!" {
+            stream.write_all(&[1, 1]).unwrap();
+            return;
+        }
+        stream.write_all(&[1, 0]).unwrap();
+        let mut asked = read(4, &mut stream);
+        let length = if asked[3] == 4 { 18 } else { 6 };
+        asked.extend(read(length, &mut stream));
+        kept.lock().unwrap().extend(asked);
+        stream.write_all(&[5, reply, 0, 3, 2, b'a', b'b', 0, 80]).unwrap();
+        stream.write_all(b"welcome").unwrap();
+    });
+    (address, seen)
+}
+
+fn socks_stage(url: &str) -> Stage {
+    let stage = Stage::with(&NetworkPolicy::Public, limits(), |world| {
+        let upstream = Upstream::parse(url, &Authorities::none(), Outside::system().connect).unwrap();
+        Outside { resolve: world, connect: Arc::new(upstream) }
+    });
+    stage.name("example.com", &[&[EXAMPLE]]);
+    stage.name("six.com", &[&["2606::7"]]);
+    stage
+}
+
+#[tokio::test]
+async fn an_allowed_connection_goes_through_a_socks_proxy_by_its_checked_address() {
+    for (name, asked) in [
+        ("example.com", vec![5, 1, 0, 1, 93, 184, 216, 34, 0, 7]),
+        ("six.com", vec![5, 1, 0, 4, 0x26, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0, 7]),
+    ] {
+        let (address, seen) = socks_proxy(0);
+        let stage = socks_stage(&format!("socks5://me:secret!@{address}"));
+        let (mut stream, head) = stage.tunnel(&format!("{name}:7")).await;
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        let mut greeting = [0; 7];
+        stream.read_exact(&mut greeting).await.unwrap();
+        assert_eq!(&greeting, b"welcome");
+        assert_eq!(*seen.lock().unwrap(), asked);
+    }
+}
+
+#[tokio::test]
+async fn a_socks_proxy_that_refuses_the_user_or_the_address_is_an_unreachable_server() {
+    let (address, seen) = socks_proxy(0);
+    let stage = socks_stage(&format!("socks5://me:public!@{address}"));
+    assert!(stage.tunnel("example.com:7").await.1.starts_with("HTTP/1.1 502 "));
+    assert!(seen.lock().unwrap().is_empty());
+    let (address, _) = socks_proxy(2);
+    let stage = socks_stage(&format!("socks5://me:secret!@{address}"));
+    assert!(stage.tunnel("example.com:7").await.1.starts_with("HTTP/1.1 502 "));
 }
