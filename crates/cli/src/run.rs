@@ -8,7 +8,7 @@ mod terminal;
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
-use cabana_engine::{Config, Engine};
+use cabana_engine::{Config, Engine, NetworkSettings};
 use cabana_sandbox::{Command, Error, ExecSpec, NotRun, Process, Provider, Sandbox, SandboxId, Status, Stdio};
 
 pub(crate) use self::ask::{path_of, user_of, variables};
@@ -61,6 +61,13 @@ pub(crate) struct Args {
     /// Only this: a name, *.name, an address or a network, with or without :port; may be repeated
     #[arg(long, value_name = "RULE", conflicts_with = "net")]
     pub(crate) allow: Vec<String>,
+    /// A proxy that all of it goes through: http://, https:// or socks5://, with user:password@ if it wants one. Better set
+    /// as a variable: others see arguments
+    #[arg(long, value_name = "URL", env = "CABANA_UPSTREAM_PROXY", hide_env_values = true)]
+    pub(crate) upstream_proxy: Option<String>,
+    /// Certificates to trust inside, beside the usual ones: a file in PEM
+    #[arg(long, value_name = "FILE", env = "CABANA_CA")]
+    pub(crate) ca: Option<PathBuf>,
     /// How much memory it may use, with all that it starts: 512M, 2G
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<String>,
@@ -93,6 +100,7 @@ pub(crate) fn main(args: Args, data: PathBuf) -> ExitCode {
 }
 
 fn start(args: Args, data: PathBuf) -> Result<u8, Failure> {
+    let network = NetworkSettings { upstream: args.upstream_proxy.clone(), ca: args.ca.clone() };
     let ask = Ask::new(args, &data)?;
     cabana_engine::enter_user_namespace()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -102,7 +110,7 @@ fn start(args: Args, data: PathBuf) -> Result<u8, Failure> {
         .map_err(|e| Error::failed("starting the runtime", e))?;
     let code = runtime.block_on(async {
         let signals = Signals::listen().map_err(|e| Error::failed("listening for signals", e))?;
-        let engine = Engine::open(Config { spares: 0, ..Config::new(data) }).await?;
+        let engine = Engine::open(Config { spares: 0, network, ..Config::new(data) }).await?;
         let code = run(&*engine, ask, signals).await;
         engine.close().await;
         code

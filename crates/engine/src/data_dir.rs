@@ -37,6 +37,8 @@ pub enum OpenError {
     NotDirectory { path: PathBuf },
     #[error("the data directory {} has version {found:?}, and this program knows only {:?}", path.display(), VERSION.trim())]
     Version { path: PathBuf, found: String },
+    #[error("the setting of the {name} cannot be used: {why}")]
+    Setting { name: &'static str, why: String },
     #[error("this host cannot run sandboxes: {what}")]
     Host { what: String },
     #[error("{step} in the data directory {} failed: {source}", path.display())]
@@ -49,6 +51,7 @@ impl OpenError {
             Self::ReadOnly { .. } => Code::DataDirReadOnly,
             Self::NotOurs { .. } | Self::NotDirectory { .. } => Code::DataDirNotOurs,
             Self::Version { .. } => Code::DataDirVersion,
+            Self::Setting { .. } => Code::BadRequest,
             Self::Host { .. } => Code::HostUnsupported,
             Self::Io { source, .. } if source.kind() == ErrorKind::StorageFull => Code::NoSpace,
             Self::Io { .. } => Code::Internal,

@@ -30,9 +30,9 @@ use crate::{
     home::{Homes, Owned, Record},
     identity::Ranges,
     kernel::readiness,
-    layers::{HostBase, Store, Templates},
+    layers::{self, HostBase, Store, Templates},
     live::{self, Holds, Live, Parts, SetupError},
-    network,
+    network::{self, NetworkSettings, Ways},
     plan::{self, Mounts},
     presence::{self, Presence},
     rootless,
@@ -56,12 +56,14 @@ pub struct Config {
     /// How many inits are made ahead, for the next sandboxes. Each costs some hundred KiB; the first is made when the first
     /// sandbox is.
     pub spares: usize,
+    pub network: NetworkSettings,
 }
 
 impl Config {
     /// The running program is its own helper.
     pub fn new(data: impl Into<PathBuf>) -> Self {
-        Self { data: data.into(), helper: PathBuf::from("/proc/self/exe"), cgroups: true, spares: 2 }
+        let helper = PathBuf::from("/proc/self/exe");
+        Self { data: data.into(), helper, cgroups: true, spares: 2, network: NetworkSettings::default() }
     }
 }
 
@@ -79,6 +81,7 @@ pub(crate) struct Shared {
     pub(crate) ranges: Ranges,
     pub(crate) spawner: Spawner,
     pub(crate) spares: Spares,
+    pub(crate) ways: Ways,
     slots: Mutex<HashMap<SandboxId, Arc<Slot>>>,
     /// Looked at at the first use, and kept: a look costs more than a sandbox.
     host_base: Mutex<Option<Arc<HostBase>>>,
@@ -185,6 +188,7 @@ impl Engine {
 
 fn open_blocking(config: &Config) -> Result<Engine, OpenError> {
     let host = |error: &dyn std::fmt::Display| OpenError::Host { what: error.to_string() };
+    let ways = Ways::open(&config.network)?;
     let data = DataDir::open(&config.data)?;
     let mode = rootless::mode().map_err(|error| host(&error))?;
     let ranges = Ranges::open(mode, config.cgroups).map_err(|error| host(&error))?;
@@ -205,6 +209,7 @@ fn open_blocking(config: &Config) -> Result<Engine, OpenError> {
         ranges,
         spawner,
         spares: Spares::new(config.spares),
+        ways,
         slots: Mutex::default(),
         host_base: Mutex::default(),
         tasks,
@@ -491,7 +496,7 @@ impl Shared {
         };
         fault::at(Point::FoundLeased);
         let holds = Holds { lease, home };
-        let parts = self.parts(id, &spec, plan.defaults, holds, channel, pidfd);
+        let parts = self.parts(id, &spec, Self::defaults(plan), holds, channel, pidfd);
         let live = match Live::found(parts, found).await {
             Ok(live) => live,
             Err((error, holds)) => {
@@ -502,7 +507,7 @@ impl Shared {
         self.tasks.spawn(self.clone().follow(live.clone()));
         let settled = live.settle_pause().await;
         let settled = match settled {
-            Ok(()) => live.set_network(&spec.network).await,
+            Ok(()) => live.set_network(&self.ways, &spec.network).await,
             Err(error) => Err(error),
         };
         if let Err(error) = settled {
@@ -560,7 +565,8 @@ impl Shared {
             _ => None,
         };
         let layers_stay = self.store.hold()?;
-        let plan = plan::of(&self.data, &self.store, host.as_deref(), &spec)?;
+        let mut plan = plan::of(&self.data, &self.store, host.as_deref(), &spec)?;
+        plan.trust = self.trust(&plan)?;
         let record = Record { spec, plan };
         let (home, owned) = self.homes.make(id, &record)?;
         fault::at(Point::HomeNamed);
@@ -572,6 +578,7 @@ impl Shared {
     /// The descriptors of a sandbox that is there.
     fn prepare_again(&self, id: &SandboxId, owned: Owned) -> Result<Prepared> {
         let mut record = self.homes.read(id)?;
+        self.trust_again(id, &mut record)?;
         if let Some(was) = record.plan.fingerprint.clone() {
             let base = self.host_base()?;
             record.plan.trees = plan::trees_of(&base);
@@ -585,6 +592,30 @@ impl Shared {
         Ok(Prepared { mounts, record, home: owned })
     }
 
+    fn trust(&self, plan: &plan::Plan) -> Result<Option<LayerId>> {
+        self.ways.trust.as_ref().map(|trust| trust.layer(&self.store, &plan.layers)).transpose()
+    }
+
+    /// The settings may have changed since the sandbox was made.
+    fn trust_again(&self, id: &SandboxId, record: &mut Record) -> Result<()> {
+        let _layers_stay = self.store.hold()?; // until the record names the new one
+        let trust = self.trust(&record.plan)?;
+        if trust == record.plan.trust {
+            return Ok(());
+        }
+        record.plan.trust = trust;
+        self.homes.rewrite(id, record)
+    }
+
+    /// What every command of the sandbox has.
+    fn defaults(plan: plan::Plan) -> Defaults {
+        let mut defaults = plan.defaults;
+        if plan.trust.is_some() {
+            layers::trusting(&mut defaults.env);
+        }
+        defaults
+    }
+
     /// From directories to a running sandbox. If it fails, its directory comes back.
     async fn launch(self: &Arc<Self>, id: &SandboxId, prepared: Prepared) -> Result<Arc<Live>, (Error, Option<Owned>)> {
         let Prepared { record: Record { spec, plan }, mounts, home } = prepared;
@@ -594,7 +625,7 @@ impl Shared {
             Err(error) => return Err((error, Some(home))),
         };
         let Warm { lease, channel, pidfd, .. } = warm;
-        let parts = self.parts(id, &spec, plan.defaults, Holds { lease, home }, channel, pidfd);
+        let parts = self.parts(id, &spec, Self::defaults(plan), Holds { lease, home }, channel, pidfd);
         let live = Live::new(parts).await.map_err(|(error, Holds { lease, home })| {
             self.ranges.give_back(lease);
             match error {
@@ -604,7 +635,7 @@ impl Shared {
         })?;
         fault::at(Point::InitReady);
         self.tasks.spawn(self.clone().follow(live.clone()));
-        if let Err(error) = live.set_network(&spec.network).await {
+        if let Err(error) = live.set_network(&self.ways, &spec.network).await {
             return Err((error, self.end(&live).await));
         }
         if spec.limits.memory.is_some() {

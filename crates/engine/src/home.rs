@@ -99,6 +99,11 @@ impl Homes {
         written.map(|()| was).map_err(|error| Error::failed("writing the sandbox's record", error))
     }
 
+    /// Changes what a sandbox stands on.
+    pub(crate) fn rewrite(&self, id: &SandboxId, record: &Record) -> Result<()> {
+        self.home(id).rewrite(record).map_err(|error| Error::failed("writing the sandbox's record", error))
+    }
+
     pub(crate) fn open_home(&self, id: &SandboxId) -> Result<Home> {
         let home = self.home(id);
         if home.path().exists() { Ok(home) } else { Err(Error::NoSandbox(id.clone())) }

@@ -58,6 +58,7 @@ pub use layers::{
     HiddenTool, HostBase, HostTree, Overrides, Progress, Store, Template, TemplateError, TemplateSource, Templates,
     hidden_tools,
 };
+pub use network::NetworkSettings;
 pub use rootless::enter_user_namespace;
 
 /// What the spawner is called: how a program knows that it was started as one.

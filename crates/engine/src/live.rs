@@ -33,7 +33,7 @@ use crate::{
         mounts, readiness, sys,
         thread_identity::{ActingAs, Identity},
     },
-    network::Network,
+    network::{Network, Ways},
     wire::{Ended, Failure, FromInit, KeptExec, LONG, PROTOCOL, ToInit},
 };
 
@@ -387,14 +387,14 @@ impl Live {
     }
 
     /// Made when the first policy asks for one, and kept: `Off` refuses everything then.
-    pub(crate) async fn set_network(&self, wanted: &NetworkPolicy) -> Result<()> {
+    pub(crate) async fn set_network(&self, ways: &Ways, wanted: &NetworkPolicy) -> Result<()> {
         let mut network = self.network.lock().await;
         match (network.as_ref(), wanted) {
             (Some(network), wanted) => network.set_policy(wanted),
             (None, NetworkPolicy::Off) => Ok(()),
             (None, wanted) => {
                 let pidfd = self.pidfd.get_ref().as_fd();
-                *network = Some(Network::open(pidfd, wanted, self.id.clone(), self.happened.clone()).await?);
+                *network = Some(Network::open(ways, pidfd, wanted, self.id.clone(), self.happened.clone()).await?);
                 Ok(())
             }
         }

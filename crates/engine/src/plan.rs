@@ -30,6 +30,9 @@ pub(crate) struct Plan {
     pub(crate) defaults: Defaults,
     /// Of the host base.
     pub(crate) fingerprint: Option<String>,
+    /// On top of the layers: certificates of the operator's own.
+    #[serde(default)]
+    pub(crate) trust: Option<LayerId>,
 }
 
 /// A directory of the host with what hides parts of it.
@@ -48,7 +51,7 @@ impl Plan {
     }
 
     pub(crate) fn all_layers(&self) -> impl Iterator<Item = LayerId> + '_ {
-        self.layers.iter().copied().chain(self.trees.iter().filter_map(|tree| tree.mask))
+        self.layers.iter().copied().chain(self.trust).chain(self.trees.iter().filter_map(|tree| tree.mask))
     }
 }
 
@@ -64,15 +67,22 @@ pub(crate) fn of(data: &DataDir, store: &Store, host: Option<&HostBase>, spec: &
             trees: trees_of(base),
             defaults: base.defaults.clone(),
             fingerprint: Some(base.fingerprint.clone()),
+            trust: None,
         },
         (Base::Host, None) => return Err(Error::Unsupported { provider: "engine", what: "the host base" }),
         (Base::Named(name), _) => {
             let template = Templates::new(data, store).get(name)?;
-            Plan { layers: template.layers, trees: Vec::new(), defaults: template.defaults, fingerprint: None }
+            Plan {
+                layers: template.layers,
+                trees: Vec::new(),
+                defaults: template.defaults,
+                fingerprint: None,
+                trust: None,
+            }
         }
         (Base::Layers(layers), _) => {
             let defaults = layers::defaults(User::root(), SandboxPath::root());
-            Plan { layers: layers.clone(), trees: Vec::new(), defaults, fingerprint: None }
+            Plan { layers: layers.clone(), trees: Vec::new(), defaults, fingerprint: None, trust: None }
         }
     };
     if plan.layers.is_empty() {
@@ -81,7 +91,7 @@ pub(crate) fn of(data: &DataDir, store: &Store, host: Option<&HostBase>, spec: &
     if let Some(missing) = plan.layers.iter().find(|layer| !store.has(layer)) {
         return Err(Error::invalid("base", format!("layer {missing} is not in the store: import it first")));
     }
-    let mounts = plan.layers.len() + 2 * plan.trees.len() + spec.views.len() + 1;
+    let mounts = plan.layers.len() + 2 * plan.trees.len() + spec.views.len() + 2;
     if mounts > MAX_LOWER {
         return Err(Error::invalid(
             "base",
@@ -123,7 +133,7 @@ pub(crate) enum Owners {
 pub(crate) fn mounts(store: &Store, record: &Record, fs: &Path, storage: IdMap) -> Result<Mounts> {
     let Record { spec, plan } = record;
     let mut all = vec![open(fs, Place::Own, false, Owners::Stored)?];
-    for layer in plan.layers.iter().rev() {
+    for layer in plan.trust.iter().chain(plan.layers.iter().rev()) {
         all.push(open(&store.path(layer), Place::Lower { overlay: 0 }, true, Owners::Stored)?);
     }
     let mut overlays = vec![b"/".to_vec()];

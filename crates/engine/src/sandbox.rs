@@ -56,7 +56,7 @@ impl EngineSandbox {
         network::check(&policy)?;
         let recorded = policy.clone();
         let was = self.record(move |spec| spec.network = recorded).await?;
-        let set = self.live.set_network(&policy).await;
+        let set = self.live.set_network(&self.shared.ways, &policy).await;
         if set.is_err() {
             self.record(move |spec| *spec = was).await?;
         }

@@ -13,6 +13,7 @@ mod rooted;
 mod source;
 mod store;
 mod templates;
+mod trust;
 mod writer;
 
 use std::{collections::BTreeMap, io};
@@ -24,6 +25,7 @@ pub(crate) use lock::Lock;
 pub use source::{Progress, TemplateSource};
 pub use store::Store;
 pub use templates::{Overrides, Template, TemplateError, Templates};
+pub(crate) use trust::{Trust, trusting};
 
 pub(crate) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 

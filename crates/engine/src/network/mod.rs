@@ -6,6 +6,7 @@
 
 mod netlink;
 mod redirect;
+mod settings;
 
 use std::{
     io,
@@ -19,12 +20,16 @@ use cabana_sandbox::{Error, NetworkPolicy, Result, SandboxEvent, SandboxId};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::{sync::mpsc, task::spawn_blocking};
 
+pub use self::settings::NetworkSettings;
+pub(crate) use self::settings::Ways;
+
 /// The network of one live sandbox. It ends with it.
 pub(crate) struct Network(Egress);
 
 impl Network {
     /// `pidfd` is of the sandbox's init.
     pub(crate) async fn open(
+        ways: &Ways,
         pidfd: BorrowedFd<'_>,
         wanted: &NetworkPolicy,
         id: SandboxId,
@@ -39,7 +44,8 @@ impl Network {
             let Event { host, port, allowed, rule, .. } = event;
             let _ = happened.try_send((id.clone(), SandboxEvent::Network { host, port, allowed, rule }));
         };
-        Ok(Self(cabana_egress::serve(listeners, Config::new(policy, Arc::new(tell))).map_err(failed)?))
+        let config = Config { outside: ways.outside.clone(), ..Config::new(policy, Arc::new(tell)) };
+        Ok(Self(cabana_egress::serve(listeners, config).map_err(failed)?))
     }
 
     /// Connections that the new one refuses are ended.

@@ -10,8 +10,8 @@ use std::{
 use bytes::Bytes;
 use cabana_engine::{Engine, Overrides, TemplateSource};
 use cabana_sandbox::{
-    Base, Code, Error, Event, ExecSpec, Files, Limits, PathError, Provider, Read, Result, SandboxId,
-    SandboxPath, SandboxSpec, Status, Stream, Write, WriteMode, read_all, run, write_all,
+    Base, Code, Error, Event, ExecSpec, Files, Limits, PathError, Provider, Read, Result, SandboxId, SandboxPath,
+    SandboxSpec, Status, Stream, Write, WriteMode, read_all, run, write_all,
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
 

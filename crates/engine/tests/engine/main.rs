@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by it, at the line that says what was expected")]
 
 mod bad_input;
+mod clients;
 mod host_base;
 mod identity;
 mod inside;

@@ -1,0 +1,77 @@
+//! What the operator says about the network of all sandboxes: a proxy on the way, and an authority of their own.
+
+use std::{fmt, fs, io, path::PathBuf, sync::Arc};
+
+use cabana_egress::{Authorities, Outside, Upstream};
+
+use crate::{OpenError, layers::Trust};
+
+/// A bundle of all public authorities has a quarter of this.
+const MOST: u64 = 1 << 20;
+
+/// Where distributions keep the authorities that they trust.
+const BUNDLES: [&str; 3] =
+    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
+
+/// How sandboxes get out, beside what their policies say.
+#[derive(Clone, Default)]
+pub struct NetworkSettings {
+    /// A proxy that everything goes through: `http://`, `https://` or `socks5://`, then `user:password@` if it wants one,
+    /// its host and port. Policies are judged before it.
+    pub upstream: Option<String>,
+    /// A file of certificates (PEM). They are trusted in sandboxes, by whoever follows the usual variables of the
+    /// environment, and for an `https://` proxy.
+    pub ca: Option<PathBuf>,
+}
+
+impl fmt::Debug for NetworkSettings {
+    /// Without the proxy, whose URL may hold a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let upstream = self.upstream.as_ref().map(|_| "…");
+        f.debug_struct("NetworkSettings").field("upstream", &upstream).field("ca", &self.ca).finish()
+    }
+}
+
+/// The settings, checked.
+pub(crate) struct Ways {
+    pub(super) outside: Outside,
+    pub(crate) trust: Option<Trust>,
+}
+
+impl Ways {
+    pub(crate) fn open(settings: &NetworkSettings) -> Result<Self, OpenError> {
+        let own = settings.ca.as_ref().map(read).transpose()?;
+        let mut outside = Outside::system();
+        if let Some(url) = &settings.upstream {
+            let bad = |why: &dyn fmt::Display| OpenError::Setting { name: "upstream proxy", why: why.to_string() };
+            let trusted = match &own {
+                Some(own) => Authorities::parse(own).map_err(|why| bad(&why))?,
+                None => Authorities::none(),
+            };
+            let trusted = trusted.and_those_of(&system_bundle());
+            outside.connect =
+                Arc::new(Upstream::parse(url, &trusted, outside.connect.clone()).map_err(|why| bad(&why))?);
+        }
+        Ok(Self { outside, trust: own.map(Trust::new) })
+    }
+}
+
+fn read(path: &PathBuf) -> Result<Vec<u8>, OpenError> {
+    let bad = |why: String| OpenError::Setting { name: "CA", why: format!("{}: {why}", path.display()) };
+    let there = fs::metadata(path).map_err(|error| bad(error.to_string()))?;
+    if !there.is_file() {
+        return Err(bad("it is no file".into())); // nor is a pipe opened, which would wait
+    }
+    if there.len() > MOST {
+        return Err(bad(format!("it is larger than {MOST} bytes; give only the certificates")));
+    }
+    let pem = fs::read(path).map_err(|error| bad(error.to_string()))?;
+    Authorities::parse(&pem).map_err(|why| bad(why.to_string()))?;
+    Ok(pem)
+}
+
+/// As much of it as there is: a host without one can still have a proxy with an authority of its own.
+fn system_bundle() -> Vec<u8> {
+    let mut bundles = BUNDLES.iter().map(fs::read).filter_map(io::Result::ok);
+    bundles.next().unwrap_or_default()
+}
