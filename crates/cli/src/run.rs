@@ -77,6 +77,18 @@ pub(crate) struct Args {
     /// How many processes and threads there may be at once
     #[arg(long, value_name = "NUMBER")]
     pub(crate) pids: Option<u32>,
+    /// How much its own files may take on the disk: 500M, 10G
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) disk: Option<String>,
+    /// How many files and directories of its own there may be
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) inodes: Option<u64>,
+    /// How much it may read from the disk in a second, and as much write: 20M
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) io: Option<String>,
+    /// How many files one process may have open
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) open_files: Option<u32>,
     /// Where the command starts, inside
     #[arg(long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
@@ -162,6 +174,10 @@ async fn in_sandbox(sandbox: Arc<dyn Sandbox>, ask: Ask, mut signals: Signals) -
         Outcome::Exited(Status::TimedOut) => {
             tell(&format!("cabana: timed out after {}", ask.timeout_text));
             TIMED_OUT
+        }
+        Outcome::Exited(Status::DiskFull) => {
+            tell("cabana: the disk limit is reached: the command was killed");
+            by_signal(signals::KILL)
         }
         Outcome::Exited(Status::OutOfMemory) => {
             tell("cabana: out of memory: the command was killed");

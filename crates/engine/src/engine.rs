@@ -38,7 +38,6 @@ use crate::{
     rootless,
     sandbox::EngineSandbox,
     spawner::{LaunchError, Spawner},
-    spool,
     warm::{Spares, Warm},
     wire::{Failure, Step, ToInit},
 };
@@ -191,7 +190,7 @@ fn open_blocking(config: &Config) -> Result<Engine, OpenError> {
     let ways = Ways::open(&config.network)?;
     let data = DataDir::open(&config.data)?;
     let mode = rootless::mode().map_err(|error| host(&error))?;
-    let ranges = Ranges::open(mode, config.cgroups).map_err(|error| host(&error))?;
+    let ranges = Ranges::open(mode, config.cgroups, data.path()).map_err(|error| host(&error))?;
     data.claim_ids(ranges.storage())?;
     let store = Store::open(&data, ranges.storage()).map_err(|error| host(&error))?;
     let homes = Homes::open(&data, ranges.storage()).map_err(|source| OpenError::Io {
@@ -228,6 +227,9 @@ impl Shared {
             cpu: controllers.map_or(Enforced::No, Controllers::cpu),
             pids: controllers.map_or(Enforced::No, Controllers::pids),
             disk: Enforced::No,
+            inodes: Enforced::No,
+            open_files: Enforced::ByKernel,
+            io: controllers.map_or(Enforced::No, Controllers::io),
             network_off: Enforced::ByKernel,
             network_allow: Enforced::ByKernel,
             network_public: Enforced::ByKernel,
@@ -532,9 +534,9 @@ impl Shared {
         Parts {
             id: id.clone(),
             defaults,
+            limits: spec.limits,
             holds,
             kept: self.outlives(spec),
-            output_kept: spec.limits.output.unwrap_or(spool::KEPT),
             channel,
             pidfd,
             tasks: self.tasks.clone(),

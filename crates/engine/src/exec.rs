@@ -397,6 +397,7 @@ fn plan(live: &Live, spec: &ExecSpec, account: &Account, number: u64) -> Result<
         terminal: matches!(spec.stdio, Stdio::Terminal(_)),
         stdin: spec.stdio == Stdio::InputOutput,
         timeout_ns: spec.timeout.map_or(0, |timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)),
+        open_files: live.limits().open_files.unwrap_or(0),
         cwd: &cwd,
         programs: programs.iter().map(CString::as_c_str).collect(),
         argv: argv.iter().map(CString::as_c_str).collect(),

@@ -24,7 +24,7 @@ use cabana_guest::IdMap;
 use cabana_sandbox::{Error, Identities, Limits, Result};
 
 use crate::{
-    cgroup::{Cgroup, Cgroups, Controllers, Limiter},
+    cgroup::{Cgroup, Cgroups, Controllers, Limiter, held},
     rootless::Mode,
 };
 
@@ -84,7 +84,7 @@ impl Lease {
 
     /// Sets what the sandbox may use. Blocks: where its processes have to be moved first, for milliseconds.
     pub(crate) fn limit(&mut self, limits: &Limits) -> Result<()> {
-        let limits = &by_groups(limits);
+        let limits = &held(limits);
         if !self.differs(limits) {
             return Ok(());
         }
@@ -93,13 +93,13 @@ impl Lease {
             self.ooms_before = Some(self.limiter.oom_kills());
         }
         self.limiter.set(limits)?;
-        self.limits = *limits;
+        self.limits = held(limits);
         Ok(())
     }
 
     /// Sets what it may use, whatever is set by now.
     fn restore(&mut self, limits: &Limits) -> Result<()> {
-        let limits = &by_groups(limits);
+        let limits = &held(limits);
         match self.limiter.is_made() {
             true => self.move_all()?, // without making them anew: nothing runs without its limits meanwhile
             false if *limits == Limits::default() => return Ok(()),
@@ -117,7 +117,7 @@ impl Lease {
     }
 
     pub(crate) fn differs(&self, limits: &Limits) -> bool {
-        self.limits != by_groups(limits)
+        self.limits != held(limits)
     }
 
     /// For the next sandbox: nothing of the last is left.
@@ -167,14 +167,14 @@ impl Lease {
 impl Ranges {
     const KEEP: usize = 16;
 
-    pub(crate) fn open(mode: Mode, cgroups: bool) -> io::Result<Self> {
+    pub(crate) fn open(mode: Mode, cgroups: bool, data: &Path) -> io::Result<Self> {
         let locks = match mode {
             Mode::Root => Some(make_locks(Path::new("/run/cabana"))?),
             Mode::Shared | Mode::Single => None,
         };
         let ranges = Self {
             mode,
-            cgroups: if cgroups { Cgroups::find(mode) } else { None },
+            cgroups: if cgroups { Cgroups::find(mode, data) } else { None },
             locks,
             free: Mutex::default(),
             next: AtomicU32::new(std::process::id()),
@@ -333,12 +333,6 @@ impl Drop for Ranges {
         let free = std::mem::take(&mut *self.free.lock().unwrap_or_else(PoisonError::into_inner));
         free.into_iter().for_each(|lease| self.end(lease));
     }
-}
-
-/// What groups have a say in.
-fn by_groups(limits: &Limits) -> Limits {
-    let Limits { memory, cpu_milli, pids, .. } = *limits;
-    Limits { memory, cpu_milli, pids, ..Limits::default() }
 }
 
 fn make_locks(dir: &Path) -> io::Result<PathBuf> {

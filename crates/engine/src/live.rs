@@ -12,7 +12,8 @@ use std::{
 
 use cabana_guest::{Account, IdMap, Rooted};
 use cabana_sandbox::{
-    Defaults, Error, ExecId, Exit, NetworkPolicy, Result, SandboxEvent, SandboxId, SandboxPath, Status, TermSize, User,
+    Defaults, Error, ExecId, Exit, Limits, NetworkPolicy, Result, SandboxEvent, SandboxId, SandboxPath, Status,
+    TermSize, User,
 };
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use tokio::{
@@ -34,6 +35,7 @@ use crate::{
         thread_identity::{ActingAs, Identity},
     },
     network::{Network, Ways},
+    spool,
     wire::{Ended, Failure, FromInit, KeptExec, LONG, PROTOCOL, ToInit},
 };
 
@@ -67,10 +69,10 @@ pub(crate) struct Live {
     holds: Mutex<Option<Holds>>,
     /// Whether it outlives us.
     kept: bool,
-    /// How much of the output of each command is kept.
-    output_kept: AtomicU64,
     left: CancellationToken,
     paused: AtomicBool,
+    /// As they were last asked for, and hold.
+    limits: Mutex<Limits>,
     network: tokio::sync::Mutex<Option<Network>>,
     /// Held by whoever changes what it is asked to be: the record and what is in force change together.
     pub(crate) changing: tokio::sync::Mutex<()>,
@@ -102,9 +104,9 @@ pub(crate) trait Close: Send + Sync {
 pub(crate) struct Parts {
     pub(crate) id: SandboxId,
     pub(crate) defaults: Defaults,
+    pub(crate) limits: Limits,
     pub(crate) holds: Holds,
     pub(crate) kept: bool,
-    pub(crate) output_kept: u64,
     pub(crate) channel: Channel,
     pub(crate) pidfd: AsyncFd<OwnedFd>,
     pub(crate) tasks: TaskTracker,
@@ -133,7 +135,7 @@ impl Live {
     }
 
     fn with(parts: Parts, inside: Inside) -> Arc<Self> {
-        let Parts { id, defaults, holds, kept, output_kept, channel, pidfd, tasks, happened } = parts;
+        let Parts { id, defaults, limits, holds, kept, channel, pidfd, tasks, happened } = parts;
         Arc::new(Self {
             id,
             defaults,
@@ -153,11 +155,11 @@ impl Live {
             claimed_ooms: AtomicU64::new(0),
             watches_memory: AtomicBool::new(false),
             paused: AtomicBool::new(false),
+            limits: Mutex::new(limits),
             network: tokio::sync::Mutex::default(),
             changing: tokio::sync::Mutex::default(),
             holds: Mutex::new(Some(holds)),
             kept,
-            output_kept: AtomicU64::new(output_kept),
             left: CancellationToken::new(),
             happened,
         })
@@ -329,12 +331,9 @@ impl Live {
         self.kept
     }
 
+    /// How much of the output of each command is kept.
     pub(crate) fn output_kept(&self) -> u64 {
-        self.output_kept.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn keep_output(&self, bytes: u64) {
-        self.output_kept.store(bytes, Ordering::Relaxed);
+        self.limits().output.unwrap_or(spool::KEPT)
     }
 
     /// Lets the commands stand still, or go on. No time passes for them in between, so init is told: before, and after.
@@ -398,6 +397,14 @@ impl Live {
                 Ok(())
             }
         }
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_limits(&self, limits: Limits) {
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
     }
 
     pub(crate) fn is_paused(&self) -> bool {

@@ -15,7 +15,7 @@ use crate::{
     fault::{self, Point},
     files::EngineFiles,
     live::Live,
-    network, spool,
+    network,
     wire::ToInit,
 };
 
@@ -44,7 +44,7 @@ impl EngineSandbox {
             self.record(move |spec| *spec = was).await?;
             return set;
         }
-        self.live.keep_output(limits.output.unwrap_or(spool::KEPT));
+        self.live.set_limits(limits);
         if limits.memory.is_some() {
             self.shared.tasks.spawn(self.live.clone().watch_memory());
         }

@@ -17,6 +17,7 @@ use cabana_sandbox::{Error, Lifetime, Limits, Result, SandboxSpec};
 use tokio::{io::unix::AsyncFd, task::spawn_blocking};
 
 use crate::{
+    cgroup::held,
     channel::Channel,
     engine::{Shared, launch_error, map_error},
     identity::Lease,
@@ -159,9 +160,8 @@ impl Shared {
 
     /// Before an init becomes a sandbox: nothing in it ever runs without its limits.
     pub(crate) async fn limit(&self, warm: Warm, limits: Limits) -> Result<Warm> {
-        let differs = warm.lease.differs(&limits);
-        self.spares.limited.store(differs, Ordering::Relaxed);
-        if !differs {
+        self.spares.limited.store(held(&limits) != Limits::NONE, Ordering::Relaxed);
+        if !warm.lease.differs(&limits) {
             return Ok(warm);
         }
         let (warm, limited) = warm.with_lease(move |lease| lease.limit(&limits)).await?;

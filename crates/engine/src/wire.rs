@@ -422,6 +422,8 @@ pub(crate) struct ExecPlan<'a> {
     pub(crate) stdin: bool,
     /// Zero: none.
     pub(crate) timeout_ns: u64,
+    /// How many files a process of it may have open. Zero: as many as init may give.
+    pub(crate) open_files: u32,
     pub(crate) cwd: &'a CStr,
     /// Tried in turn until one is there.
     pub(crate) programs: Vec<&'a CStr>,
@@ -442,7 +444,7 @@ impl<'a> ExecPlan<'a> {
             out = out.u32(*group);
         }
         out.0.extend([u8::from(self.terminal), u8::from(self.stdin)]);
-        out = out.u64(self.timeout_ns).bytes(self.cwd.to_bytes_with_nul());
+        out = out.u64(self.timeout_ns).u32(self.open_files).bytes(self.cwd.to_bytes_with_nul());
         for list in [&self.programs, &self.argv, &self.env] {
             out = out.u32(list.len() as u32);
             for text in list {
@@ -457,13 +459,28 @@ impl<'a> ExecPlan<'a> {
         let (exec, id, kept, uid, gid) = (from.u64()?, from.u128()?, from.u64()?, from.u32()?, from.u32()?);
         let groups = from.list(4, Decoder::u32)?;
         let (terminal, stdin) = (from.bool()?, from.bool()?);
-        let (timeout_ns, cwd) = (from.u64()?, from.text()?);
+        let (timeout_ns, open_files, cwd) = (from.u64()?, from.u32()?, from.text()?);
         let (programs, argv, env) =
             (from.list(4, Decoder::text)?, from.list(4, Decoder::text)?, from.list(4, Decoder::text)?);
         if programs.is_empty() || argv.is_empty() {
             return Err(Malformed);
         }
-        from.end(Self { exec, id, kept, uid, gid, groups, terminal, stdin, timeout_ns, cwd, programs, argv, env })
+        from.end(Self {
+            exec,
+            id,
+            kept,
+            uid,
+            gid,
+            groups,
+            terminal,
+            stdin,
+            timeout_ns,
+            open_files,
+            cwd,
+            programs,
+            argv,
+            env,
+        })
     }
 
     /// How many descriptors beside it are the command's.
@@ -658,6 +675,7 @@ mod tests {
             terminal: false,
             stdin: true,
             timeout_ns: 9,
+            open_files: 99,
             cwd: c"/home",
             programs: vec![c"/bin/bash", c"/bin/sh"],
             argv: vec![c"sh", c"-c", c""],

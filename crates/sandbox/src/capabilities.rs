@@ -32,6 +32,9 @@ pub struct Capabilities {
     pub cpu: Enforced,
     pub pids: Enforced,
     pub disk: Enforced,
+    pub inodes: Enforced,
+    pub open_files: Enforced,
+    pub io: Enforced,
     pub network_off: Enforced,
     pub network_allow: Enforced,
     pub network_public: Enforced,
@@ -73,7 +76,10 @@ impl Capabilities {
         self.require(limits.memory.is_none() || can(self.memory), "a memory limit")?;
         self.require(limits.cpu_milli.is_none() || can(self.cpu), "a cpu limit")?;
         self.require(limits.pids.is_none() || can(self.pids), "a limit of processes")?;
-        self.require(limits.disk.is_none() || can(self.disk), "a disk limit")
+        self.require(limits.disk.is_none() || can(self.disk), "a disk limit")?;
+        self.require(limits.inodes.is_none() || can(self.inodes), "a limit of files on the disk")?;
+        self.require(limits.open_files.is_none() || can(self.open_files), "a limit of open files")?;
+        self.require(limits.io.is_none() || can(self.io), "a limit of disk traffic")
     }
 
     fn require(&self, holds: bool, what: &'static str) -> Result<()> {

@@ -153,6 +153,8 @@ pub enum Status {
     Signal(i32),
     TimedOut,
     OutOfMemory,
+    /// Ended because the sandbox's own layer was over its limit.
+    DiskFull,
 }
 
 /// What became of a command. `Missing` becomes the call's honest `unknown`.

@@ -78,6 +78,12 @@ pub struct Limits {
     pub pids: Option<u32>,
     /// In bytes, of its own layer.
     pub disk: Option<u64>,
+    /// Names of files and directories, in its own layer.
+    pub inodes: Option<u64>,
+    /// Of one process, for commands that begin from then on.
+    pub open_files: Option<u32>,
+    /// In bytes a second: so many read from the disk that its files lie on, and so many written.
+    pub io: Option<u64>,
     /// In bytes, of each command: how much of its output can be read again. The oldest goes first.
     pub output: Option<u64>,
 }
@@ -91,6 +97,22 @@ impl Limits {
     const LEAST_DISK: u64 = 1 << 20;
     const LEAST_OUTPUT: u64 = 4 << 10;
     const MOST_OUTPUT: u64 = 1 << 30;
+    const LEAST_INODES: u64 = 64;
+    const LEAST_OPEN_FILES: u32 = 16;
+    const MOST_OPEN_FILES: u32 = 1 << 20;
+    const LEAST_IO: u64 = 64 << 10;
+
+    /// As much as there is.
+    pub const NONE: Self = Self {
+        memory: None,
+        cpu_milli: None,
+        pids: None,
+        disk: None,
+        inodes: None,
+        open_files: None,
+        io: None,
+        output: None,
+    };
 
     /// Refuses numbers with which no sandbox could do anything, or that no kernel takes.
     pub fn check(&self) -> Result<()> {
@@ -104,6 +126,14 @@ impl Limits {
         )?;
         within("limits.pids", self.pids.map(u64::from), Self::LEAST_PIDS.into(), Self::MOST_PIDS.into())?;
         within("limits.disk", self.disk, Self::LEAST_DISK, most_bytes)?;
+        within("limits.inodes", self.inodes, Self::LEAST_INODES, most_bytes)?;
+        within(
+            "limits.open_files",
+            self.open_files.map(u64::from),
+            Self::LEAST_OPEN_FILES.into(),
+            Self::MOST_OPEN_FILES.into(),
+        )?;
+        within("limits.io", self.io, Self::LEAST_IO, most_bytes)?;
         within("limits.output", self.output, Self::LEAST_OUTPUT, Self::MOST_OUTPUT)
     }
 }

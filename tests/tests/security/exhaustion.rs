@@ -32,7 +32,7 @@ async fn work(inside: &Inside) {
 }
 
 async fn beside_a_neighbour(kind: &str) {
-    let limits = Limits { memory: Some(256 << 20), pids: Some(128), cpu_milli: Some(1000), ..Limits::default() };
+    let limits = Limits { memory: Some(256 << 20), pids: Some(128), cpu_milli: Some(1000), ..Limits::NONE };
     let attacker = Inside::with(SandboxSpec { limits, ..passing() }).await;
     let neighbour = Inside::of(attacker.engine.clone(), &passing()).await;
     work(&neighbour).await; // so that a failure later is the attacker's doing

@@ -86,6 +86,10 @@ fn limits(args: &Args) -> Result<Limits, Failure> {
         memory: args.memory.as_deref().map(|text| size("--memory", text)).transpose()?,
         cpu_milli: args.cpus.as_deref().map(processors).transpose()?,
         pids: args.pids,
+        disk: args.disk.as_deref().map(|text| size("--disk", text)).transpose()?,
+        inodes: args.inodes,
+        open_files: args.open_files,
+        io: args.io.as_deref().map(|text| size("--io", text)).transpose()?,
         ..Limits::default()
     };
     limits.check()?;

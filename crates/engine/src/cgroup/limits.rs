@@ -1,4 +1,4 @@
-//! What a sandbox may use of memory, processor and process numbers, by the kernel's controllers.
+//! What a sandbox may use of memory, processor, process numbers and the disk's time, by the kernel's controllers.
 //!
 //! A controller lives in the unified hierarchy or in one of its own (version 1), never in both. In the unified one a
 //! sandbox's init is started inside its group. In one of version 1 it has to be moved, which waits for every processor of
@@ -17,6 +17,8 @@ use rustix::{
     fs::inotify,
 };
 
+use super::device::Device;
+
 /// Of a processor's time, in microseconds: the kernel's own default, short enough that nobody waits long for its turn.
 const PERIOD: u64 = 100_000;
 
@@ -26,6 +28,9 @@ pub(crate) struct Controllers {
     memory: Option<Group>,
     cpu: Option<Group>,
     pids: Option<Group>,
+    /// Together with the disk whose traffic it limits.
+    io: Option<Group>,
+    disk: Option<Device>,
 }
 
 /// The groups of one sandbox, or a part of them: no controller, no group.
@@ -45,17 +50,27 @@ enum Version {
 }
 
 impl Controllers {
-    /// `unified` is our group of version 2; `everywhere`, whether groups may be made in other hierarchies too.
-    pub(crate) fn find(mountinfo: &str, unified: &Path, everywhere: bool) -> Self {
-        let find = |name: &str| {
-            if enable(unified, name) {
+    /// `unified` is our group of version 2; `everywhere`, whether groups may be made in other hierarchies too; `disk`, where
+    /// the files of sandboxes lie.
+    pub(crate) fn find(mountinfo: &str, unified: &Path, everywhere: bool, disk: Option<Device>) -> Self {
+        let find = |two: &str, one: &str| {
+            if enable(unified, two) {
                 return Some(Group { version: Version::Two, path: unified.to_owned() });
             }
-            let parent = v1_mount(mountinfo, name).filter(|_| everywhere)?.join("cabana");
+            let parent = v1_mount(mountinfo, one).filter(|_| everywhere)?.join("cabana");
             make(&parent).ok()?;
             Some(Group { version: Version::One, path: parent })
         };
-        Self { memory: find("memory"), cpu: find("cpu"), pids: find("pids") }
+        let throttles =
+            |group: &Group| group.version == Version::Two || group.path.join("blkio.throttle.read_bps_device").exists();
+        let io = disk.and_then(|_| find("io", "blkio")).filter(throttles);
+        Self {
+            memory: find("memory", "memory"),
+            cpu: find("cpu", "cpu"),
+            pids: find("pids", "pids"),
+            disk: disk.filter(|_| io.is_some()),
+            io,
+        }
     }
 
     pub(crate) fn memory(&self) -> Enforced {
@@ -70,13 +85,23 @@ impl Controllers {
         enforced(self.pids.as_ref())
     }
 
+    pub(crate) fn io(&self) -> Enforced {
+        enforced(self.io.as_ref())
+    }
+
     /// The groups of one sandbox. Those of version 2 are there already; those of version 1 are made when they are needed,
     /// since they take more of the kernel's memory than all else of a sandbox.
     pub(crate) fn limiter(&self, name: &str) -> Limiter {
         let group = |parent: &Option<Group>| {
             parent.as_ref().map(|Group { version, path }| Group { version: *version, path: path.join(name) })
         };
-        Limiter(Self { memory: group(&self.memory), cpu: group(&self.cpu), pids: group(&self.pids) })
+        Limiter(Self {
+            memory: group(&self.memory),
+            cpu: group(&self.cpu),
+            pids: group(&self.pids),
+            io: group(&self.io),
+            disk: self.disk,
+        })
     }
 
     /// Where the groups of version 1 lie.
@@ -85,7 +110,7 @@ impl Controllers {
     }
 
     fn all(&self) -> impl Iterator<Item = &Group> {
-        [&self.memory, &self.cpu, &self.pids].into_iter().flatten()
+        [&self.memory, &self.cpu, &self.pids, &self.io].into_iter().flatten()
     }
 }
 
@@ -132,6 +157,9 @@ impl Limiter {
         if let Some(group) = &self.0.pids {
             let most = limits.pids.map_or("max".to_owned(), |pids| pids.to_string());
             group.write("pids.max", &most).map_err(|error| Error::failed("limiting the processes", error))?;
+        }
+        if let (Some(group), Some(disk)) = (&self.0.io, self.0.disk) {
+            group.set_io(disk, limits.io).map_err(|error| Error::failed("limiting the disk's traffic", error))?;
         }
         Ok(())
     }
@@ -201,6 +229,19 @@ impl Group {
         }
     }
 
+    /// In version 1 the kernel counts only what a process itself asks of the disk: reads, and writes past the page cache.
+    fn set_io(&self, disk: Device, most: Option<u64>) -> io::Result<()> {
+        match self.version {
+            Version::Two => {
+                let most = most.map_or("max".to_owned(), |most| most.to_string());
+                self.write("io.max", &format!("{disk} rbps={most} wbps={most}"))
+            }
+            Version::One => ["read", "write"].into_iter().try_for_each(|way| {
+                self.write(&format!("blkio.throttle.{way}_bps_device"), &format!("{disk} {}", most.unwrap_or(0)))
+            }),
+        }
+    }
+
     fn set_cpu(&self, milli: Option<u32>) -> io::Result<()> {
         let quota = milli.map(|milli| (u64::from(milli) * PERIOD / 1000).to_string());
         match self.version {
@@ -211,6 +252,11 @@ impl Group {
             }
         }
     }
+}
+
+/// Of what is asked, what groups hold.
+pub(crate) fn held(limits: &Limits) -> Limits {
+    Limits { disk: None, inodes: None, open_files: None, output: None, ..*limits }
 }
 
 fn enforced(group: Option<&Group>) -> Enforced {
@@ -251,6 +297,8 @@ mod tests {
     const HYBRID: &str = "31 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
                           33 30 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
                           32 30 0:28 / /sys/fs/cgroup/unified rw shared:4 - cgroup2 cgroup2 rw\n";
+
+    const DISK: Device = Device { major: 8, minor: 16 };
 
     fn group(version: Version, files: &[&str]) -> (tempfile::TempDir, Group) {
         let dir = tempfile::tempdir().unwrap();
@@ -293,8 +341,13 @@ mod tests {
         assert_eq!(text(&v1, "memory.limit_in_bytes"), "1048576");
         assert_eq!(text(&v1, "memory.memsw.limit_in_bytes"), "1048576");
         assert_eq!((text(&v1, "cpu.cfs_quota_us"), text(&v1, "cpu.cfs_period_us")), ("150000".into(), "100000".into()));
+        v1.set_io(DISK, Some(1 << 20)).unwrap();
+        assert_eq!(text(&v1, "blkio.throttle.read_bps_device"), "8:16 1048576");
+        assert_eq!(text(&v1, "blkio.throttle.write_bps_device"), "8:16 1048576");
         v1.set_memory(None).unwrap();
         v1.set_cpu(None).unwrap();
+        v1.set_io(DISK, None).unwrap();
+        assert_eq!(text(&v1, "blkio.throttle.write_bps_device"), "8:16 0");
         assert_eq!((text(&v1, "memory.limit_in_bytes"), text(&v1, "cpu.cfs_quota_us")), ("-1".into(), "-1".into()));
 
         let (_two, v2) = group(Version::Two, &["memory.swap.max"]);
@@ -302,8 +355,12 @@ mod tests {
         v2.set_cpu(Some(500)).unwrap();
         assert_eq!((text(&v2, "memory.max"), text(&v2, "memory.swap.max")), ("1048576".into(), "0".into()));
         assert_eq!(text(&v2, "cpu.max"), "50000 100000");
+        v2.set_io(DISK, Some(1 << 20)).unwrap();
+        assert_eq!(text(&v2, "io.max"), "8:16 rbps=1048576 wbps=1048576");
         v2.set_memory(None).unwrap();
         v2.set_cpu(None).unwrap();
+        v2.set_io(DISK, None).unwrap();
+        assert_eq!(text(&v2, "io.max"), "8:16 rbps=max wbps=max");
         assert_eq!((text(&v2, "memory.max"), text(&v2, "cpu.max")), ("max".into(), "max 100000".into()));
     }
 

@@ -4,6 +4,7 @@
 //! Moving a process into a group afterwards waits for every processor of the machine, for milliseconds when it is quiet; so
 //! none is moved, but for limits where the host has their controllers in version 1 (see `limits`).
 
+mod device;
 mod limits;
 
 use std::{
@@ -16,7 +17,7 @@ use std::{
 
 use rustix::fs::{Mode as FileMode, OFlags};
 
-pub(crate) use self::limits::{Controllers, Limiter};
+pub(crate) use self::limits::{Controllers, Limiter, held};
 use crate::rootless::Mode;
 
 /// A process stands still when it comes back from the kernel, which may be in the middle of something.
@@ -37,7 +38,7 @@ pub(crate) struct Cgroup {
 
 impl Cgroups {
     /// `None`: there is no version 2 here, or nothing of it that we may write to.
-    pub(crate) fn find(mode: Mode) -> Option<Self> {
+    pub(crate) fn find(mode: Mode, data: &Path) -> Option<Self> {
         let mountinfo = fs::read_to_string("/proc/self/mountinfo").ok()?;
         let mount = mount_point(&mountinfo)?;
         let (parent, prefix) = match mode {
@@ -54,7 +55,8 @@ impl Cgroups {
             _ => {}
         }
         // Groups without the file that ends a tree are older than all that we need.
-        let controllers = Controllers::find(&mountinfo, &parent, mode == Mode::Root);
+        let disk = device::of(data, &mountinfo);
+        let controllers = Controllers::find(&mountinfo, &parent, mode == Mode::Root, disk);
         let cgroups = Self { parent, prefix, controllers };
         let probe = cgroups.make(u32::MAX - std::process::id(), rustix::process::getuid().as_raw()).ok()??;
         let whole = probe.path.join("cgroup.kill").exists();

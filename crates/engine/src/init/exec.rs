@@ -94,7 +94,7 @@ impl Execs {
         for fd in fds.iter().filter(|_| !plan.terminal && plan.uid != 0) {
             let _ = rustix::fs::fchown(fd, Some(rustix::process::Uid::from_raw(plan.uid)), None);
         }
-        let child = Box::new(Child::new(plan, fds, &self.null, self.open_files));
+        let child = Box::new(Child::new(plan, fds, &self.null, self.open_files(plan.open_files)));
         let stack = match self.stack.take() {
             Some(stack) => stack,
             None => Stack::new().map_err(|errno| (Step::Fork, errno))?,
@@ -115,6 +115,12 @@ impl Execs {
         self.running.insert(pid, running);
         self.starting.push(Starting { pid, exec: plan.exec, done, child, stack });
         Ok(())
+    }
+
+    fn open_files(&self, most: u32) -> (u64, u64) {
+        let (soft, hard) = self.open_files;
+        let most = if most == 0 { hard } else { hard.min(most.into()) };
+        (soft.min(most), most)
     }
 
     pub(super) fn add_polled(&self, fds: &mut Vec<libc::pollfd>) {

@@ -11,7 +11,7 @@ use futures_util::{StreamExt, future::join_all};
 
 use crate::stage;
 
-const NONE: Limits = Limits { memory: None, cpu_milli: None, pids: None, disk: None, output: None };
+const NONE: Limits = Limits::NONE;
 
 /// Touches as many MiB as it is told, and waits for the end of its input.
 const HOG: &str = "python3 -c 'import sys; hold = bytearray(int(sys.argv[1]) << 20); print(len(hold))' ";

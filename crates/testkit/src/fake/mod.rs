@@ -107,6 +107,9 @@ impl Provider for Fake {
             cpu: Enforced::No,
             pids: Enforced::No,
             disk: Enforced::No,
+            inodes: Enforced::No,
+            open_files: Enforced::No,
+            io: Enforced::No,
             // Nothing runs, so nothing gets out.
             network_off: Enforced::ByKernel,
             network_allow: Enforced::No,
