@@ -11,8 +11,8 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use cabana_sandbox::{
-    Base, Capabilities, Defaults, Enforced, Error, Found, Identities, LayerId, Lifetime, Provider, Result, Sandbox,
-    SandboxEvent, SandboxId, SandboxSpec, State, Stream,
+    Base, Capabilities, Defaults, Enforced, Error, Found, Identities, LayerId, Lifetime, Limits, Provider, Result,
+    Sandbox, SandboxEvent, SandboxId, SandboxSpec, State, Stream,
 };
 use futures_util::{StreamExt, stream};
 use tokio::{
@@ -26,6 +26,7 @@ use crate::{
     cgroup::Controllers,
     channel::Channel,
     data_dir::{DataDir, OpenError},
+    disk::{self, Most, pool},
     fault::{self, Point},
     home::{Homes, Owned, Record},
     identity::Ranges,
@@ -77,6 +78,8 @@ pub(crate) struct Shared {
     pub(crate) data: DataDir,
     pub(crate) store: Store,
     pub(crate) homes: Homes,
+    /// Whether the kernel counts what each sandbox takes of the disk.
+    pool: bool,
     pub(crate) ranges: Ranges,
     pub(crate) spawner: Spawner,
     pub(crate) spares: Spares,
@@ -198,6 +201,7 @@ fn open_blocking(config: &Config) -> Result<Engine, OpenError> {
         step: "opening the sandboxes",
         source,
     })?;
+    let pool = pool::can_limit(data.path());
     let tasks = TaskTracker::new();
     let (happened, events) = mpsc::channel(1024);
     let spawner = Spawner::new(config.helper.clone(), tasks.clone());
@@ -205,6 +209,7 @@ fn open_blocking(config: &Config) -> Result<Engine, OpenError> {
         data,
         store,
         homes,
+        pool,
         ranges,
         spawner,
         spares: Spares::new(config.spares),
@@ -226,8 +231,8 @@ impl Shared {
             memory: controllers.map_or(Enforced::No, Controllers::memory),
             cpu: controllers.map_or(Enforced::No, Controllers::cpu),
             pids: controllers.map_or(Enforced::No, Controllers::pids),
-            disk: Enforced::No,
-            inodes: Enforced::No,
+            disk: if self.pool { Enforced::ByKernel } else { Enforced::ByWatching },
+            inodes: Enforced::ByWatching,
             open_files: Enforced::ByKernel,
             io: controllers.map_or(Enforced::No, Controllers::io),
             network_off: Enforced::ByKernel,
@@ -507,17 +512,13 @@ impl Shared {
             }
         };
         self.tasks.spawn(self.clone().follow(live.clone()));
-        let settled = live.settle_pause().await;
-        let settled = match settled {
-            Ok(()) => live.set_network(&self.ways, &spec.network).await,
+        let settled = match live.settle_pause().await {
+            Ok(()) => self.hold_to(&live, &spec).await,
             Err(error) => Err(error),
         };
         if let Err(error) = settled {
             self.end(&live).await;
             return Err(error);
-        }
-        if spec.limits.memory.is_some() {
-            self.tasks.spawn(live.clone().watch_memory());
         }
         Ok(Taken::Live(live))
     }
@@ -535,6 +536,7 @@ impl Shared {
             id: id.clone(),
             defaults,
             limits: spec.limits,
+            own: self.homes.fs(id),
             holds,
             kept: self.outlives(spec),
             channel,
@@ -637,14 +639,34 @@ impl Shared {
         })?;
         fault::at(Point::InitReady);
         self.tasks.spawn(self.clone().follow(live.clone()));
-        if let Err(error) = live.set_network(&self.ways, &spec.network).await {
+        if let Err(error) = self.hold_to(&live, &spec).await {
             return Err((error, self.end(&live).await));
+        }
+        self.refill(overlays);
+        Ok(live)
+    }
+
+    /// What is set once it lives.
+    async fn hold_to(self: &Arc<Self>, live: &Arc<Live>, spec: &SandboxSpec) -> Result<()> {
+        if spec.limits.disk.is_some() || spec.limits.inodes.is_some() {
+            self.limit_disk(live, spec.limits).await?;
         }
         if spec.limits.memory.is_some() {
             self.tasks.spawn(live.clone().watch_memory());
         }
-        self.refill(overlays);
-        Ok(live)
+        live.set_network(&self.ways, &spec.network).await
+    }
+
+    /// By the kernel where it can, else by looking.
+    pub(crate) async fn limit_disk(&self, live: &Arc<Live>, limits: Limits) -> Result<()> {
+        let own = live.disk.own().to_owned();
+        let limited = blocking(move || {
+            pool::limit(&own, limits.disk).map_err(|error| Error::failed("limiting the sandbox's layer", error))
+        });
+        if live.disk.set(Most::of(&limits, limited.await?)) {
+            self.tasks.spawn(disk::watch(live.clone()));
+        }
+        Ok(())
     }
 
     /// An init that is becoming this sandbox.

@@ -157,6 +157,11 @@ impl Execs {
         self.table().by_number.get(&number).map(|exec| (exec.id, exec.ooms_before))
     }
 
+    /// Those that have not ended, by the numbers that init knows.
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        self.table().by_number.keys().copied().collect()
+    }
+
     pub(crate) fn running(&self) -> Vec<(ExecId, u32)> {
         let table = self.table();
         let pid = |exec: &Exec| *exec.pid.lock().unwrap_or_else(PoisonError::into_inner);

@@ -18,8 +18,9 @@ use bytes::{Buf, Bytes};
 use cabana_guest::{Listing, Reader, Rooted, Watch, Writer};
 use cabana_sandbox::{
     Alter, Depth, Error, FileInfo, Files, Hit, Read, Result, SandboxPath, Search, Stream, User, WatchEvent, Write,
+    WriteMode,
 };
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::{
     io::unix::AsyncFd,
     runtime::{Handle, RuntimeFlavor},
@@ -28,6 +29,7 @@ use tokio::{
 };
 
 use crate::{
+    disk,
     kernel::{readiness, thread_identity::ActingAs},
     live::{Close, Live},
 };
@@ -131,6 +133,11 @@ impl EngineFiles {
         }
     }
 
+    /// Before something is written: whether the sandbox may take so much more of the disk.
+    async fn ask(&self, bytes: usize, entries: u64) -> Result<()> {
+        self.live.disk.ask(bytes as u64, entries, disk::measured(&self.live)).await
+    }
+
     fn again(&self) -> Self {
         Self { live: self.live.clone(), user: self.user.clone() }
     }
@@ -190,6 +197,7 @@ impl Files for EngineFiles {
         }
         let path = path.clone();
         let (first, ended) = gather(&mut body).await?;
+        self.ask(length(&first), 1).await?;
         if ended {
             let whole = move |root: &Rooted| {
                 let mut writer: Writer = root.write(&path, how)?;
@@ -198,6 +206,9 @@ impl Files for EngineFiles {
             };
             return self.act(whole).await;
         }
+        let hides = matches!(how.mode, WriteMode::Replace | WriteMode::CreateNew);
+        let mut hidden = Hiding { live: self.live.clone(), bytes: 0, hides };
+        hidden.more(length(&first));
         let live = self.live.clone();
         let begin = move |root: &Rooted| {
             let mut writer = root.write(&path, how)?;
@@ -207,6 +218,8 @@ impl Files for EngineFiles {
         let writer = self.act(begin).await?;
         loop {
             let (next, ended) = gather(&mut body).await?;
+            self.ask(length(&next), 0).await?;
+            hidden.more(length(&next));
             let held = writer.clone();
             self.act(move |_| held.with(|writer| next.iter().try_for_each(|bytes| writer.put(bytes)))).await?;
             if ended {
@@ -216,6 +229,10 @@ impl Files for EngineFiles {
     }
 
     async fn alter(&self, step: Alter) -> Result<()> {
+        match step {
+            Alter::MakeDir(..) | Alter::Symlink { .. } => self.ask(0, 1).await?,
+            _ => self.live.disk.touch(), // a change of what lies below copies it
+        }
         self.act(move |root| root.alter(&step)).await
     }
 
@@ -253,8 +270,13 @@ impl Files for EngineFiles {
     }
 
     async fn unpack(&self, dir: &SandboxPath, tar: Stream<Bytes>) -> Result<()> {
-        let (dir, files) = (dir.clone(), self.again());
-        fed(tar, move |tar| files.act_here(|root| root.unpack(&dir, tar))).await
+        let (dir, files, asking) = (dir.clone(), self.again(), self.again());
+        // The archive is not looked into here, but what comes out of it is hardly more than what it is.
+        let tar = tar.and_then(move |part| {
+            let asking = asking.again();
+            async move { asking.ask(part.len(), 0).await.map(|()| part) }
+        });
+        fed(tar.boxed(), move |tar| files.act_here(|root| root.unpack(&dir, tar))).await
     }
 }
 
@@ -308,6 +330,32 @@ fn read_on(reader: Arc<Held<Reader>>) -> Stream<Bytes> {
         Ok(chunk.map(|chunk| (chunk, reader)))
     });
     chunks.boxed()
+}
+
+fn length(parts: &[Bytes]) -> usize {
+    parts.iter().map(Bytes::len).sum()
+}
+
+/// What a write has put into a file that has no name yet.
+struct Hiding {
+    live: Arc<Live>,
+    bytes: u64,
+    hides: bool,
+}
+
+impl Hiding {
+    fn more(&mut self, bytes: usize) {
+        if self.hides {
+            self.live.disk.hide(bytes as u64);
+            self.bytes += bytes as u64;
+        }
+    }
+}
+
+impl Drop for Hiding {
+    fn drop(&mut self) {
+        self.live.disk.show(self.bytes);
+    }
 }
 
 /// As much of the body as is written at once, and whether that was all of it.

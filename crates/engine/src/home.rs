@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     data_dir::DataDir,
+    disk::pool,
     fault::{self, Point},
     layers::Lock,
     plan::Plan,
@@ -84,6 +85,11 @@ impl Homes {
         } else {
             Home { parent: self.persistent.clone(), name: id.to_string() }
         }
+    }
+
+    /// Its own layer.
+    pub(crate) fn fs(&self, id: &SandboxId) -> PathBuf {
+        self.home(id).fs()
     }
 
     pub(crate) fn has(&self, id: &SandboxId) -> bool {
@@ -280,7 +286,7 @@ impl Home {
     fn fill(&self, overlays: usize, ids: IdMap) -> io::Result<()> {
         fs::create_dir(self.path())?;
         let (fs, root) = (self.fs(), ids.outside(0));
-        fs::create_dir(&fs)?;
+        pool::make_dir(&fs)?;
         for number in 0..overlays {
             for name in [format!("upper{number}"), format!("work{number}")] {
                 let dir = fs.join(name);

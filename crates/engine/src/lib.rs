@@ -26,6 +26,7 @@
 mod cgroup;
 mod channel;
 mod data_dir;
+mod disk;
 mod engine;
 mod exec;
 mod fault;

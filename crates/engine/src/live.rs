@@ -3,6 +3,7 @@
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
     sync::{
         Arc, Mutex, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -25,7 +26,9 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    cgroup::Cgroup,
     channel::Channel,
+    disk::Disk,
     exec::{self, Execs, set_size},
     fault::{self, Point},
     home::Owned,
@@ -73,6 +76,7 @@ pub(crate) struct Live {
     paused: AtomicBool,
     /// As they were last asked for, and hold.
     limits: Mutex<Limits>,
+    pub(crate) disk: Disk,
     network: tokio::sync::Mutex<Option<Network>>,
     /// Held by whoever changes what it is asked to be: the record and what is in force change together.
     pub(crate) changing: tokio::sync::Mutex<()>,
@@ -107,6 +111,8 @@ pub(crate) struct Parts {
     pub(crate) limits: Limits,
     pub(crate) holds: Holds,
     pub(crate) kept: bool,
+    /// Its own directory.
+    pub(crate) own: PathBuf,
     pub(crate) channel: Channel,
     pub(crate) pidfd: AsyncFd<OwnedFd>,
     pub(crate) tasks: TaskTracker,
@@ -135,7 +141,7 @@ impl Live {
     }
 
     fn with(parts: Parts, inside: Inside) -> Arc<Self> {
-        let Parts { id, defaults, limits, holds, kept, channel, pidfd, tasks, happened } = parts;
+        let Parts { id, defaults, limits, own, holds, kept, channel, pidfd, tasks, happened } = parts;
         Arc::new(Self {
             id,
             defaults,
@@ -156,6 +162,7 @@ impl Live {
             watches_memory: AtomicBool::new(false),
             paused: AtomicBool::new(false),
             limits: Mutex::new(limits),
+            disk: Disk::new(own),
             network: tokio::sync::Mutex::default(),
             changing: tokio::sync::Mutex::default(),
             holds: Mutex::new(Some(holds)),
@@ -251,6 +258,9 @@ impl Live {
     fn with_cause(&self, status: Status, exec: u64) -> Status {
         const CHILD_WAS_KILLED: i32 = 128 + libc::SIGKILL;
         let killed = matches!(status, Status::Signal(libc::SIGKILL));
+        if self.disk.has_ended(exec) && killed {
+            return Status::DiskFull;
+        }
         let Some((id, before)) = self.execs.began(exec) else { return status };
         let kills = self.oom_kills();
         let told = self.claimed_ooms.load(Ordering::Acquire).max(before);
@@ -294,8 +304,23 @@ impl Live {
         }
     }
 
-    fn tell(&self, event: SandboxEvent) {
+    pub(crate) fn tell(&self, event: SandboxEvent) {
         let _ = self.happened.try_send((self.id.clone(), event));
+    }
+
+    /// Becomes true with its end.
+    pub(crate) fn ends(&self) -> watch::Receiver<bool> {
+        self.ended.subscribe()
+    }
+
+    /// Processor time of all that ever ran in it; `None` where nobody counts it.
+    pub(crate) fn cpu_us(&self) -> Option<u64> {
+        self.with_lease(|lease| lease.cgroup.as_ref().map(Cgroup::cpu_us)).flatten()
+    }
+
+    /// Its processes as the host numbers them; none where nobody knows them.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        self.with_lease(|lease| lease.cgroup.as_ref().map(Cgroup::pids)).flatten().unwrap_or_default()
     }
 
     /// Ends it, and waits until nothing of it lives.

@@ -39,7 +39,10 @@ impl EngineSandbox {
         fault::at(Point::RecordChanged);
         let live = self.live.clone();
         let set = spawn_blocking(move || live.with_lease_mut(|lease| lease.limit(&limits))).await;
-        let set = set.map_err(|error| Error::failed("setting limits", error))?.unwrap_or(Err(Error::Gone));
+        let mut set = set.map_err(|error| Error::failed("setting limits", error))?.unwrap_or(Err(Error::Gone));
+        if set.is_ok() {
+            set = self.shared.limit_disk(&self.live, limits).await;
+        }
         if set.is_err() {
             self.record(move |spec| *spec = was).await?;
             return set;
@@ -82,6 +85,7 @@ impl Sandbox for EngineSandbox {
 
     async fn exec(&self, spec: ExecSpec) -> Result<Process> {
         self.live.awake()?;
+        self.live.disk.touch();
         exec::exec(&self.live, spec).await
     }
 

@@ -341,6 +341,8 @@ pub(crate) enum ToInit<'a> {
     Forget {
         exec: u64,
     },
+    /// Ends every process of the sandbox but init.
+    EndAll,
 }
 
 /// Announces that the message proper is the content of the memory file that is the first descriptor.
@@ -371,6 +373,9 @@ impl<'a> ToInit<'a> {
     pub(crate) fn forget(exec: u64) -> Vec<u8> {
         Encoder::kind(18).u64(exec).done()
     }
+    pub(crate) fn end_all() -> Vec<u8> {
+        Encoder::kind(9).done()
+    }
     pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self> {
         let mut from = Decoder(bytes);
         match from.u8()? {
@@ -387,6 +392,7 @@ impl<'a> ToInit<'a> {
                 let paused = from.u32()? != 0;
                 from.end(Self::Paused(paused))
             }
+            9 => from.end(Self::EndAll),
             15 => {
                 let token = from.u128()?;
                 from.end(Self::Keep { token })

@@ -209,6 +209,7 @@ impl Init {
                 }
             }
             Ok(ToInit::Paused(paused)) => self.execs.pause(paused, sys::monotonic_ns()),
+            Ok(ToInit::EndAll) => sys::kill_all_others(),
             Ok(ToInit::Signal { exec, signal, tree }) => self.execs.signal(exec, signal as i32, tree),
             Ok(ToInit::Socket { tag, v6 }) => {
                 let (errno, socket) = match socket(v6) {

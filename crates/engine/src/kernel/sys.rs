@@ -275,6 +275,12 @@ fn wait(options: i32) -> Option<Waited> {
     })
 }
 
+/// To every process of this pid namespace but process 1, who calls it: at once, so that none is missed by having just begun.
+pub(crate) fn kill_all_others() {
+    // SAFETY: no pointers.
+    let _ = unsafe { sys!(SYS_kill, -1_i32, libc::SIGKILL) };
+}
+
 /// To one process: numbers up to zero mean many, and nobody here means those.
 pub(crate) fn kill(pid: i32, signal: i32) -> Result<()> {
     if pid <= 0 {

@@ -10,13 +10,13 @@ use std::{
 use bytes::Bytes;
 use cabana_engine::{Engine, Overrides, TemplateSource};
 use cabana_sandbox::{
-    Base, Code, Error, Event, ExecSpec, Files, Limits, PathError, Provider, Read, Result, SandboxId, SandboxPath,
-    SandboxSpec, Status, Stream, Write, WriteMode, read_all, run, write_all,
+    Base, Code, Error, Event, ExecSpec, Files, PathError, Provider, Read, Result, SandboxId, SandboxPath, SandboxSpec,
+    Status, Stream, Write, WriteMode, read_all, run, write_all,
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::{
-    inside::{Inside, PATIENCE, host, named, passing, path, shell, tiny_root},
+    inside::{Inside, PATIENCE, host, named, path, shell, tiny_root},
     stage,
 };
 
@@ -216,24 +216,6 @@ async fn a_base_that_is_not_there_is_named_and_nothing_is_made() {
         assert!(matches!(engine.attach(&id).await.unwrap(), cabana_sandbox::Found::Absent));
     }
     assert_eq!(refused(engine.start(&id)).await, Code::SandboxNotFound);
-    engine.close().await;
-}
-
-#[tokio::test]
-async fn limits_that_cannot_be_kept_are_refused_by_name() {
-    let engine = stage::engine().await;
-    let limits = |limits| SandboxSpec { limits, ..passing() };
-    let none = Limits::default();
-    let rows = [(limits(Limits { disk: Some(1 << 30), ..none }), "a disk limit")];
-    for (spec, name) in rows {
-        let id = SandboxId::random();
-        match engine.create(&id, &spec).await {
-            Err(Error::Unsupported { provider: "engine", what }) => assert_eq!(what, name),
-            Err(error) => panic!("{name}: {error}"),
-            Ok(_) => panic!("{name} is not kept and was not refused"),
-        }
-        assert!(matches!(engine.attach(&id).await.unwrap(), cabana_sandbox::Found::Absent));
-    }
     engine.close().await;
 }
 

@@ -44,10 +44,10 @@ async fn end(engine: Arc<Engine>, sandbox: Arc<dyn Sandbox>) {
 }
 
 #[tokio::test]
-async fn this_host_limits_memory_processors_and_processes() {
+async fn this_host_limits_memory_processors_processes_files_and_traffic() {
     let engine = stage::engine().await;
     let can = engine.capabilities();
-    assert_eq!([can.memory, can.cpu, can.pids], [Enforced::ByKernel; 3]);
+    assert_eq!([can.memory, can.cpu, can.pids, can.io, can.open_files], [Enforced::ByKernel; 5]);
     engine.close().await;
 }
 
@@ -117,6 +117,33 @@ async fn processor_time_stays_within_the_limit() {
     // Quota comes in whole periods: one more than have passed, at most.
     let most = (begun.elapsed() + Duration::from_millis(200)).mul_f64(0.2) + Duration::from_millis(50);
     assert!(used <= most, "{used:?} of at most {most:?}");
+    end(engine, sandbox).await;
+}
+
+#[tokio::test]
+async fn a_process_opens_no_more_files_than_it_may_also_when_that_changes() {
+    let (engine, sandbox) = with(Limits { open_files: Some(64), ..NONE }).await;
+    let (_, said) = run(&*sandbox, "ulimit -Sn; ulimit -Hn; ulimit -n 65 2>/dev/null || echo no more").await;
+    assert_eq!(said, "64\n64\nno more\n");
+    sandbox.update(Wanted::Limits(Limits { open_files: Some(4096), ..NONE })).await.unwrap();
+    assert_eq!(run(&*sandbox, "ulimit -Sn; ulimit -Hn").await.1, "1024\n4096\n");
+    sandbox.update(Wanted::Limits(NONE)).await.unwrap();
+    let (_, said) = run(&*sandbox, "ulimit -Hn").await;
+    assert!(said.trim().parse::<u64>().unwrap() > 4096, "{said}");
+    end(engine, sandbox).await;
+}
+
+#[tokio::test]
+async fn the_disk_is_read_and_written_no_faster_than_it_may_be() {
+    const RATE: u64 = 4 << 20;
+    let (engine, sandbox) = with(Limits { io: Some(RATE), ..NONE }).await;
+    for way in ["if=/dev/zero of=/var/tmp/f oflag=direct", "if=/var/tmp/f of=/dev/null iflag=direct"] {
+        let begun = std::time::Instant::now();
+        let (exit, said) = run(&*sandbox, &format!("dd {way} bs=1M count=8 2>&1")).await;
+        assert_eq!(exit.status, Status::Code(0), "{said}");
+        // The kernel lets what comes first through at once.
+        assert!(begun.elapsed() >= Duration::from_secs(1), "8 MiB in {:?}: {way}", begun.elapsed());
+    }
     end(engine, sandbox).await;
 }
 
@@ -191,6 +218,12 @@ async fn absurd_limits_are_refused_and_change_nothing() {
         Limits { cpu_milli: Some(u32::MAX), ..NONE },
         Limits { pids: Some(1), ..NONE },
         Limits { pids: Some(u32::MAX), ..NONE },
+        Limits { disk: Some(4096), ..NONE },
+        Limits { disk: Some(u64::MAX), ..NONE },
+        Limits { inodes: Some(1), ..NONE },
+        Limits { open_files: Some(3), ..NONE },
+        Limits { open_files: Some(u32::MAX), ..NONE },
+        Limits { io: Some(1), ..NONE },
     ] {
         let id = SandboxId::random();
         let refused = engine.create(&id, &limited(limits)).await.err().expect("refused");

@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod clients;
+mod disk;
 mod host_base;
 mod identity;
 mod inside;

@@ -1,0 +1,45 @@
+//! What the sandbox's own layer takes, with what has no name any more and is still open.
+
+use std::{
+    collections::HashSet,
+    fs, io,
+    os::{fd::AsFd, unix::fs::MetadataExt},
+    path::Path,
+};
+
+use cabana_guest::tree::{self, Usage};
+
+const OVERLAY: u64 = 0x794c_7630;
+
+/// Blocks. `pids` are the processes of the sandbox, as the host numbers them.
+pub(crate) fn measure(own: &Path, pids: &[u32]) -> io::Result<Usage> {
+    let mut usage = tree::usage(fs::File::open(own)?.as_fd())?;
+    let nameless = nameless(pids);
+    usage.bytes = usage.bytes.saturating_add(nameless.bytes);
+    usage.entries = usage.entries.saturating_add(nameless.entries);
+    Ok(usage)
+}
+
+/// Files that were removed while a process has them open or mapped: they take the disk until it lets go.
+fn nameless(pids: &[u32]) -> Usage {
+    let (mut usage, mut seen) = (Usage::default(), HashSet::new());
+    for pid in pids {
+        for held in ["fd", "map_files"] {
+            let entries = fs::read_dir(format!("/proc/{pid}/{held}")).into_iter().flatten().flatten();
+            for path in entries.map(|entry| entry.path()) {
+                let Ok(file) = fs::metadata(&path) else { continue };
+                let gone = file.is_file() && file.nlink() == 0 && is_on_an_overlay(&path);
+                if gone && seen.insert((file.dev(), file.ino())) {
+                    usage.bytes = usage.bytes.saturating_add(file.blocks().saturating_mul(512));
+                    usage.entries += 1;
+                }
+            }
+        }
+    }
+    usage
+}
+
+/// And not in memory, where others have no name either.
+fn is_on_an_overlay(path: &Path) -> bool {
+    rustix::fs::statfs(path).is_ok_and(|fs| fs.f_type as u64 == OVERLAY)
+}
