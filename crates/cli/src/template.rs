@@ -53,6 +53,9 @@ struct Add {
     /// A variable for every command; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     env: Vec<String>,
+    /// Let set-user-id programs, sudo above all, gain rights in its sandboxes
+    #[arg(long)]
+    sudo: bool,
 }
 
 pub(crate) fn main(args: Args, data: PathBuf) -> ExitCode {
@@ -86,13 +89,14 @@ impl Job {
         Ok(match verb {
             Verb::Ls { json } => Self::Ls { json },
             Verb::Rm { name } => Self::Rm { name },
-            Verb::Add(Add { name, from, user, workdir, env }) => Self::Add {
+            Verb::Add(Add { name, from, user, workdir, env, sudo }) => Self::Add {
                 name,
                 source: from.parse()?,
                 wishes: Overrides {
                     user: user.map(|user| user_of(&user)).transpose()?,
                     workdir: workdir.map(|dir| path_of("--workdir", &dir)).transpose()?,
                     env: variables(&env)?,
+                    sudo,
                 },
             },
         })

@@ -554,7 +554,9 @@ impl Shared {
     /// As it is now; making it anew takes seconds, and happens when the host's programs have changed.
     fn host_base(&self) -> Result<Arc<HostBase>> {
         let mut known = self.host_base.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(base) = known.as_ref().filter(|base| HostBase::current_fingerprint() == base.fingerprint) {
+        let whole = |base: &HostBase| base.layers().all(|layer| self.store.has(&layer));
+        let current = |base: &HostBase| whole(base) && HostBase::current_fingerprint() == base.fingerprint;
+        if let Some(base) = known.as_ref().filter(|base| current(base)) {
             return Ok(base.clone());
         }
         let base = Arc::new(HostBase::prepare(&self.data, &self.store)?);
@@ -575,7 +577,7 @@ impl Shared {
         let (home, owned) = self.homes.make(id, &record)?;
         fault::at(Point::HomeNamed);
         drop(layers_stay); // the record says from here on that they are used
-        let mounts = plan::mounts(&self.store, &record, &home.fs(), self.ranges.storage());
+        let mounts = plan::mounts(&self.data, &self.store, &record, &home.fs(), self.ranges.storage());
         Ok(Prepared { mounts: mounts.inspect_err(|_| drop(home.remove()))?, record, home: owned })
     }
 
@@ -592,7 +594,7 @@ impl Shared {
             }
         }
         let home = self.homes.open_home(id)?;
-        let mounts = plan::mounts(&self.store, &record, &home.fs(), self.ranges.storage())?;
+        let mounts = plan::mounts(&self.data, &self.store, &record, &home.fs(), self.ranges.storage())?;
         Ok(Prepared { mounts, record, home: owned })
     }
 
@@ -622,7 +624,8 @@ impl Shared {
 
     /// From directories to a running sandbox. If it fails, its directory comes back.
     async fn launch(self: &Arc<Self>, id: &SandboxId, prepared: Prepared) -> Result<Arc<Live>, (Error, Option<Owned>)> {
-        let Prepared { record: Record { spec, plan }, mounts, home } = prepared;
+        let Prepared { record: Record { mut spec, plan }, mounts, home } = prepared;
+        spec.sudo |= plan.sudo;
         let overlays = plan.overlays();
         let warm = match self.warm_for(id, mounts, &spec).await {
             Ok(warm) => warm,

@@ -47,6 +47,7 @@ pub mod rootless;
 mod sandbox;
 mod spawner;
 mod spool;
+mod views;
 mod walls;
 mod warm;
 mod wire;
@@ -61,6 +62,7 @@ pub use layers::{
 };
 pub use network::NetworkSettings;
 pub use rootless::enter_user_namespace;
+pub use views::check_view;
 
 /// What the spawner is called: how a program knows that it was started as one.
 pub(crate) const SPAWNER_NAME: &str = "cabana-spawner";

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    os::fd::OwnedFd,
+    os::fd::{AsFd, OwnedFd},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
@@ -14,9 +14,10 @@ use serde::{Deserialize, Serialize};
 use crate::{
     data_dir::DataDir,
     home::Record,
-    kernel::mounts::detach,
-    layers::{self, HostBase, Store, Templates},
+    kernel::mounts::{detach, detach_open},
+    layers::{self, HostBase, Store, Template, Templates},
     spawner::MAX_LOWER,
+    views,
     wire::{Ids, IdsShown, Place},
 };
 
@@ -28,6 +29,9 @@ pub(crate) struct Plan {
     pub(crate) layers: Vec<LayerId>,
     pub(crate) trees: Vec<Tree>,
     pub(crate) defaults: Defaults,
+    /// Whether the template says so.
+    #[serde(default)]
+    pub(crate) sudo: bool,
     /// Of the host base.
     pub(crate) fingerprint: Option<String>,
     /// On top of the layers: certificates of the operator's own.
@@ -66,31 +70,25 @@ pub(crate) fn of(data: &DataDir, store: &Store, host: Option<&HostBase>, spec: &
             layers: base.root_layers.clone(),
             trees: trees_of(base),
             defaults: base.defaults.clone(),
+            sudo: false,
             fingerprint: Some(base.fingerprint.clone()),
             trust: None,
         },
         (Base::Host, None) => return Err(Error::Unsupported { provider: "engine", what: "the host base" }),
         (Base::Named(name), _) => {
-            let template = Templates::new(data, store).get(name)?;
-            Plan {
-                layers: template.layers,
-                trees: Vec::new(),
-                defaults: template.defaults,
-                fingerprint: None,
-                trust: None,
-            }
+            let Template { layers, defaults, sudo, .. } = Templates::new(data, store).get(name)?;
+            Plan { layers, trees: Vec::new(), defaults, sudo, fingerprint: None, trust: None }
         }
         (Base::Layers(layers), _) => {
             let defaults = layers::defaults(User::root(), SandboxPath::root());
-            Plan { layers: layers.clone(), trees: Vec::new(), defaults, fingerprint: None, trust: None }
+            Plan { layers: layers.clone(), trees: Vec::new(), defaults, sudo: false, fingerprint: None, trust: None }
         }
     };
     if plan.layers.is_empty() {
         return Err(Error::invalid("base", "names no layer"));
     }
-    if let Some(missing) = plan.layers.iter().find(|layer| !store.has(layer)) {
-        return Err(Error::invalid("base", format!("layer {missing} is not in the store: import it first")));
-    }
+    check_layers(store, &plan)?;
+    views::check(&spec.views, data.path(), store)?;
     let mounts = plan.layers.len() + 2 * plan.trees.len() + spec.views.len() + 2;
     if mounts > MAX_LOWER {
         return Err(Error::invalid(
@@ -102,6 +100,18 @@ pub(crate) fn of(data: &DataDir, store: &Store, host: Option<&HostBase>, spec: &
         plan.defaults.user = user.clone();
     }
     Ok(plan)
+}
+
+/// What a sandbox stands on may have vanished since it was made.
+fn check_layers(store: &Store, plan: &Plan) -> Result<()> {
+    match plan.all_layers().find(|layer| !store.has(layer)) {
+        Some(missing) => {
+            let why =
+                format!("layer {missing} is not in the store: import it, or add the template again that it is from");
+            Err(Error::invalid("base", why))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The mounts of a sandbox, detached: what init is told, and what must be done to them before.
@@ -130,8 +140,10 @@ pub(crate) enum Owners {
 }
 
 /// Opens what a sandbox stands on. `fs` is its own directory.
-pub(crate) fn mounts(store: &Store, record: &Record, fs: &Path, storage: IdMap) -> Result<Mounts> {
+pub(crate) fn mounts(data: &DataDir, store: &Store, record: &Record, fs: &Path, storage: IdMap) -> Result<Mounts> {
     let Record { spec, plan } = record;
+    check_layers(store, plan)?;
+    views::check(&spec.views, data.path(), store)?;
     let mut all = vec![open(fs, Place::Own, false, Owners::Stored)?];
     for layer in plan.trust.iter().chain(plan.layers.iter().rev()) {
         all.push(open(&store.path(layer), Place::Lower { overlay: 0 }, true, Owners::Stored)?);
@@ -148,17 +160,18 @@ pub(crate) fn mounts(store: &Store, record: &Record, fs: &Path, storage: IdMap) 
     for view in &spec.views {
         let at = view.at.as_bytes().to_vec();
         match &view.source {
-            Source::Layer(_) if view.writable => return Err(Error::invalid("views", "a layer cannot be written to")),
             Source::Layer(layer) => {
                 all.push(open(&store.path(layer), Place::View { at, directory: true }, true, Owners::Stored)?);
             }
             Source::Host(path) => {
-                let source = std::fs::metadata(path)
-                    .map_err(|error| Error::invalid("views", format!("{}: {error}", path.display())))?;
+                let source = views::open(path, data.path())?;
                 // The group, too: what has an id that is not mapped, be it only the group's, cannot be written to.
-                let host = Ids { user: source.uid(), group: source.gid() };
+                let host = Ids { user: source.meta.uid(), group: source.meta.gid() };
                 let owners = Owners::One { host, inside: ids_of(store, plan, storage)? };
-                all.push(open(path, Place::View { at, directory: source.is_dir() }, !view.writable, owners)?);
+                let fd = detach_open(source.fd.as_fd())
+                    .map_err(|error| Error::failed("opening a directory to show", error))?;
+                let place = Place::View { at, directory: source.meta.is_dir() };
+                all.push(Mount { fd, place, read_only: !view.writable, owners });
             }
         }
     }

@@ -2,21 +2,14 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    fs,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
 
-use cabana_sandbox::{SandboxPath, Source, View};
+use cabana_engine::check_view;
+use cabana_sandbox::{Error, SandboxPath, Source, View};
 
 use crate::{data, failure::Failure};
-
-/// The system itself: who writes there owns the machine.
-const SYSTEM: [&str; 7] = ["/etc", "/usr", "/proc", "/sys", "/dev", "/boot", "/run"];
-/// Too much at once; what lies below may be shown.
-const TOO_MUCH: [&str; 5] = ["/", "/var", "/root", "/home", "/var/lib"];
-/// What every sandbox has of its own.
-const OWN: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 pub(super) fn views(mounts: &[OsString], data: &Path) -> Result<Vec<View>, Failure> {
     let data = data::real(data);
@@ -36,8 +29,14 @@ fn view(mount: &OsStr, data: &Path) -> Result<View, Failure> {
         return Err(refused(mount, "write it as HOST:INSIDE or HOST:INSIDE:ro"));
     };
     let at = target(inside).map_err(|why| refused(mount, &why))?;
-    let source = source(host, data).map_err(|why| refused(mount, &why))?;
-    Ok(View { source: Source::Host(source), at, writable })
+    let source = source(Path::new(host)).map_err(|why| refused(mount, &why))?;
+    let view = View { source: Source::Host(source), at, writable };
+    // The engine asks the same; here it can be said which of the mounts is meant.
+    check_view(&view, data).map_err(|error| match error {
+        Error::Invalid { why, .. } => refused(mount, &why),
+        other => other.into(),
+    })?;
+    Ok(view)
 }
 
 /// From the end, so that a path of the host may hold colons.
@@ -53,40 +52,17 @@ fn split(mount: &OsStr) -> Option<(&OsStr, &OsStr, bool)> {
     (!host.is_empty() && !inside.is_empty()).then(|| (OsStr::from_bytes(host), OsStr::from_bytes(inside), writable))
 }
 
-/// Links are followed first: what counts is where it really lies.
-fn source(host: &OsStr, data: &Path) -> Result<PathBuf, String> {
-    let path = Path::new(host).canonicalize().map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => format!("{} does not exist on this machine", Path::new(host).display()),
-        _ => format!("{}: {e}", Path::new(host).display()),
-    })?;
-    let shown = path.display();
-    if let Some(system) = SYSTEM.iter().find(|system| path.starts_with(system)) {
-        return Err(format!("{shown} is part of the system itself ({system}), which is never shown"));
-    }
-    if TOO_MUCH.iter().any(|all| path == Path::new(all)) {
-        return Err(format!("{shown} holds much more than one command needs: name a directory below it"));
-    }
-    if data.starts_with(&path) || path.starts_with(data) {
-        return Err(format!("{shown} holds the data directory, or lies in it: the files of other sandboxes are there"));
-    }
-    let kind = fs::metadata(&path).map_err(|e| format!("{shown}: {e}"))?.file_type();
-    if !kind.is_dir() && !kind.is_file() {
-        return Err(format!(
-            "{shown} is no directory and no regular file: a socket or device would lead out of the sandbox"
-        ));
-    }
-    Ok(path)
+fn source(host: &Path) -> Result<PathBuf, String> {
+    host.canonicalize().map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => format!("{} does not exist on this machine", host.display()),
+        _ => format!("{}: {e}", host.display()),
+    })
 }
 
 fn target(inside: &OsStr) -> Result<SandboxPath, String> {
     let bytes = inside.as_bytes();
     let plain = if bytes.len() > 1 { bytes.strip_suffix(b"/").unwrap_or(bytes) } else { bytes };
-    let at = SandboxPath::new(plain).map_err(|e| format!("the path inside {e}"))?;
-    let hides = at.is_root() || OWN.iter().any(|own| at.as_path().starts_with(own));
-    if hides {
-        return Err(format!("a mount at {at} would hide what every sandbox has of its own (/proc, /sys, /dev)"));
-    }
-    Ok(at)
+    SandboxPath::new(plain).map_err(|e| format!("the path inside {e}"))
 }
 
 fn refused(mount: &OsStr, why: &str) -> Failure {
@@ -95,6 +71,8 @@ fn refused(mount: &OsStr, why: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const DATA: &str = "/srv/cabana-data-that-is-not-there";
@@ -166,7 +144,7 @@ mod tests {
 
     #[test]
     fn no_mount_hides_what_a_sandbox_has_of_its_own() {
-        for inside in ["/", "/proc", "/proc/sys", "/sys", "/dev", "/dev/shm"] {
+        for inside in ["/", "/proc", "/proc/sys", "/sys", "/dev", "/dev/shm", "/etc/passwd", "/usr"] {
             assert!(ask(&format!("/tmp:{inside}")).is_err(), "{inside}");
         }
         assert!(ask("/tmp:/devices").is_ok());

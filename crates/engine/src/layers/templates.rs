@@ -30,6 +30,8 @@ pub struct Template {
     /// The lowest first.
     pub layers: Vec<LayerId>,
     pub defaults: Defaults,
+    /// Whether setuid programs gain something inside, also where a spec does not ask for it.
+    pub sudo: bool,
     /// When it was made, as RFC 3339.
     pub made: String,
     /// What it was made from, as it was said.
@@ -43,6 +45,8 @@ pub struct Overrides {
     pub workdir: Option<SandboxPath>,
     /// Added to what every sandbox has.
     pub env: BTreeMap<String, String>,
+    /// Setuid programs, sudo above all, gain rights inside.
+    pub sudo: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -102,6 +106,7 @@ impl<'a> Templates<'a> {
             name: name.into(),
             layers: layers.iter().map(|layer| layer.id).collect(),
             defaults,
+            sudo: wishes.sudo,
             made: rfc3339(SystemTime::now()),
             source: source.describe(),
         };
@@ -217,6 +222,8 @@ struct Record {
     user: User,
     workdir: PathText,
     env: BTreeMap<String, String>,
+    #[serde(default)]
+    sudo: bool,
     made: String,
     source: String,
 }
@@ -240,16 +247,17 @@ impl From<PathText> for String {
 
 impl From<&Template> for Record {
     fn from(template: &Template) -> Self {
-        let Template { layers, defaults, made, source, .. } = template.clone();
+        let Template { layers, defaults, sudo, made, source, .. } = template.clone();
         let Defaults { user, workdir, env } = defaults;
-        Self { layers, user, workdir: PathText(workdir), env, made, source }
+        Self { layers, user, workdir: PathText(workdir), env, sudo, made, source }
     }
 }
 
 impl Record {
     fn named(self, name: &str) -> Template {
         let defaults = Defaults { user: self.user, workdir: self.workdir.0, env: self.env };
-        Template { name: name.into(), layers: self.layers, defaults, made: self.made, source: self.source }
+        let Self { layers, sudo, made, source, .. } = self;
+        Template { name: name.into(), layers, defaults, sudo, made, source }
     }
 }
 

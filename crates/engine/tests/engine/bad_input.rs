@@ -3,20 +3,20 @@
 use std::{
     fs,
     os::unix::fs::chown,
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use cabana_engine::{Engine, Overrides, TemplateSource};
 use cabana_sandbox::{
-    Base, Code, Error, Event, ExecSpec, Files, PathError, Provider, Read, Result, SandboxId, SandboxPath, SandboxSpec,
-    Status, Stream, Write, WriteMode, read_all, run, write_all,
+    Base, Code, Error, Event, ExecSpec, Files, NetworkPolicy, PathError, Provider, Read, Result, SandboxId,
+    SandboxPath, SandboxSpec, Source, Status, Stream, View, Wanted, Write, WriteMode, read_all, run, write_all,
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::{
-    inside::{Inside, PATIENCE, host, named, path, shell, tiny_root},
+    inside::{Inside, PATIENCE, host, named, passing, path, shell, tiny_root},
     stage,
 };
 
@@ -216,6 +216,227 @@ async fn a_base_that_is_not_there_is_named_and_nothing_is_made() {
         assert!(matches!(engine.attach(&id).await.unwrap(), cabana_sandbox::Found::Absent));
     }
     assert_eq!(refused(engine.start(&id)).await, Code::SandboxNotFound);
+    engine.close().await;
+}
+
+fn shown(source: impl Into<PathBuf>, at: &str) -> SandboxSpec {
+    let view = View { source: Source::Host(source.into()), at: path(at), writable: true };
+    SandboxSpec { views: vec![view], ..passing() }
+}
+
+/// What a create says that must be refused, and that leaves nothing.
+async fn refusal(engine: &Engine, spec: &SandboxSpec) -> String {
+    let id = SandboxId::random();
+    let error = engine.create(&id, spec).await.err().unwrap_or_else(|| panic!("{spec:?} is not refused"));
+    assert_eq!(error.code(), Code::BadRequest, "{error}");
+    assert!(matches!(engine.attach(&id).await.unwrap(), cabana_sandbox::Found::Absent));
+    error.to_string()
+}
+
+#[tokio::test]
+async fn the_system_and_the_files_of_other_sandboxes_are_never_shown() {
+    let engine = stage::engine().await;
+    let (data, dir) = (stage::shared_data(), tempfile::tempdir().unwrap());
+    let above = data.parent().unwrap().to_owned();
+    for system in
+        ["/", "/proc", "/proc/1", "/sys", "/dev", "/dev/null", "/run", "/etc", "/etc/passwd", "/usr", "/home", "/var"]
+    {
+        let said = refusal(&engine, &shown(system, "/workspace/seen")).await;
+        assert!(said.contains("views: /"), "{system}: {said}");
+        // Neither through a link, nor the long way round.
+        let link = dir.path().join(system.replace('/', "_"));
+        std::os::unix::fs::symlink(system, &link).unwrap();
+        refusal(&engine, &shown(link, "/workspace/seen")).await;
+        refusal(&engine, &shown(format!("/tmp/..{system}"), "/workspace/seen")).await;
+    }
+    let link = dir.path().join("data");
+    std::os::unix::fs::symlink(&data, &link).unwrap();
+    for ours in [data.clone(), data.join("sandboxes"), data.join("layers"), above, link.clone(), link.join("templates")]
+    {
+        let said = refusal(&engine, &shown(&ours, "/workspace/seen")).await;
+        assert!(said.contains("data directory"), "{}: {said}", ours.display());
+    }
+    // Under another name, which only the kernel sees through.
+    let elsewhere = dir.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    host("mount", &["--bind", data.to_str().unwrap(), elsewhere.to_str().unwrap()]);
+    for ours in [elsewhere.clone(), elsewhere.join("layers")] {
+        let said = refusal(&engine, &shown(&ours, "/workspace/seen")).await;
+        assert!(said.contains("data directory"), "{}: {said}", ours.display());
+    }
+    host("umount", &[elsewhere.to_str().unwrap()]);
+    for odd in ["", "relative", "../x", "/no/such/place"] {
+        refusal(&engine, &shown(odd, "/workspace/seen")).await;
+    }
+    let _listener = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
+    refusal(&engine, &shown(dir.path().join("socket"), "/workspace/seen")).await;
+    engine.close().await;
+}
+
+#[tokio::test]
+async fn no_view_hides_what_a_sandbox_needs() {
+    let engine = stage::engine().await;
+    let dir = tempfile::tempdir().unwrap();
+    let needed = [
+        "/",
+        "/proc",
+        "/proc/self",
+        "/sys",
+        "/sys/fs",
+        "/dev",
+        "/dev/shm",
+        "/etc",
+        "/etc/passwd",
+        "/etc/group",
+        "/usr",
+        "/bin",
+    ];
+    for at in needed {
+        let said = refusal(&engine, &shown(dir.path(), at)).await;
+        assert!(said.contains("would hide"), "{at}: {said}");
+    }
+    let mut twice = shown(dir.path(), "/workspace/seen");
+    twice.views.push(twice.views[0].clone());
+    assert!(refusal(&engine, &twice).await.contains("two views"));
+    let layer = Source::Layer("ab".repeat(32).parse().unwrap());
+    for (writable, why) in [(true, "cannot be written"), (false, "not in the store")] {
+        let view = View { source: layer.clone(), at: path("/workspace/layer"), writable };
+        let said = refusal(&engine, &SandboxSpec { views: vec![view], ..passing() }).await;
+        assert!(said.contains(why), "{said}");
+    }
+    engine.close().await;
+}
+
+#[tokio::test]
+async fn a_view_whose_source_has_become_a_link_to_the_system_is_refused_at_the_next_start() {
+    let engine = stage::engine().await;
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("project");
+    fs::create_dir(&source).unwrap();
+    let spec = SandboxSpec { lifetime: cabana_sandbox::Lifetime::Persistent, ..shown(&source, "/workspace/seen") };
+    let id = SandboxId::random();
+    engine.create(&id, &spec).await.unwrap();
+    engine.stop(&id).await.unwrap();
+    fs::remove_dir(&source).unwrap();
+    std::os::unix::fs::symlink("/etc", &source).unwrap();
+    let error = engine.start(&id).await.err().expect("it is refused");
+    assert!(error.to_string().contains("part of the system"), "{error}");
+    assert!(matches!(engine.attach(&id).await.unwrap(), cabana_sandbox::Found::Stopped));
+    fs::remove_file(&source).unwrap();
+    fs::create_dir(&source).unwrap();
+    engine.start(&id).await.unwrap();
+    engine.destroy(&id).await.unwrap();
+    engine.close().await;
+}
+
+#[tokio::test]
+async fn rules_of_a_network_that_name_nothing_are_refused_at_create_and_at_run_time() {
+    let inside = Inside::new().await;
+    for rule in [
+        "",
+        " ",
+        "http://example.org",
+        "example.org/path",
+        "exa mple.org",
+        "*",
+        "*.*.org",
+        "10.0.0.0/33",
+        "example.org:0",
+        "example.org:99999",
+        "[::1",
+        "user@example.org",
+        "1.2.3",
+    ] {
+        let network = NetworkPolicy::Allow(vec!["example.org".into(), rule.into()]);
+        let said = refusal(&inside.engine, &SandboxSpec { network: network.clone(), ..passing() }).await;
+        assert!(said.starts_with("network:"), "{rule:?}: {said}");
+        let refused = inside.sandbox.update(Wanted::Network(network)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::BadRequest, "{rule:?}: {refused}");
+    }
+    assert_eq!(inside.user("echo lives").await.ok(), "lives");
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn a_layer_that_vanished_is_named_at_create_and_at_start_and_nothing_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(stage::config(dir.path().join("data"))).await.unwrap();
+    tiny_root(&dir.path().join("root"));
+    let source = TemplateSource::Directory(dir.path().join("root"));
+    let template = engine.templates().add("tiny", &source, &Overrides::default(), &mut |_| {}).unwrap();
+    let named = SandboxSpec::new(Base::Named("tiny".into()));
+    let id = SandboxId::random();
+    let sandbox = engine.create(&id, &named).await.unwrap();
+    write_all(&*sandbox.files(None), &path("/home/user/mine"), "mine").await.unwrap();
+    engine.stop(&id).await.unwrap();
+
+    let lost = template.layers[0].to_string();
+    let (there, away) = (dir.path().join("data/layers").join(&lost), dir.path().join("away"));
+    fs::rename(&there, &away).unwrap();
+    let listing = || fs::read_dir(dir.path().join("data/sandboxes")).unwrap().count();
+    let before = listing();
+    let error = engine.start(&id).await.err().expect("it is refused");
+    assert!(error.code() == Code::BadRequest && error.to_string().contains(&lost), "{error}");
+    assert!(matches!(engine.attach(&id).await.unwrap(), cabana_sandbox::Found::Stopped));
+    let rows =
+        [(named, Code::TemplateInvalid), (SandboxSpec::new(Base::Layers(template.layers.clone())), Code::BadRequest)];
+    for (spec, code) in rows {
+        let error = engine.create(&SandboxId::random(), &spec).await.err().expect("it is refused");
+        assert!(error.code() == code && error.to_string().contains(&lost), "{error}");
+    }
+    assert_eq!(listing(), before);
+    // What came back is as if nothing had been.
+    fs::rename(&away, &there).unwrap();
+    let sandbox = engine.start(&id).await.unwrap();
+    assert_eq!(read_all(&*sandbox.files(None), &path("/home/user/mine"), 100).await.unwrap(), "mine");
+    engine.close().await;
+}
+
+#[tokio::test]
+async fn a_template_that_is_gone_changes_nothing_for_its_sandboxes() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(stage::config(dir.path().join("data"))).await.unwrap();
+    tiny_root(&dir.path().join("root"));
+    let source = TemplateSource::Directory(dir.path().join("root"));
+    engine.templates().add("tiny", &source, &Overrides::default(), &mut |_| {}).unwrap();
+    let (id, spec) = (SandboxId::random(), SandboxSpec::new(Base::Named("tiny".into())));
+    engine.create(&id, &spec).await.unwrap();
+    engine.stop(&id).await.unwrap();
+    engine.templates().rm("tiny", &|_| false).unwrap();
+    assert_eq!(engine.remove_unused_layers().unwrap(), 0, "the sandbox stands on them");
+    assert_eq!(refused(engine.create(&SandboxId::random(), &spec)).await, Code::TemplateNotFound);
+    let sandbox = engine.start(&id).await.unwrap();
+    assert_eq!(shell(&*sandbox, "user", "echo works").await.ok(), "works");
+    engine.close().await;
+}
+
+#[tokio::test]
+async fn a_host_base_whose_layers_vanished_is_made_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(stage::config(dir.path().join("data"))).await.unwrap();
+    let first = engine.create(&SandboxId::random(), &passing()).await.unwrap();
+    engine.destroy(first.id()).await.unwrap();
+    for layer in fs::read_dir(dir.path().join("data/layers")).unwrap() {
+        fs::remove_dir_all(layer.unwrap().path()).unwrap();
+    }
+    let again = engine.create(&SandboxId::random(), &passing()).await.unwrap();
+    assert_eq!(shell(&*again, "user", "echo works").await.ok(), "works");
+    engine.close().await;
+}
+
+#[tokio::test]
+async fn networks_that_cannot_be_kept_are_refused_by_name() {
+    let engine = stage::engine().await;
+    let rows = [(SandboxSpec { network: NetworkPolicy::Host, ..passing() }, "the network mode host")];
+    for (spec, name) in rows {
+        let id = SandboxId::random();
+        match engine.create(&id, &spec).await {
+            Err(Error::Unsupported { provider: "engine", what }) => assert_eq!(what, name),
+            Err(error) => panic!("{name}: {error}"),
+            Ok(_) => panic!("{name} is not kept and was not refused"),
+        }
+        assert!(matches!(engine.attach(&id).await.unwrap(), cabana_sandbox::Found::Absent));
+    }
     engine.close().await;
 }
 

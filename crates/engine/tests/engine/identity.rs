@@ -205,6 +205,7 @@ async fn a_templates_defaults_hold_for_its_sandboxes() {
         user: Some(named("root")),
         workdir: Some(path("/srv/work")),
         env: [("GREETING".to_owned(), "good morning".to_owned())].into(),
+        ..Overrides::default()
     };
     workshop.add("mine", &wishes).unwrap();
     let sandbox = workshop.sandbox("mine").await;

@@ -140,6 +140,26 @@ async fn sudo_of_a_template_works_where_it_is_wished() {
 }
 
 #[tokio::test]
+async fn a_template_can_wish_for_sudo_in_all_of_its_sandboxes() {
+    let dir = tempfile::tempdir().unwrap();
+    root_with_sudo(&dir.path().join("root"));
+    let engine = Engine::open(stage::config(dir.path().join("data"))).await.unwrap();
+    let source = TemplateSource::Directory(dir.path().join("root"));
+    let wishes = Overrides { sudo: true, ..Overrides::default() };
+    engine.templates().add("sudo", &source, &wishes, &mut |_| {}).unwrap();
+    assert!(engine.templates().get("sudo").unwrap().sudo);
+    let spec = SandboxSpec { lifetime: Lifetime::Persistent, ..of_template("sudo") };
+    let sandbox = engine.create(&SandboxId::random(), &spec).await.unwrap();
+    assert_eq!(shell(&*sandbox, "user", "sudo -n id -u").await.ok(), "0");
+    // What it was made with stays, whatever becomes of the template.
+    engine.templates().rm("sudo", &|_| false).unwrap();
+    engine.stop(sandbox.id()).await.unwrap();
+    let sandbox = engine.start(sandbox.id()).await.unwrap();
+    assert_eq!(shell(&*sandbox, "user", "sudo -n id -u").await.ok(), "0");
+    engine.close().await;
+}
+
+#[tokio::test]
 async fn root_makes_users_serves_low_ports_and_changes_its_root() {
     let inside = Inside::new().await;
     let script = "set -e; useradd -m bob; su - bob -c 'id -un; pwd'; chown bob /home/user; stat -c %U /home/user
