@@ -8,7 +8,9 @@ mod access;
 mod alter;
 mod command;
 mod exec;
+mod limits;
 mod list;
+mod pause;
 mod process;
 mod read;
 mod stage;
@@ -24,7 +26,7 @@ mod write;
 
 use std::{sync::Arc, time::Duration};
 
-use cabana_sandbox::{Capabilities, Identities, Provider, SandboxPath, SandboxSpec, User};
+use cabana_sandbox::{Capabilities, Enforced, Identities, Provider, SandboxPath, SandboxSpec, User};
 use futures_util::future::BoxFuture;
 
 use stage::Stage;
@@ -83,19 +85,40 @@ pub enum Needs {
     /// A command's output from any position after a reattach.
     Replay,
     Connect,
+    Pause,
+    /// Commands, and a pause of them.
+    PauseExec,
+    /// A limit of the sandbox's own files.
+    Disk,
+    Inodes,
+    /// Commands, and a limit of what they use.
+    Memory,
+    Pids,
+    OpenFiles,
+    /// Commands, and the certainty that they reach nobody.
+    NetworkOff,
 }
 
 impl Needs {
     pub fn met_by(self, capabilities: &Capabilities) -> bool {
         let two_users = capabilities.identities != Identities::Single;
+        let kept = |limit: Enforced| limit != Enforced::No;
         match self {
             Self::Nothing => true,
             Self::TwoUsers => two_users,
             Self::Exec => capabilities.exec,
             Self::ExecTwoUsers => capabilities.exec && two_users,
-            Self::KillTree => capabilities.exec && capabilities.kill_tree != cabana_sandbox::Enforced::No,
+            Self::KillTree => capabilities.exec && kept(capabilities.kill_tree),
             Self::Replay => capabilities.exec && capabilities.replays_output,
             Self::Connect => capabilities.exec && capabilities.connect,
+            Self::Pause => capabilities.pause,
+            Self::PauseExec => capabilities.exec && capabilities.pause,
+            Self::Disk => kept(capabilities.disk),
+            Self::Inodes => kept(capabilities.inodes),
+            Self::Memory => capabilities.exec && kept(capabilities.memory),
+            Self::Pids => capabilities.exec && kept(capabilities.pids),
+            Self::OpenFiles => capabilities.exec && kept(capabilities.open_files),
+            Self::NetworkOff => capabilities.exec && kept(capabilities.network_off),
         }
     }
 }
@@ -157,6 +180,42 @@ suite! { $
     state(TwoUsers) {
         stop_keeps_owners,
         the_specs_user_is_the_default,
+    }
+    pause(Pause) {
+        a_paused_one_is_listed_and_attached_as_paused,
+        start_resumes_a_paused_one,
+        pause_twice_is_ok,
+        only_what_runs_is_paused,
+        the_files_of_a_paused_one_are_there,
+        a_paused_one_can_be_stopped_and_destroyed,
+    }
+    pause(PauseExec) {
+        a_paused_one_takes_no_command,
+        what_is_paused_stands_still_and_goes_on_where_it_was,
+    }
+    limits(Nothing) {
+        absurd_limits_are_refused_and_change_nothing,
+        what_is_not_enforced_is_refused_at_run_time_too,
+    }
+    limits(Disk) {
+        a_write_over_the_disk_limit_is_no_space,
+        what_is_removed_makes_room,
+        a_disk_limit_changes_at_run_time_and_stays,
+    }
+    limits(Inodes) {
+        too_many_files_are_no_space,
+    }
+    limits(Memory) {
+        a_command_over_the_memory_limit_is_out_of_memory,
+    }
+    limits(Pids) {
+        more_processes_than_allowed_are_refused,
+    }
+    limits(OpenFiles) {
+        open_files_are_limited_for_commands_that_begin,
+    }
+    limits(NetworkOff) {
+        without_a_network_the_loopback_works_and_nothing_else,
     }
     stat(Nothing) {
         xb_04_missing_path_is_not_found,

@@ -301,7 +301,7 @@ async fn is_gone(stage: &Stage, room: &Room) -> Outcome {
 }
 
 /// What the list says about one id: at most one state.
-async fn listed(stage: &Stage, id: &SandboxId) -> Result<Vec<State>> {
+pub(super) async fn listed(stage: &Stage, id: &SandboxId) -> Result<Vec<State>> {
     let all: Vec<_> = stage.provider().list().await?.try_collect().await?;
     Ok(all.into_iter().filter(|(listed, _)| listed == id).map(|(_, state)| state).collect())
 }

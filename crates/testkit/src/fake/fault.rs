@@ -68,6 +68,34 @@ faults! {
     NetworkIsPretended,
     /// Pause says Ok and does nothing.
     PauseIsPretended,
+    /// The second pause is an error.
+    PauseTwiceFails,
+    /// What is stopped, or not there, can be paused.
+    AnythingCanBePaused,
+    /// A pause ends what handles hold.
+    PauseEndsTheSession,
+    /// Start leaves a paused one paused.
+    StartLeavesItPaused,
+    /// A paused one cannot be stopped.
+    PausedOnesDoNotStop,
+
+    // Limits.
+    /// Numbers with which nothing could run are taken.
+    AbsurdLimitsAreTaken,
+    /// What cannot be kept is refused at create, and accepted at run time.
+    UpdateIsPretended,
+    /// Update says Ok and changes no limit.
+    UpdateChangesNothing,
+    /// After a stop nothing is limited.
+    StopLosesLimits,
+    /// Files may take more than the limit.
+    DiskLimitIsIgnored,
+    /// What was refused is written nevertheless.
+    NoSpaceIsWritten,
+    /// What was once written counts for ever.
+    RemovingMakesNoRoom,
+    /// There may be more files than the limit.
+    InodeLimitIsIgnored,
 
     // Looking.
     /// A missing path is an internal error.

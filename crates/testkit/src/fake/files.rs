@@ -381,6 +381,12 @@ impl Fs {
         if content.is_empty() && how.mode == WriteMode::Replace && self.has(Fault::EmptyBodyWritesNothing) {
             return Ok(self.info(who, spot.dir, path));
         }
+        if let Err(full) = self.room(content.len(), usize::from(spot.ino.is_none())) {
+            if self.has(Fault::NoSpaceIsWritten) && spot.ino.is_none() {
+                self.add(who, spot.dir, &spot.name, Node::File(content), 0o644);
+            }
+            return Err(full);
+        }
         let mode = how.perm.unwrap_or(if self.has(Fault::NewFilesAreSecret) { 0o600 } else { 0o644 });
         let ino = match spot.ino {
             None => {
@@ -448,6 +454,7 @@ impl Fs {
             Err(Error::Exists(_)) if self.has(Fault::MakeDirAgainIsOk) => Ok(()),
             spot => {
                 let spot = spot?;
+                self.room(0, 1)?;
                 self.add(who, spot.dir, &spot.name, Node::Dir(BTreeMap::new()), mode);
                 Ok(())
             }
@@ -462,6 +469,7 @@ impl Fs {
             self.remove(who, at)?;
         }
         let spot = self.vacant(who, at)?;
+        self.room(0, 1)?;
         self.add(who, spot.dir, &spot.name, Node::Link(text), 0o777);
         Ok(())
     }

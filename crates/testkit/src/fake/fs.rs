@@ -5,7 +5,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use cabana_sandbox::{Change, Error, FileInfo, Kind, Link, Result, SandboxPath, User};
+use cabana_sandbox::{Change, Error, FileInfo, Kind, Limits, Link, Result, SandboxPath, User};
 
 use super::{
     Fault,
@@ -27,6 +27,9 @@ pub(super) struct Fs {
     next: Ino,
     pub(super) watchers: Vec<Watcher>,
     pub(super) fault: Option<Fault>,
+    pub(super) limits: Limits,
+    /// The most that was ever there.
+    peak: u64,
 }
 
 /// There are no hard links: each inode has one name in one directory.
@@ -49,7 +52,14 @@ pub(super) enum Node {
 
 impl Fs {
     pub(super) fn new(fault: Option<Fault>) -> Self {
-        let mut fs = Self { inodes: BTreeMap::new(), next: ROOT, watchers: Vec::new(), fault: None };
+        let mut fs = Self {
+            inodes: BTreeMap::new(),
+            next: ROOT,
+            watchers: Vec::new(),
+            fault: None,
+            limits: Limits::NONE,
+            peak: 0,
+        };
         let root = Who(0);
         fs.insert(Inode::new(ROOT, b"", Node::Dir(BTreeMap::new()), 0o755, root));
         fs.add_dir(root, ROOT, b"etc", 0o755);
@@ -296,8 +306,22 @@ impl Fs {
         self.inodes.values().map(size).sum()
     }
 
+    /// Whether there may be so much more.
+    pub(super) fn room(&mut self, bytes: usize, inodes: usize) -> Result<()> {
+        self.peak = self.peak.max(self.bytes());
+        let used = if self.has(Fault::RemovingMakesNoRoom) { self.peak } else { self.bytes() };
+        let over = |most: Option<u64>, wanted: u64| most.is_some_and(|most| wanted > most);
+        let too_large = over(self.limits.disk, used + bytes as u64) && !self.has(Fault::DiskLimitIsIgnored);
+        let too_many =
+            over(self.limits.inodes, (self.inodes.len() + inodes) as u64) && !self.has(Fault::InodeLimitIsIgnored);
+        if too_large || too_many { Err(Error::NoSpace) } else { Ok(()) }
+    }
+
     /// Nothing, unless that is the fault.
     pub(super) fn forget_at_stop(&mut self, fault: Option<Fault>) {
+        if fault == Some(Fault::StopLosesLimits) {
+            self.limits = Limits::NONE;
+        }
         for inode in self.inodes.values_mut() {
             match fault {
                 Some(Fault::StopLosesContent) => {

@@ -38,6 +38,7 @@ struct Record {
     spec: SandboxSpec,
     fs: Arc<Mutex<Fs>>,
     session: Option<Arc<Session>>,
+    paused: bool,
 }
 
 impl Fake {
@@ -70,7 +71,8 @@ impl Fake {
 
     fn check(&self, spec: &SandboxSpec) -> Result<()> {
         let mut asked = spec.clone();
-        if self.has(Fault::LimitsArePretended) {
+        if self.has(Fault::LimitsArePretended) || self.has(Fault::AbsurdLimitsAreTaken) && spec.limits.check().is_err()
+        {
             asked.limits = Default::default();
         }
         if self.has(Fault::NetworkIsPretended) {
@@ -106,8 +108,8 @@ impl Provider for Fake {
             memory: Enforced::No,
             cpu: Enforced::No,
             pids: Enforced::No,
-            disk: Enforced::No,
-            inodes: Enforced::No,
+            disk: Enforced::ByKernel,
+            inodes: Enforced::ByKernel,
             open_files: Enforced::No,
             io: Enforced::No,
             // Nothing runs, so nothing gets out.
@@ -118,7 +120,7 @@ impl Provider for Fake {
             kill_tree: Enforced::No,
             exec: false,
             connect: false,
-            pause: false,
+            pause: true,
             snapshot: false,
             search: false,
             late_views: false,
@@ -169,6 +171,7 @@ impl Provider for Fake {
             None if self.has(Fault::AttachToAbsentFails) => Err(Error::NoSandbox(id.clone())),
             None => Ok(Found::Absent),
             Some(there) if there.session.is_none() && !self.has(Fault::AttachWakes) => Ok(Found::Stopped),
+            Some(there) if there.paused => Ok(Found::Paused),
             Some(there) => Ok(Found::Running(self.wake(id, there))),
         }
     }
@@ -182,16 +185,39 @@ impl Provider for Fake {
         if there.session.is_some() && self.has(Fault::StartOfARunningOneFails) {
             return Err(Error::invalid("id", "it runs already"));
         }
+        there.paused &= self.has(Fault::StartLeavesItPaused);
         Ok(self.wake(id, there))
     }
 
-    async fn pause(&self, _: &SandboxId) -> Result<()> {
-        if self.has(Fault::PauseIsPretended) { Ok(()) } else { Err(unsupported("pause")) }
+    async fn pause(&self, id: &SandboxId) -> Result<()> {
+        let mut boxes = self.boxes();
+        match boxes.get_mut(id) {
+            _ if self.has(Fault::PauseIsPretended) => Ok(()),
+            Some(there) if there.session.is_some() => {
+                if there.paused && self.has(Fault::PauseTwiceFails) {
+                    return Err(Error::Paused);
+                }
+                there.paused = true;
+                if self.has(Fault::PauseEndsTheSession)
+                    && let Some(session) = there.session.replace(Session::new(there.fs.clone()))
+                {
+                    session.end(self.fault);
+                }
+                Ok(())
+            }
+            _ if self.has(Fault::AnythingCanBePaused) => Ok(()),
+            Some(_) => Err(Error::Gone),
+            None => Err(Error::NoSandbox(id.clone())),
+        }
     }
 
     async fn stop(&self, id: &SandboxId) -> Result<()> {
         let mut boxes = self.boxes();
         let there = boxes.get_mut(id).ok_or_else(|| Error::NoSandbox(id.clone()))?;
+        if there.paused && self.has(Fault::PausedOnesDoNotStop) {
+            return Err(Error::Paused);
+        }
+        there.paused = false;
         match there.session.take() {
             Some(session) => {
                 lock(&there.fs).forget_at_stop(self.fault);
@@ -222,6 +248,7 @@ impl Provider for Fake {
 
     async fn list(&self) -> Result<Stream<(SandboxId, State)>> {
         let state = |there: &Record| match there.session {
+            Some(_) if there.paused => State::Paused,
             Some(_) if !self.has(Fault::ListSaysStopped) => State::Running,
             _ => State::Stopped,
         };
@@ -255,6 +282,8 @@ impl Provider for Fake {
 
 impl Record {
     fn new(spec: &SandboxSpec, fault: Option<Fault>) -> Self {
-        Self { spec: spec.clone(), fs: Arc::new(Mutex::new(Fs::new(fault))), session: None }
+        let mut fs = Fs::new(fault);
+        fs.limits = spec.limits;
+        Self { spec: spec.clone(), fs: Arc::new(Mutex::new(fs)), session: None, paused: false }
     }
 }

@@ -105,13 +105,22 @@ impl Sandbox for FakeSandbox {
 
     async fn update(&self, wanted: Wanted) -> Result<()> {
         drop(self.session.fs()?);
-        let mut spec = Fake::spec();
+        let (mut spec, mut limits) = (Fake::spec(), None);
         match wanted {
-            Wanted::Limits(limits) => spec.limits = limits,
+            Wanted::Limits(wanted) => {
+                spec.limits = wanted;
+                limits = Some(wanted);
+            }
             Wanted::Network(network) => spec.network = network,
             Wanted::Views(_) => return Err(unsupported("views")),
         }
-        self.capabilities().check(&spec)
+        if self.fault != Some(Fault::UpdateIsPretended) {
+            self.capabilities().check(&spec)?;
+        }
+        if let Some(limits) = limits.filter(|_| self.fault != Some(Fault::UpdateChangesNothing)) {
+            self.session.fs()?.limits = limits;
+        }
+        Ok(())
     }
 
     async fn usage(&self) -> Result<Usage> {
