@@ -4,7 +4,7 @@
 //! Moving a process into a group afterwards waits for every processor of the machine, for milliseconds when it is quiet; so
 //! none is moved, but for limits where the host has their controllers in version 1 (see `limits`).
 
-mod device;
+pub(crate) mod device;
 mod limits;
 
 use std::{

@@ -9,8 +9,10 @@ use std::{
 
 use serde::Serialize;
 
-use super::probe;
+use super::{Ceilings, probe};
 use crate::{
+    cgroup::device,
+    disk::pool,
     layers::hidden_tools,
     rootless::{self, Ids, Mode},
 };
@@ -32,6 +34,8 @@ pub struct Facts {
     pub proc: Tried,
     pub idmap_data: Tried,
     pub idmap_usr: Tried,
+    /// A network namespace in which every connection leads to our listeners, as a sandbox with a network has it.
+    pub network: Tried,
     pub seccomp: bool,
     pub cgroup: Cgroup,
     pub data: Data,
@@ -121,20 +125,11 @@ pub enum CgroupVersion {
 pub struct Data {
     pub path: PathBuf,
     pub filesystem: String,
-    pub project_quota: bool,
+    /// Whether the kernel can hold the bytes of each sandbox's own directory.
+    pub quota: bool,
+    /// The disk that it lies on, if it is a single one.
+    pub device: Option<String>,
     pub writable: Tried,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Ceilings {
-    pub pid_max: Option<u64>,
-    pub pty_max: Option<u64>,
-    pub inotify_instances: Option<u64>,
-    pub inotify_watches: Option<u64>,
-    pub user_namespaces: Option<u64>,
-    pub net_namespaces: Option<u64>,
-    pub files_soft: Option<u64>,
-    pub files_hard: Option<u64>,
 }
 
 /// Programs on PATH that a sandbox on the host base will not see, by where they really lie.
@@ -165,10 +160,11 @@ pub fn gather(data: &Path) -> io::Result<Facts> {
         proc: tried("proc", None),
         idmap_data: as_root(in_room("idmap")),
         idmap_usr: as_root(tried("idmap", Some(Path::new("/usr")))),
+        network: tried("network", None),
         seccomp: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists(),
         cgroup: cgroup(),
-        data: data_facts(data, writable),
-        ceilings: ceilings(),
+        data: data_facts(data, writable, room.as_ref()),
+        ceilings: Ceilings::read(),
         hidden: hidden_programs(),
     })
 }
@@ -356,7 +352,7 @@ fn mount_of(line: &str) -> Option<Mount> {
     })
 }
 
-fn data_facts(data: &Path, writable: Tried) -> Data {
+fn data_facts(data: &Path, writable: Tried, room: Option<&Room>) -> Data {
     let place = existing(data).canonicalize().unwrap_or_else(|_| "/".into());
     let mounts = mounts();
     // Of mounts at one place the last covers the others.
@@ -364,22 +360,10 @@ fn data_facts(data: &Path, writable: Tried) -> Data {
     Data {
         path: data.to_owned(),
         filesystem: mount.map_or_else(|| "unknown".to_owned(), |m| m.kind.clone()),
-        project_quota: mount.is_some_and(|m| m.has_option_with("prjquota") || m.has_option_with("pquota")),
+        quota: room.is_some_and(|room| pool::can_limit(room.path())),
+        device: device::of(&place, &fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+            .map(|device| device.to_string()),
         writable,
-    }
-}
-
-fn ceilings() -> Ceilings {
-    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    Ceilings {
-        pid_max: number("/proc/sys/kernel/pid_max"),
-        pty_max: number("/proc/sys/kernel/pty/max"),
-        inotify_instances: number("/proc/sys/fs/inotify/max_user_instances"),
-        inotify_watches: number("/proc/sys/fs/inotify/max_user_watches"),
-        user_namespaces: number("/proc/sys/user/max_user_namespaces"),
-        net_namespaces: number("/proc/sys/user/max_net_namespaces"),
-        files_soft: files.current,
-        files_hard: files.maximum,
     }
 }
 

@@ -4,18 +4,13 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::{CgroupVersion, Container, Facts, Obstacle, Tried};
+use super::{CEILINGS, Ceiling, CgroupVersion, Container, Facts, Obstacle, Tried};
 use crate::rootless::Mode;
 
 /// The oldest kernel that overlays idmapped layers.
 const MINIMUM: (u32, u32) = (5, 19);
 
 /// For a thousand sandboxes at once.
-const ENOUGH_PIDS: u64 = 65_536;
-const ENOUGH_TERMINALS: u64 = 4_096;
-const ENOUGH_NAMESPACES: u64 = 4_096;
-const ENOUGH_INSTANCES: u64 = 128;
-const ENOUGH_WATCHES: u64 = 65_536;
 const ENOUGH_FILES: u64 = 65_536;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -80,7 +75,7 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     let mut all =
         vec![kernel(facts), container(facts), identities(facts), namespaces(facts), overlay(facts), proc(facts)];
     all.extend(idmap(facts));
-    all.extend([seccomp(facts), data(facts), disk(facts), cgroups(facts), kill_tree(facts)]);
+    all.extend([seccomp(facts), network(facts), data(facts), disk(facts), cgroups(facts), io(facts), kill_tree(facts)]);
     all.extend(ceilings(facts));
     all.push(programs(facts));
     all
@@ -390,25 +385,79 @@ fn data(facts: &Facts) -> Finding {
     }
 }
 
+fn network(facts: &Facts) -> Finding {
+    const TOPIC: &str = "network";
+    match &facts.network {
+        Tried::Works => Finding::ok(TOPIC, "connections of a sandbox can be led to where its rules are asked"),
+        Tried::Not => untried(TOPIC),
+        Tried::Refused { .. } if !facts.namespaces.works() => {
+            Finding::lost(TOPIC, "could not be tried without namespaces").todo("See `namespaces`: it comes first.")
+        }
+        Tried::Refused { step, errno } => {
+            let finding = Finding::lost(TOPIC, format!("{step} was refused: {}", words(*errno)))
+                .follows("Sandboxes run with the network mode off alone; one that asks for a network is refused.");
+            match facts.container {
+                Some(container) => finding.todos(open_container(container)),
+                None => finding.todo("sudo modprobe -a nf_tables nft_chain_nat nft_redir nft_reject_inet").todo(
+                    "If there are no such modules: boot a kernel with CONFIG_NF_TABLES, CONFIG_NFT_NAT, CONFIG_NFT_REDIR \
+                     and CONFIG_NFT_REJECT, as every common distribution has it.",
+                ),
+            }
+        }
+    }
+}
+
 fn disk(facts: &Facts) -> Finding {
+    const TOPIC: &str = "disk-limits";
     let data = &facts.data;
-    if data.project_quota {
-        return Finding::ok(
-            "disk-limits",
-            format!("{} with project quota: the kernel can hold disk limits", data.filesystem),
-        );
+    if data.quota {
+        return Finding::ok(TOPIC, "btrfs with quotas: the kernel holds what a sandbox may take of the disk");
     }
-    if data.filesystem == "btrfs" {
-        return Finding::ok("disk-limits", "btrfs: the kernel can hold disk limits");
-    }
-    let todo = match data.filesystem.as_str() {
-        "xfs" => "Mount it with the option prjquota (in /etc/fstab, then mount it anew).",
-        "ext4" => "Unmounted: tune2fs -O project,quota -Q prjquota DEVICE; then mount it with the option prjquota.",
-        _ => "Put the data directory on xfs or ext4 with project quota, or on btrfs.",
+    let path = data.path.display();
+    let (found, todo) = match data.filesystem.as_str() {
+        "btrfs" => ("btrfs without quotas that we may set".to_owned(), vec![format!("sudo btrfs quota enable {path}")]),
+        other => (
+            format!("{other}, on which the kernel does not count what a directory takes"),
+            vec![
+                "Put the data directory on a btrfs of its own, with quotas, for instance in a file: truncate -s 100G \
+                 /var/lib/cabana.img && mkfs.btrfs /var/lib/cabana.img"
+                    .to_owned(),
+                format!("sudo mount -o loop /var/lib/cabana.img {path} && sudo btrfs quota enable {path}"),
+            ],
+        ),
     };
-    Finding::lost("disk-limits", format!("{} without project quota", data.filesystem))
-        .follows("A disk limit is held by watching, and can be overrun for a moment.")
-        .todo(todo)
+    Finding::lost(TOPIC, found)
+        .follows("A disk limit is held by watching: it can be overrun for a moment, and then the commands are ended.")
+        .todos(todo)
+}
+
+/// Of version 1, only a part of it is limited.
+fn io(facts: &Facts) -> Finding {
+    const TOPIC: &str = "io-limits";
+    const NONE: &str = "No limits of disk traffic: a spec that asks for one is refused.";
+    let cgroup = &facts.cgroup;
+    let Some(device) = &facts.data.device else {
+        return Finding::lost(TOPIC, format!("{} lies on no single disk", facts.data.path.display()))
+            .follows(NONE)
+            .todo("Put the data directory on a file system of one disk: ext4, xfs, or btrfs on one device.");
+    };
+    if !has_controller(facts, "io") || !cgroup.delegated.works() {
+        return Finding::lost(TOPIC, "no controller of disk traffic that we may use")
+            .follows(NONE)
+            .todos(delegate(facts));
+    }
+    match cgroup.version {
+        CgroupVersion::V2 => Finding::ok(TOPIC, format!("the traffic with disk {device} can be limited")),
+        _ => Finding::lost(TOPIC, format!("cgroup v1 limits the traffic with disk {device} in part"))
+            .follows("Reads count, and writes past the page cache; what the kernel writes back later does not.")
+            .todo("Boot with cgroup v2: systemd.unified_cgroup_hierarchy=1 on the kernel's command line."),
+    }
+}
+
+/// By its name in version 2.
+fn has_controller(facts: &Facts, name: &str) -> bool {
+    let one = if name == "io" { "blkio" } else { name };
+    [name, one].into_iter().any(|name| facts.cgroup.controllers.contains(name))
 }
 
 fn cgroups(facts: &Facts) -> Finding {
@@ -427,7 +476,7 @@ fn cgroups(facts: &Facts) -> Finding {
         CgroupVersion::V2 => "cgroup v2",
     };
     let names = |wanted: bool| -> Vec<&str> {
-        ["memory", "cpu", "pids"].into_iter().filter(|c| cgroup.controllers.contains(*c) == wanted).collect()
+        ["memory", "cpu", "pids"].into_iter().filter(|name| has_controller(facts, name) == wanted).collect()
     };
     let (has, lacks) = (names(true), names(false));
     if let Tried::Refused { errno, .. } = cgroup.delegated {
@@ -450,12 +499,12 @@ fn delegate(facts: &Facts) -> Vec<String> {
         (Some(container), _) => share_cgroups(container),
         (None, 0) => vec![
             "As a systemd service: Delegate=yes in its [Service] section.".to_owned(),
-            "Otherwise: echo '+memory +cpu +pids' > /sys/fs/cgroup/cgroup.subtree_control".to_owned(),
+            "Otherwise: echo '+memory +cpu +pids +io' > /sys/fs/cgroup/cgroup.subtree_control".to_owned(),
         ],
         (None, _) => vec![
             "systemd-run --user --scope -p Delegate=yes cabana …".to_owned(),
-            "For cpu too, once as root: mkdir -p /etc/systemd/system/user@.service.d && printf \
-             '[Service]\\nDelegate=cpu memory pids\\n' > /etc/systemd/system/user@.service.d/delegate.conf && systemctl \
+            "For cpu and io too, once as root: mkdir -p /etc/systemd/system/user@.service.d && printf \
+             '[Service]\\nDelegate=cpu memory pids io\\n' > /etc/systemd/system/user@.service.d/delegate.conf && systemctl \
              daemon-reload"
                 .to_owned(),
         ],
@@ -489,51 +538,19 @@ fn kill_tree(facts: &Facts) -> Finding {
 }
 
 fn ceilings(facts: &Facts) -> Vec<Finding> {
-    let c = &facts.ceilings;
-    let sysctls = [
-        ("pids", "kernel.pid_max", c.pid_max, ENOUGH_PIDS, 4_194_304, "processes on the whole machine"),
-        ("terminals", "kernel.pty.max", c.pty_max, ENOUGH_TERMINALS, 65_536, "terminals"),
-        (
-            "inotify-instances",
-            "fs.inotify.max_user_instances",
-            c.inotify_instances,
-            ENOUGH_INSTANCES,
-            8_192,
-            "watchers for one user",
-        ),
-        (
-            "inotify-watches",
-            "fs.inotify.max_user_watches",
-            c.inotify_watches,
-            ENOUGH_WATCHES,
-            1_048_576,
-            "watched directories for one user",
-        ),
-        (
-            "user-namespaces",
-            "user.max_user_namespaces",
-            c.user_namespaces,
-            ENOUGH_NAMESPACES,
-            65_536,
-            "sandboxes at once",
-        ),
-        ("net-namespaces", "user.max_net_namespaces", c.net_namespaces, ENOUGH_NAMESPACES, 65_536, "sandboxes at once"),
-    ];
-    let mut all: Vec<Finding> = sysctls
-        .into_iter()
-        .filter_map(|(topic, key, value, enough, better, what)| Some(ceiling(topic, key, value?, enough, better, what)))
-        .collect();
-    all.push(files(facts));
-    all
+    let kernel = &facts.ceilings.kernel;
+    let found = CEILINGS.iter().filter_map(|one| kernel.get(one.key).map(|value| ceiling(one, *value)));
+    found.chain([files(facts)]).collect()
 }
 
-fn ceiling(topic: &'static str, key: &str, value: u64, enough: u64, better: u64, what: &str) -> Finding {
+fn ceiling(ceiling: &Ceiling, value: u64) -> Finding {
+    let Ceiling { topic, key, enough, better, of } = ceiling;
     let found = format!("{key} is {value}");
-    if value >= enough {
+    if value >= *enough {
         return Finding::ok(topic, found);
     }
     Finding::lost(topic, found)
-        .follows(format!("At most {value} {what}: too few for a thousand sandboxes."))
+        .follows(format!("At most {value} {of}: too few for a thousand sandboxes."))
         .todo(format!("sudo sysctl -w {key}={better}"))
 }
 

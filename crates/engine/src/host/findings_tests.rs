@@ -25,6 +25,7 @@ fn perfect() -> Facts {
         proc: Tried::Works,
         idmap_data: Tried::Works,
         idmap_usr: Tried::Works,
+        network: Tried::Works,
         seccomp: true,
         cgroup: Cgroup {
             version: CgroupVersion::V2,
@@ -34,17 +35,13 @@ fn perfect() -> Facts {
         },
         data: Data {
             path: "/var/lib/cabana".into(),
-            filesystem: "xfs".into(),
-            project_quota: true,
+            filesystem: "btrfs".into(),
+            quota: true,
+            device: Some("8:0".into()),
             writable: Tried::Works,
         },
         ceilings: Ceilings {
-            pid_max: Some(4_194_304),
-            pty_max: Some(4_096),
-            inotify_instances: Some(128),
-            inotify_watches: Some(192_493),
-            user_namespaces: Some(96_343),
-            net_namespaces: Some(96_343),
+            kernel: CEILINGS.iter().map(|ceiling| (ceiling.key, ceiling.enough)).collect(),
             files_soft: Some(1_024),
             files_hard: Some(1_048_576),
         },
@@ -77,10 +74,16 @@ fn docker() -> Facts {
         namespaces: refused("making a user namespace", libc::EPERM),
         overlay: refused("making a user namespace", libc::EPERM),
         proc: refused("making a user namespace", libc::EPERM),
-        data: Data { filesystem: "overlay".into(), project_quota: false, ..perfect().data },
+        data: Data { filesystem: "overlay".into(), quota: false, ..perfect().data },
         cgroup: Cgroup { delegated: refused("making a group", libc::EROFS), kill: false, ..perfect().cgroup },
         ..perfect()
     }
+}
+
+fn with_pids(most: u64) -> Ceilings {
+    let mut ceilings = perfect().ceilings;
+    ceilings.kernel.insert("kernel.pid_max", most);
+    ceilings
 }
 
 fn finding(facts: &Facts, topic: &str) -> Finding {
@@ -218,7 +221,46 @@ fn a_delegated_v2_tree_gives_an_ordinary_user_limits() {
     let facts = Facts { cgroup: without_cpu, ..facts };
     let limits = finding(&facts, "limits");
     assert_eq!((limits.state, limits.follows.as_str()), (State::Lost, "No limits of cpu for sandboxes."));
-    assert!(says(&limits, "Delegate=cpu memory pids"));
+    assert!(says(&limits, "Delegate=cpu memory pids io"));
+    assert_eq!(finding(&facts, "io-limits").state, State::Lost);
+}
+
+#[test]
+fn a_kernel_without_nf_tables_has_no_network_for_sandboxes_and_says_so() {
+    let facts = Facts { network: refused("redirecting connections by nf_tables", libc::EOPNOTSUPP), ..perfect() };
+    check_house_rules(&facts);
+    let network = finding(&facts, "network");
+    assert_eq!(network.state, State::Lost);
+    assert!(network.found.contains("nf_tables") && says(&network, "modprobe"), "{network:?}");
+    assert!(can_run(&findings(&facts)));
+}
+
+#[test]
+fn what_cannot_be_limited_of_the_disk_is_said() {
+    let data = Data { quota: false, device: None, ..perfect().data };
+    let facts = Facts { data, ..perfect() };
+    check_house_rules(&facts);
+    assert!(says(&finding(&facts, "disk-limits"), "btrfs quota enable /var/lib/cabana"));
+    assert_eq!(finding(&facts, "io-limits").state, State::Lost);
+    let one = ["blkio", "cpu", "memory", "pids"].map(String::from).into();
+    let facts =
+        Facts { cgroup: Cgroup { version: CgroupVersion::V1, controllers: one, ..perfect().cgroup }, ..perfect() };
+    check_house_rules(&facts);
+    let io = finding(&facts, "io-limits");
+    assert!(io.state == State::Lost && io.follows.contains("writes past the page cache"), "{io:?}");
+}
+
+#[test]
+fn every_ceiling_that_is_too_low_is_told_with_what_it_means_and_what_to_do() {
+    let mut ceilings = perfect().ceilings;
+    ceilings.kernel.values_mut().for_each(|value| *value = 7);
+    let facts = Facts { ceilings, ..perfect() };
+    check_house_rules(&facts);
+    for ceiling in &CEILINGS {
+        let finding = finding(&facts, ceiling.topic);
+        assert!(finding.state == State::Lost && finding.follows.contains("At most 7"), "{finding:?}");
+        assert!(says(&finding, &format!("sysctl -w {}={}", ceiling.key, ceiling.better)));
+    }
 }
 
 #[test]
@@ -235,14 +277,14 @@ fn a_tree_that_is_not_ours_gives_no_limits_and_no_kill() {
 fn hybrid_cgroups_on_ext4_with_few_pids_run_with_less() {
     let facts = Facts {
         cgroup: Cgroup { version: CgroupVersion::Hybrid, ..perfect().cgroup },
-        data: Data { filesystem: "ext4".into(), project_quota: false, ..perfect().data },
-        ceilings: Ceilings { pid_max: Some(32_768), ..perfect().ceilings },
+        data: Data { filesystem: "ext4".into(), quota: false, ..perfect().data },
+        ceilings: with_pids(32_768),
         hidden: vec![Hidden { directory: "/root/.cargo/bin".into(), programs: vec!["cargo".into(), "rustc".into()] }],
         ..perfect()
     };
     check_house_rules(&facts);
     assert!(can_run(&findings(&facts)));
-    assert!(says(&finding(&facts, "disk-limits"), "tune2fs"));
+    assert!(says(&finding(&facts, "disk-limits"), "mkfs.btrfs"));
     assert!(says(&finding(&facts, "pids"), "sysctl -w kernel.pid_max=4194304"));
     assert!(finding(&facts, "programs").follows.contains("/root/.cargo/bin: cargo, rustc"));
 }

@@ -56,6 +56,7 @@ pub fn probe_main() -> ! {
         Some("overlay") => overlay(Path::new(&dir)),
         Some("proc") => proc(),
         Some("idmap") => idmap(Path::new(&dir)),
+        Some("network") => network(),
         _ => Err(("knowing this probe", io::ErrorKind::InvalidInput.into())),
     };
     let answer = match result {
@@ -90,6 +91,28 @@ fn own_root() -> Step {
         .map_err(|e| ("mounting a tmpfs", e.into()))?;
     std::env::set_current_dir(place).map_err(|e| ("entering a directory", e))?;
     rustix::process::pivot_root(".", ".").map_err(|e| ("changing the root", e.into()))
+}
+
+/// As a sandbox with a network has it.
+fn network() -> Step {
+    enter(libc::CLONE_NEWUSER | libc::CLONE_NEWNET)?;
+    loopback_up().map_err(|e| ("bringing the loopback up", e))?;
+    crate::network::try_out()
+}
+
+fn loopback_up() -> io::Result<()> {
+    let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
+    // SAFETY: plain numbers: all zero is a value of it.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(*b"lo") {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: the structure that this call reads.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// With the layers on the file system where sandboxes will have theirs.

@@ -55,6 +55,12 @@ impl Network {
     }
 }
 
+/// Whether a network can be set up: in the namespace of the calling thread, which is good for nothing else then.
+pub(crate) fn try_out() -> std::result::Result<(), (&'static str, io::Error)> {
+    let (_listeners, ports) = redirect::ways().map_err(|error| ("making routes and listeners", error))?;
+    redirect::redirect(ports).map_err(|error| ("redirecting connections by nf_tables", error))
+}
+
 /// Refuses what makes no sense, before anything is made.
 pub(crate) fn check(wanted: &NetworkPolicy) -> Result<()> {
     policy(wanted).map(drop)

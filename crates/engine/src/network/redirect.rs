@@ -31,6 +31,19 @@ const OWN_V6: Ipv6Addr = Ipv6Addr::new(0xfdca, 0xba2a, 0x6e63, 0, 0, 0, 0, 1);
 
 /// In the network namespace of the calling thread.
 pub(super) fn set_up() -> io::Result<Listeners> {
+    let (listeners, ports) = ways()?;
+    redirect(ports)?;
+    Ok(listeners)
+}
+
+/// Where what is caught is led to.
+pub(super) struct Ports {
+    transparent: u16,
+    dns: u16,
+}
+
+/// Routes that lead everything here, and who listens.
+pub(super) fn ways() -> io::Result<(Listeners, Ports)> {
     let (v4, v6) = (libc::AF_INET as u8, libc::AF_INET6 as u8);
     add_route(v4, &Ipv4Addr::LOCALHOST.octets())?;
     add_address(v4, &OWN_V4.octets())?;
@@ -46,8 +59,7 @@ pub(super) fn set_up() -> io::Result<Listeners> {
     // Who takes the ports of the proxies goes without them: nothing leads there but a setting of the guest's own.
     let there = |port| at.iter().filter_map(|at| TcpListener::bind((*at, port)).ok()).collect();
     let (http, socks) = (there(HTTP_PROXY), there(SOCKS_PROXY));
-    redirect(transparent, dns)?;
-    Ok(Listeners { transparent: caught, dns_udp, dns_tcp, http, socks })
+    Ok((Listeners { transparent: caught, dns_udp, dns_tcp, http, socks }, Ports { transparent, dns }))
 }
 
 /// On the same port of all addresses. A guest may listen where a killed server did: then it is another one.
@@ -112,7 +124,7 @@ const TCP: u8 = libc::IPPROTO_TCP as u8;
 const UDP: u8 = libc::IPPROTO_UDP as u8;
 
 /// All rules anew, in place of whichever were there.
-fn redirect(transparent: u16, dns: u16) -> io::Result<()> {
+pub(super) fn redirect(Ports { transparent, dns }: Ports) -> io::Result<()> {
     const NEW_TABLE: u16 = 0;
     const DELETE_TABLE: u16 = 2;
     let mut batch = Batch::default();

@@ -424,22 +424,6 @@ async fn a_host_base_whose_layers_vanished_is_made_again() {
     engine.close().await;
 }
 
-#[tokio::test]
-async fn networks_that_cannot_be_kept_are_refused_by_name() {
-    let engine = stage::engine().await;
-    let rows = [(SandboxSpec { network: NetworkPolicy::Host, ..passing() }, "the network mode host")];
-    for (spec, name) in rows {
-        let id = SandboxId::random();
-        match engine.create(&id, &spec).await {
-            Err(Error::Unsupported { provider: "engine", what }) => assert_eq!(what, name),
-            Err(error) => panic!("{name}: {error}"),
-            Ok(_) => panic!("{name} is not kept and was not refused"),
-        }
-        assert!(matches!(engine.attach(&id).await.unwrap(), cabana_sandbox::Found::Absent));
-    }
-    engine.close().await;
-}
-
 /// A file system in memory on the host, for as long as the test lasts.
 struct Mounted(tempfile::TempDir);
 
