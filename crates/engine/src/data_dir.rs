@@ -19,7 +19,7 @@ use cabana_model::Code;
 use rustix::fs::{Access, AtFlags, FlockOperation};
 
 const VERSION: &str = "1\n";
-const PARTS: [&str; 3] = ["layers", "templates", "sandboxes"];
+const PARTS: [&str; 4] = ["layers", "templates", "snapshots", "sandboxes"];
 
 #[derive(Debug)]
 pub struct DataDir {
@@ -111,6 +111,10 @@ impl DataDir {
 
     pub fn templates(&self) -> PathBuf {
         self.path.join("templates")
+    }
+
+    pub fn snapshots(&self) -> PathBuf {
+        self.path.join("snapshots")
     }
 
     pub fn sandboxes(&self) -> PathBuf {

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cabana_sandbox::{
     Base, Capabilities, Defaults, Enforced, Error, Found, Identities, LayerId, Lifetime, Limits, Provider, Result,
-    Sandbox, SandboxEvent, SandboxId, SandboxSpec, State, Stream,
+    Sandbox, SandboxEvent, SandboxId, SandboxSpec, Source, State, Stream,
 };
 use futures_util::{StreamExt, stream};
 use tokio::{
@@ -31,13 +31,14 @@ use crate::{
     home::{Homes, Owned, Record},
     identity::Ranges,
     kernel::readiness,
-    layers::{self, HostBase, Store, Templates},
+    layers::{self, HostBase, LayerName, Store, Templates},
     live::{self, Holds, Live, Parts, SetupError},
     network::{self, NetworkSettings, Ways},
     plan::{self, Mounts},
     presence::{self, Presence},
     rootless,
     sandbox::EngineSandbox,
+    snapshot::{self, Gates, Snapshots},
     spawner::{LaunchError, Spawner},
     warm::{Spares, Warm},
     wire::{Failure, Step, ToInit},
@@ -84,6 +85,7 @@ pub(crate) struct Shared {
     pub(crate) spawner: Spawner,
     pub(crate) spares: Spares,
     pub(crate) ways: Ways,
+    pub(crate) gates: Gates,
     slots: Mutex<HashMap<SandboxId, Arc<Slot>>>,
     /// Looked at at the first use, and kept: a look costs more than a sandbox.
     host_base: Mutex<Option<Arc<HostBase>>>,
@@ -99,7 +101,7 @@ struct Prepared {
 }
 
 /// What a sandbox is when somebody wants something of it.
-enum Taken {
+pub(crate) enum Taken {
     Live(Arc<Live>),
     Stopped(Owned),
     Absent,
@@ -120,7 +122,7 @@ struct Left {
 }
 
 /// One sandbox's place: whoever changes its shape holds the lock.
-type Slot = tokio::sync::Mutex<Option<Arc<Live>>>;
+pub(crate) type Slot = tokio::sync::Mutex<Option<Arc<Live>>>;
 
 impl Engine {
     pub async fn open(config: Config) -> Result<Arc<Self>, OpenError> {
@@ -142,16 +144,36 @@ impl Engine {
             .any(|id| self.shared.homes.read(id).is_ok_and(|record| record.spec.base == named))
     }
 
-    /// Removes the layers that neither a template nor a sandbox stands on. Says how many went.
+    pub fn snapshots(&self) -> Snapshots<'_> {
+        Snapshots::new(&self.shared.data, &self.shared.store)
+    }
+
+    /// Removes the layers that no template, snapshot or sandbox needs. Says how many went.
     pub fn remove_unused_layers(&self) -> Result<usize> {
         let shared = &self.shared;
         shared.store.remove_unused(&mut || {
             let mut used = self.templates().layers()?;
+            used.extend(self.snapshots().layers()?);
             for record in shared.homes.all_records()? {
                 used.extend(record.plan.all_layers());
+                used.extend(record.spec.views.iter().filter_map(|view| match &view.source {
+                    Source::Layer(layer) => Some(LayerName::from(layer)),
+                    Source::Host(_) => None,
+                }));
             }
             Ok(used)
         })
+    }
+
+    /// What can be kept here, or an error that says what cannot.
+    fn checked(&self, spec: &SandboxSpec) -> Result<SandboxSpec> {
+        self.capabilities().check(spec)?;
+        network::check(&spec.network)?;
+        let mut spec = spec.clone();
+        if self.shared.ranges.identities() == Identities::Single {
+            spec.user = Some(cabana_sandbox::User::root()); // there is nobody else
+        }
+        Ok(spec)
     }
 
     /// Ends the sandboxes that live here, the spawner and all tasks. What is persistent stays on disk.
@@ -214,6 +236,7 @@ fn open_blocking(config: &Config) -> Result<Engine, OpenError> {
         spawner,
         spares: Spares::new(config.spares),
         ways,
+        gates: Gates::default(),
         slots: Mutex::default(),
         host_base: Mutex::default(),
         tasks,
@@ -243,7 +266,7 @@ impl Shared {
             exec: true,
             connect: true,
             pause: self.ranges.has_cgroups(),
-            snapshot: false,
+            snapshot: true,
             search: true,
             late_views: false,
             host_base: true,
@@ -256,12 +279,12 @@ impl Shared {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn slot(&self, id: &SandboxId) -> Arc<Slot> {
+    pub(crate) fn slot(&self, id: &SandboxId) -> Arc<Slot> {
         self.slots().entry(id.clone()).or_default().clone()
     }
 
     /// A slot that nobody uses any more is let go, or a million sandboxes that came and went would stay in memory.
-    fn let_go(&self, id: &SandboxId, slot: &Arc<Slot>) {
+    pub(crate) fn let_go(&self, id: &SandboxId, slot: &Arc<Slot>) {
         let mut slots = self.slots();
         // The map's and the caller's: nobody else can come by it while the map is locked.
         if Arc::strong_count(slot) == 2 && slot.try_lock().is_ok_and(|live| live.is_none()) {
@@ -435,7 +458,7 @@ impl Shared {
     }
 
     /// What the sandbox is by now. One that outlived its server is taken up, and is ours.
-    async fn take_up(self: &Arc<Self>, id: &SandboxId, held: &mut Option<Arc<Live>>) -> Result<Taken> {
+    pub(crate) async fn take_up(self: &Arc<Self>, id: &SandboxId, held: &mut Option<Arc<Live>>) -> Result<Taken> {
         if let Some(live) = held.as_ref() {
             return Ok(Taken::Live(live.clone()));
         }
@@ -552,7 +575,7 @@ impl Shared {
     }
 
     /// As it is now; making it anew takes seconds, and happens when the host's programs have changed.
-    fn host_base(&self) -> Result<Arc<HostBase>> {
+    pub(crate) fn host_base(&self) -> Result<Arc<HostBase>> {
         let mut known = self.host_base.lock().unwrap_or_else(PoisonError::into_inner);
         let whole = |base: &HostBase| base.layers().all(|layer| self.store.has(&layer));
         let current = |base: &HostBase| whole(base) && HostBase::current_fingerprint() == base.fingerprint;
@@ -566,34 +589,39 @@ impl Shared {
 
     /// Everything on disk, and the descriptors of a new sandbox.
     fn prepare_new(&self, id: &SandboxId, spec: SandboxSpec) -> Result<Prepared> {
-        let host = match spec.base {
-            Base::Host => Some(self.host_base()?),
-            _ => None,
-        };
         let layers_stay = self.store.hold()?;
-        let mut plan = plan::of(&self.data, &self.store, host.as_deref(), &spec)?;
+        let mut plan = plan::of(&self.data, &self.store, &|| self.host_base(), &spec)?;
         plan.trust = self.trust(&plan)?;
+        self.compare_base(id, plan.fingerprint.as_deref())?;
         let record = Record { spec, plan };
         let (home, owned) = self.homes.make(id, &record)?;
         fault::at(Point::HomeNamed);
         drop(layers_stay); // the record says from here on that they are used
-        let mounts = plan::mounts(&self.data, &self.store, &record, &home.fs(), self.ranges.storage());
+        let mounts = snapshot::dress_new(&self.store, &record.plan, &home.fs())
+            .and_then(|()| plan::mounts(&self.data, &self.store, &record, &home.fs(), self.ranges.storage()));
         Ok(Prepared { mounts: mounts.inspect_err(|_| drop(home.remove()))?, record, home: owned })
+    }
+
+    /// Tells of a base that is not what it was.
+    fn compare_base(&self, id: &SandboxId, was: Option<&str>) -> Result<()> {
+        let Some(was) = was else { return Ok(()) };
+        let now = self.host_base()?.fingerprint.clone();
+        if was != now {
+            let _ = self.happened.try_send((id.clone(), SandboxEvent::BaseChanged { was: was.to_owned(), now }));
+        }
+        Ok(())
     }
 
     /// The descriptors of a sandbox that is there.
     fn prepare_again(&self, id: &SandboxId, owned: Owned) -> Result<Prepared> {
         let mut record = self.homes.read(id)?;
         self.trust_again(id, &mut record)?;
-        if let Some(was) = record.plan.fingerprint.clone() {
-            let base = self.host_base()?;
-            record.plan.trees = plan::trees_of(&base);
-            if was != base.fingerprint {
-                let changed = SandboxEvent::BaseChanged { was, now: base.fingerprint.clone() };
-                let _ = self.happened.try_send((id.clone(), changed));
-            }
-        }
         let home = self.homes.open_home(id)?;
+        snapshot::settle(&self.store, &record.plan, &home.fs())?;
+        if record.plan.fingerprint.is_some() {
+            record.plan.rebase(&*self.host_base()?);
+            self.compare_base(id, record.plan.fingerprint.as_deref())?;
+        }
         let mounts = plan::mounts(&self.data, &self.store, &record, &home.fs(), self.ranges.storage())?;
         Ok(Prepared { mounts, record, home: owned })
     }
@@ -728,7 +756,7 @@ fn removing(error: io::Error) -> Error {
     Error::failed("removing the sandbox's directory", error)
 }
 
-async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+pub(crate) async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     joined(spawn_blocking(act)).await
 }
 
@@ -771,12 +799,7 @@ impl Provider for Engine {
     }
 
     async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {
-        self.capabilities().check(spec)?;
-        network::check(&spec.network)?;
-        let mut spec = spec.clone();
-        if self.shared.ranges.identities() == Identities::Single {
-            spec.user = Some(cabana_sandbox::User::root()); // there is nobody else
-        }
+        let spec = self.checked(spec)?;
         // A task of its own: who stops waiting does not leave half a sandbox.
         let made = self.shared.tasks.spawn(self.shared.clone().create(id.clone(), spec));
         joined(made).await
@@ -822,16 +845,17 @@ impl Provider for Engine {
         Ok(stream::iter(ids.into_iter().map(state)).boxed())
     }
 
-    async fn snapshot(&self, _: &SandboxId) -> Result<Base> {
-        Err(unsupported("snapshots"))
+    async fn snapshot(&self, id: &SandboxId) -> Result<Base> {
+        joined(self.shared.tasks.spawn(self.shared.clone().snapshot(id.clone()))).await
     }
 
-    async fn save(&self, _: &SandboxId) -> Result<Stream<Bytes>> {
-        Err(unsupported("saving"))
+    async fn save(&self, id: &SandboxId) -> Result<Stream<Bytes>> {
+        joined(self.shared.tasks.spawn(self.shared.clone().save(id.clone()))).await
     }
 
-    async fn restore(&self, _: &SandboxId, _: &SandboxSpec, _: Stream<Bytes>) -> Result<()> {
-        Err(unsupported("restoring"))
+    async fn restore(&self, id: &SandboxId, spec: &SandboxSpec, saved: Stream<Bytes>) -> Result<()> {
+        let spec = self.checked(spec)?;
+        joined(self.shared.tasks.spawn(self.shared.clone().restore(id.clone(), spec, saved))).await
     }
 
     async fn import(&self, layer: &LayerId, tar: Stream<Bytes>) -> Result<()> {

@@ -27,11 +27,13 @@ use tokio::{
     sync::mpsc,
     task::{JoinHandle, block_in_place, spawn_blocking},
 };
+use tokio_util::task::TaskTracker;
 
 use crate::{
     disk,
     kernel::{readiness, thread_identity::ActingAs},
     live::{Close, Live},
+    snapshot::{Entered, Gate},
 };
 
 const CHUNK: usize = 256 * 1024;
@@ -41,6 +43,8 @@ const WRITTEN_AT_ONCE: usize = 1024 * 1024;
 
 pub(crate) struct EngineFiles {
     live: Arc<Live>,
+    /// Entered for every change, so that none happens while a snapshot is taken.
+    gate: Gate,
     user: Option<User>,
 }
 
@@ -107,8 +111,8 @@ async fn joined<T>(hop: JoinHandle<Result<T>>) -> Result<T> {
 }
 
 impl EngineFiles {
-    pub(crate) fn new(live: Arc<Live>, user: Option<User>) -> Self {
-        Self { live, user }
+    pub(crate) fn new(live: Arc<Live>, gate: Gate, user: Option<User>) -> Self {
+        Self { live, gate, user }
     }
 
     /// One hop: on a thread that is the user for as long as it takes.
@@ -138,8 +142,18 @@ impl EngineFiles {
         self.live.disk.ask(bytes as u64, entries, disk::measured(&self.live)).await
     }
 
+    /// The same for what changes something. The thread leaves the gate when it is done, also if nobody waits for it.
+    async fn change<T: Send + 'static>(&self, act: impl FnOnce(&Rooted) -> Result<T> + Send + 'static) -> Result<T> {
+        let entered: Entered = self.gate.enter().await;
+        self.act(move |root| {
+            let _entered = entered;
+            act(root)
+        })
+        .await
+    }
+
     fn again(&self) -> Self {
-        Self { live: self.live.clone(), user: self.user.clone() }
+        Self { live: self.live.clone(), gate: self.gate.clone(), user: self.user.clone() }
     }
 }
 
@@ -204,7 +218,7 @@ impl Files for EngineFiles {
                 first.iter().try_for_each(|bytes| writer.put(bytes))?;
                 writer.finish()
             };
-            return self.act(whole).await;
+            return self.change(whole).await;
         }
         let hides = matches!(how.mode, WriteMode::Replace | WriteMode::CreateNew);
         let mut hidden = Hiding { live: self.live.clone(), bytes: 0, hides };
@@ -215,15 +229,15 @@ impl Files for EngineFiles {
             first.iter().try_for_each(|bytes| writer.put(bytes))?;
             Ok(Held::new(&live, writer))
         };
-        let writer = self.act(begin).await?;
+        let writer = self.change(begin).await?;
         loop {
             let (next, ended) = gather(&mut body).await?;
             self.ask(length(&next), 0).await?;
             hidden.more(length(&next));
             let held = writer.clone();
-            self.act(move |_| held.with(|writer| next.iter().try_for_each(|bytes| writer.put(bytes)))).await?;
+            self.change(move |_| held.with(|writer| next.iter().try_for_each(|bytes| writer.put(bytes)))).await?;
             if ended {
-                return self.act(move |_| writer.take()?.finish()).await;
+                return self.change(move |_| writer.take()?.finish()).await;
             }
         }
     }
@@ -233,7 +247,7 @@ impl Files for EngineFiles {
             Alter::MakeDir(..) | Alter::Symlink { .. } => self.ask(0, 1).await?,
             _ => self.live.disk.touch(), // a change of what lies below copies it
         }
-        self.act(move |root| root.alter(&step)).await
+        self.change(move |root| root.alter(&step)).await
     }
 
     async fn watch(&self, dir: &SandboxPath, depth: Depth) -> Result<Stream<WatchEvent>> {
@@ -254,29 +268,26 @@ impl Files for EngineFiles {
         let (send, receive) = mpsc::channel(2);
         let failed = send.clone();
         let search = self.hop(move |root| root.search(&what, &mut |hits| send.blocking_send(Ok(hits)).is_ok()));
-        told(receive, failed, search, &self.live).await
+        told(receive, failed, search, &self.live.tasks).await
     }
 
     async fn pack(&self, dir: &SandboxPath) -> Result<Stream<Bytes>> {
-        let dir = dir.clone();
-        let (send, receive) = mpsc::channel(2);
-        let failed = send.clone();
-        let pack = self.hop(move |root| {
-            let mut out = io::BufWriter::with_capacity(CHUNK, ToStream(send));
-            root.pack(&dir, &mut out)?;
-            io::Write::flush(&mut out).map_err(|error| Error::failed("packing", error))
-        });
-        told(receive, failed, pack, &self.live).await
+        let (dir, files) = (dir.clone(), self.again());
+        from_thread(&self.live.tasks, move |out| files.act_here(|root| root.pack(&dir, out))).await
     }
 
     async fn unpack(&self, dir: &SandboxPath, tar: Stream<Bytes>) -> Result<()> {
-        let (dir, files, asking) = (dir.clone(), self.again(), self.again());
+        let (dir, files, asking, entered) = (dir.clone(), self.again(), self.again(), self.gate.enter().await);
         // The archive is not looked into here, but what comes out of it is hardly more than what it is.
         let tar = tar.and_then(move |part| {
             let asking = asking.again();
             async move { asking.ask(part.len(), 0).await.map(|()| part) }
         });
-        fed(tar.boxed(), move |tar| files.act_here(|root| root.unpack(&dir, tar))).await
+        let unpack = move |tar: &mut dyn io::Read| {
+            let _entered = entered;
+            files.act_here(|root| root.unpack(&dir, tar))
+        };
+        fed(tar.boxed(), unpack).await
     }
 }
 
@@ -301,15 +312,30 @@ pub(crate) async fn fed<T: Send + 'static>(
     broken.map_or(done, Err)
 }
 
+/// The bytes that something writes that blocks, on a thread of its own.
+pub(crate) async fn from_thread(
+    tasks: &TaskTracker,
+    write: impl FnOnce(&mut dyn io::Write) -> Result<()> + Send + 'static,
+) -> Result<Stream<Bytes>> {
+    let (send, receive) = mpsc::channel(2);
+    let failed = send.clone();
+    let writing = spawn_blocking(move || {
+        let mut out = io::BufWriter::with_capacity(CHUNK, ToStream(send));
+        write(&mut out)?;
+        io::Write::flush(&mut out).map_err(|error| Error::failed("writing a stream", error))
+    });
+    told(receive, failed, writing, tasks).await
+}
+
 /// Hands over what comes through the channel, and at its end what became of the hop that filled it. A refusal at its
 /// beginning is one of the call.
 async fn told<T: Send + 'static>(
     mut receive: mpsc::Receiver<Result<T>>,
     failed: mpsc::Sender<Result<T>>,
     hop: JoinHandle<Result<()>>,
-    live: &Live,
+    tasks: &TaskTracker,
 ) -> Result<Stream<T>> {
-    live.tasks.spawn(async move {
+    tasks.spawn(async move {
         if let Err(error) = joined(hop).await {
             let _ = failed.send(Err(error)).await;
         }

@@ -298,7 +298,7 @@ impl Home {
     }
 
     /// Of one that is there already: whole or not at all.
-    fn rewrite(&self, record: &Record) -> io::Result<()> {
+    pub(crate) fn rewrite(&self, record: &Record) -> io::Result<()> {
         let new = self.path().join("record.new");
         fs::write(&new, serde_json::to_vec(record)?)?;
         fault::at(Point::RecordDrafted);

@@ -5,6 +5,7 @@
 //! - the **spawner** is one small process that clones sandboxes (`spawner`);
 //! - **init** is process 1 of each, and starts commands in it (`init`);
 //! - **layers** are what a sandbox stands on: templates, or the host's own programs (`layers`);
+//! - **snapshots** are such layers too: what a sandbox wrote, kept (`snapshot`);
 //! - **identity** says whose ids it has, on disk and alive (`identity`);
 //! - **walls** are what it cannot pass (`walls`);
 //! - its **files** are reached from outside, by threads that take on the user's identity (`files`).
@@ -45,6 +46,7 @@ mod plan;
 mod presence;
 pub mod rootless;
 mod sandbox;
+mod snapshot;
 mod spawner;
 mod spool;
 mod views;
@@ -57,11 +59,12 @@ pub use engine::{Config, Engine};
 #[cfg(feature = "faults")]
 pub use fault::ALL as FAULT_POINTS;
 pub use layers::{
-    HiddenTool, HostBase, HostTree, Overrides, Progress, Store, Template, TemplateError, TemplateSource, Templates,
-    hidden_tools,
+    HiddenTool, HostBase, HostTree, LayerName, NoLayerName, Overrides, Progress, Store, Template, TemplateError,
+    TemplateSource, Templates, hidden_tools,
 };
 pub use network::NetworkSettings;
 pub use rootless::enter_user_namespace;
+pub use snapshot::{Snapshot, Snapshots};
 pub use views::check_view;
 
 /// What the spawner is called: how a program knows that it was started as one.

@@ -5,6 +5,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use cabana_guest::{IdMap, Rooted};
@@ -15,37 +16,38 @@ use crate::{
     data_dir::DataDir,
     home::Record,
     kernel::mounts::{detach, detach_open},
-    layers::{self, HostBase, Store, Template, Templates},
+    layers::{self, HostBase, LayerName, Store, Template, Templates},
+    snapshot::Snapshots,
     spawner::MAX_LOWER,
     views,
     wire::{Ids, IdsShown, Place},
 };
 
 /// What a sandbox stands on, resolved: a template that is removed or made anew later changes nothing for it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Plan {
-    /// The lowest first.
-    pub(crate) layers: Vec<LayerId>,
+    /// The lowest first: those of the template, and above them what snapshots kept.
+    pub(crate) layers: Vec<LayerName>,
     pub(crate) trees: Vec<Tree>,
     pub(crate) defaults: Defaults,
     /// Whether the template says so.
-    #[serde(default)]
     pub(crate) sudo: bool,
     /// Of the host base.
     pub(crate) fingerprint: Option<String>,
     /// On top of the layers: certificates of the operator's own.
-    #[serde(default)]
     pub(crate) trust: Option<LayerId>,
 }
 
 /// A directory of the host with what hides parts of it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tree {
     pub(crate) at: String,
     pub(crate) host: PathBuf,
     pub(crate) mask: Option<LayerId>,
+    /// What snapshots kept of changes to it; the lowest first.
+    pub(crate) layers: Vec<LayerName>,
 }
 
 impl Plan {
@@ -54,34 +56,87 @@ impl Plan {
         1 + self.trees.len()
     }
 
-    pub(crate) fn all_layers(&self) -> impl Iterator<Item = LayerId> + '_ {
-        self.layers.iter().copied().chain(self.trust).chain(self.trees.iter().filter_map(|tree| tree.mask))
+    pub(crate) fn all_layers(&self) -> impl Iterator<Item = LayerName> + '_ {
+        let tree = |tree: &Tree| tree.layers.clone().into_iter().chain(tree.mask.map(LayerName::Content));
+        let trust = self.trust.map(LayerName::Content);
+        self.layers.iter().copied().chain(trust).chain(self.trees.iter().flat_map(tree))
+    }
+
+    /// The layers of one overlay, without what a tree of the host has below them.
+    pub(crate) fn stack(&self, overlay: usize) -> &[LayerName] {
+        match overlay.checked_sub(1) {
+            None => &self.layers,
+            Some(tree) => &self.trees[tree].layers,
+        }
+    }
+
+    pub(crate) fn stack_mut(&mut self, overlay: usize) -> &mut Vec<LayerName> {
+        match overlay.checked_sub(1) {
+            None => &mut self.layers,
+            Some(tree) => &mut self.trees[tree].layers,
+        }
+    }
+
+    /// Without views, which are not the plan's.
+    pub(crate) fn mounts(&self) -> usize {
+        2 + self.layers.len() + self.trees.iter().map(|tree| tree.layers.len() + 2).sum::<usize>()
+    }
+
+    /// The host's programs as they are now. What was changed of them stays changed.
+    pub(crate) fn rebase(&mut self, base: &HostBase) {
+        let mut trees = trees_of(base);
+        for tree in &mut trees {
+            let was = self.trees.iter_mut().find(|was| was.at == tree.at);
+            tree.layers = was.map(|was| std::mem::take(&mut was.layers)).unwrap_or_default();
+        }
+        self.trees = trees;
     }
 }
 
-pub(crate) fn trees_of(base: &HostBase) -> Vec<Tree> {
-    let tree = |tree: &layers::HostTree| Tree { at: tree.at.clone(), host: tree.host.clone(), mask: tree.mask };
+fn trees_of(base: &HostBase) -> Vec<Tree> {
+    let tree = |tree: &layers::HostTree| Tree {
+        at: tree.at.clone(),
+        host: tree.host.clone(),
+        mask: tree.mask,
+        layers: Vec::new(),
+    };
     base.trees.iter().map(tree).collect()
 }
 
-pub(crate) fn of(data: &DataDir, store: &Store, host: Option<&HostBase>, spec: &SandboxSpec) -> Result<Plan> {
-    let mut plan = match (&spec.base, host) {
-        (Base::Host, Some(base)) => Plan {
-            layers: base.root_layers.clone(),
-            trees: trees_of(base),
-            defaults: base.defaults.clone(),
-            sudo: false,
-            fingerprint: Some(base.fingerprint.clone()),
-            trust: None,
-        },
-        (Base::Host, None) => return Err(Error::Unsupported { provider: "engine", what: "the host base" }),
-        (Base::Named(name), _) => {
-            let Template { layers, defaults, sudo, .. } = Templates::new(data, store).get(name)?;
-            Plan { layers, trees: Vec::new(), defaults, sudo, fingerprint: None, trust: None }
+/// `host` gives the host base, which takes long where it has to be made.
+pub(crate) fn of(
+    data: &DataDir,
+    store: &Store,
+    host: &dyn Fn() -> Result<Arc<HostBase>>,
+    spec: &SandboxSpec,
+) -> Result<Plan> {
+    let named = |layers: &[LayerId]| layers.iter().map(LayerName::from).collect();
+    let mut plan = match &spec.base {
+        Base::Host => {
+            let base = host()?;
+            Plan {
+                layers: named(&base.root_layers),
+                trees: trees_of(&base),
+                defaults: base.defaults.clone(),
+                sudo: false,
+                fingerprint: Some(base.fingerprint.clone()),
+                trust: None,
+            }
         }
-        (Base::Layers(layers), _) => {
+        Base::Named(name) if Snapshots::is_name(name) => {
+            let mut plan = Snapshots::new(data, store).plan(name)?;
+            if plan.fingerprint.is_some() {
+                plan.rebase(&*host()?);
+            }
+            plan
+        }
+        Base::Named(name) => {
+            let Template { layers, defaults, sudo, .. } = Templates::new(data, store).get(name)?;
+            Plan { layers: named(&layers), trees: Vec::new(), defaults, sudo, fingerprint: None, trust: None }
+        }
+        Base::Layers(layers) => {
             let defaults = layers::defaults(User::root(), SandboxPath::root());
-            Plan { layers: layers.clone(), trees: Vec::new(), defaults, sudo: false, fingerprint: None, trust: None }
+            Plan { layers: named(layers), trees: Vec::new(), defaults, sudo: false, fingerprint: None, trust: None }
         }
     };
     if plan.layers.is_empty() {
@@ -89,7 +144,7 @@ pub(crate) fn of(data: &DataDir, store: &Store, host: Option<&HostBase>, spec: &
     }
     check_layers(store, &plan)?;
     views::check(&spec.views, data.path(), store)?;
-    let mounts = plan.layers.len() + 2 * plan.trees.len() + spec.views.len() + 2;
+    let mounts = plan.mounts() + spec.views.len();
     if mounts > MAX_LOWER {
         return Err(Error::invalid(
             "base",
@@ -145,13 +200,17 @@ pub(crate) fn mounts(data: &DataDir, store: &Store, record: &Record, fs: &Path, 
     check_layers(store, plan)?;
     views::check(&spec.views, data.path(), store)?;
     let mut all = vec![open(fs, Place::Own, false, Owners::Stored)?];
-    for layer in plan.trust.iter().chain(plan.layers.iter().rev()) {
+    let trust = plan.trust.map(LayerName::Content);
+    for layer in trust.iter().chain(plan.layers.iter().rev()) {
         all.push(open(&store.path(layer), Place::Lower { overlay: 0 }, true, Owners::Stored)?);
     }
     let mut overlays = vec![b"/".to_vec()];
     for (number, tree) in plan.trees.iter().enumerate() {
         let overlay = number as u32 + 1;
         overlays.push(tree.at.clone().into_bytes());
+        for layer in tree.layers.iter().rev() {
+            all.push(open(&store.path(layer), Place::Lower { overlay }, true, Owners::Stored)?);
+        }
         if let Some(mask) = &tree.mask {
             all.push(open(&store.path(mask), Place::Lower { overlay }, true, Owners::Stored)?);
         }

@@ -106,7 +106,7 @@ impl Sandbox for EngineSandbox {
     }
 
     fn files(&self, user: Option<&User>) -> Arc<dyn Files> {
-        Arc::new(EngineFiles::new(self.live.clone(), user.cloned()))
+        Arc::new(EngineFiles::new(self.live.clone(), self.shared.gates.of(&self.live.id), user.cloned()))
     }
 
     async fn connect(&self, port: u16) -> Result<Box<dyn Duplex>> {

@@ -154,7 +154,9 @@ impl Packing<'_> {
             user: self.names.user_name(uid),
             group: self.names.group_name(gid),
             mtime: stat.st_mtime,
+            nanos: 0,
             size,
+            sparse: None,
             attributes,
         };
         Ok(self.out.begin(&head)?)

@@ -1,10 +1,15 @@
-//! Extended attributes of users: `user.*`. Tags are those named `user.cabana.*`.
+//! Extended attributes: those of users, `user.*`, of which tags are named `user.cabana.*`; and the few others of a layer.
 
 use std::{collections::BTreeMap, ffi::CString};
 
 use rustix::{fs::XattrFlags, io::Errno};
 
 pub(crate) const TAG: &[u8] = b"user.cabana.";
+/// Of a directory in a layer: nothing of the layers below is seen in it.
+pub(crate) const OPAQUE: &[u8] = b"user.overlay.opaque";
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+pub(crate) const ACCESS_LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+
 /// The kernel gives no list and no value longer than this.
 const MOST: usize = 64 * 1024;
 
@@ -59,6 +64,26 @@ fn read(
         }
     }
     found
+}
+
+/// Everything that a layer keeps of a file behind a `/proc` path: what users set, rights of a program, and lists of access.
+/// Of what overlayfs noted for itself only opaqueness stays: the rest speaks of the layers that were below when it was
+/// written. Those with its prefix twice are a guest's own, which overlayfs has moved out of its way.
+pub(crate) fn read_of_layer(path: &[u8]) -> Attributes {
+    let mut found = read_through(path, b"");
+    found.retain(|name, value| is_of_layer(name, value));
+    found
+}
+
+pub(crate) fn is_of_layer(name: &[u8], value: &[u8]) -> bool {
+    match name.strip_prefix(b"user.") {
+        Some(rest) => match rest.strip_prefix(b"overlay.") {
+            Some(b"opaque") => value == b"y",
+            Some(rest) => rest.starts_with(b"overlay."),
+            None => true,
+        },
+        None => name == CAPABILITY || ACCESS_LISTS.contains(&name),
+    }
 }
 
 pub(crate) fn set(path: &[u8], name: &[u8], value: &[u8]) -> Result<(), Errno> {

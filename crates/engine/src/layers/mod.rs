@@ -9,6 +9,7 @@ mod completion;
 mod debian;
 mod host_base;
 mod lock;
+mod name;
 mod rooted;
 mod source;
 mod store;
@@ -22,9 +23,12 @@ use cabana_sandbox::{Defaults, Error, SandboxPath, User};
 
 pub use host_base::{HiddenTool, HostBase, HostTree, hidden_tools};
 pub(crate) use lock::Lock;
+pub use name::{LayerName, NoLayerName};
 pub use source::{Progress, TemplateSource};
 pub use store::Store;
+pub(crate) use store::{Draft, Hold};
 pub use templates::{Overrides, Template, TemplateError, Templates};
+pub(crate) use templates::{rfc3339, write};
 pub(crate) use trust::{Trust, trusting};
 
 pub(crate) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -33,7 +37,7 @@ pub(crate) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:
 pub(crate) const WORKSPACE: &str = "/workspace";
 
 /// A full disk is the caller's to solve, and has a name of its own.
-fn failed(step: &'static str) -> impl Fn(io::Error) -> Error {
+pub(crate) fn failed(step: &'static str) -> impl Fn(io::Error) -> Error {
     move |e| match e.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::NoSpace,
         _ => Error::failed(step, e),

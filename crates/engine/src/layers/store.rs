@@ -1,4 +1,5 @@
-//! The content store: `layers/<digest>/tree` is a layer, complete and never changed.
+//! The store: `layers/<name>/tree` is a layer, complete and never changed. Most are named by the digest of their content;
+//! what snapshots keep is named by chance.
 //!
 //! A layer is made in a draft, `layers/.tmp-<random>/tree`, and renamed when it is whole. The maker holds a lock on its
 //! draft, so the draft of a process that died is known by its lock being free, and is swept at the next open. A layer is
@@ -20,7 +21,7 @@ use cabana_guest::{IdMap, tree};
 use cabana_sandbox::{Error, LayerId, Result};
 use uuid::Uuid;
 
-use super::{failed, lock::Lock, writer};
+use super::{failed, lock::Lock, name::LayerName, writer};
 use crate::DataDir;
 
 const DRAFT: &str = ".tmp-";
@@ -48,13 +49,39 @@ impl Store {
         self.ids
     }
 
-    pub fn has(&self, layer: &LayerId) -> bool {
+    pub fn has(&self, layer: impl Into<LayerName>) -> bool {
         fs::symlink_metadata(self.path(layer)).is_ok_and(|entry| entry.is_dir())
     }
 
     /// The root of the layer's tree.
-    pub fn path(&self, layer: &LayerId) -> PathBuf {
-        self.layers.join(layer.to_string()).join("tree")
+    pub fn path(&self, layer: impl Into<LayerName>) -> PathBuf {
+        self.layers.join(layer.into().to_string()).join("tree")
+    }
+
+    pub(crate) fn open_layer(&self, layer: LayerName) -> Result<File> {
+        File::open(self.path(layer)).map_err(failed("opening a layer"))
+    }
+
+    /// A name with nothing in it yet. Until something that is used names it, it may be removed.
+    pub(crate) fn reserve(&self) -> Result<LayerName> {
+        let name = LayerName::new();
+        let made = fs::DirBuilder::new().mode(0o700).create(self.layers.join(name.to_string()));
+        made.map(|()| name).map_err(failed("making room for a layer"))
+    }
+
+    /// Whether the name was reserved, and nothing has come yet.
+    pub(crate) fn awaits(&self, layer: LayerName) -> bool {
+        self.layers.join(layer.to_string()).is_dir() && !self.has(layer)
+    }
+
+    /// Fills a name that was reserved: the directory becomes the layer, by one rename.
+    pub(crate) fn fill(&self, layer: LayerName, dir: &Path) -> Result<()> {
+        fs::rename(dir, self.path(layer)).map_err(failed("keeping a layer"))
+    }
+
+    /// Of what nobody else knows of.
+    pub(crate) fn discard(&self, layer: LayerName) -> Result<()> {
+        self.remove(layer).map_err(failed("removing a layer"))
     }
 
     pub fn hold(&self) -> Result<Hold> {
@@ -91,25 +118,25 @@ impl Store {
 
     /// Removes what `used` does not name. It is asked under the lock, when no layer can be between its import and its
     /// first use. While somebody holds the store nothing is removed: the next call does it. Says how many went.
-    pub fn remove_unused(&self, used: &mut dyn FnMut() -> Result<BTreeSet<LayerId>>) -> Result<usize> {
+    pub fn remove_unused(&self, used: &mut dyn FnMut() -> Result<BTreeSet<LayerName>>) -> Result<usize> {
         let Some(_alone) = Lock::try_exclusive(&self.layers).map_err(failed("locking the layer store"))? else {
             return Ok(0);
         };
         let used = used()?;
         let unused: Vec<_> = self.all()?.into_iter().filter(|layer| !used.contains(layer)).collect();
         for layer in &unused {
-            self.remove(layer).map_err(failed("removing a layer"))?;
+            self.remove(*layer).map_err(failed("removing a layer"))?;
         }
         Ok(unused.len())
     }
 
     /// Every layer that is there.
-    pub fn all(&self) -> Result<Vec<LayerId>> {
+    pub fn all(&self) -> Result<Vec<LayerName>> {
         let names = self.names().map_err(failed("listing the layers"))?;
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
-    fn remove(&self, layer: &LayerId) -> io::Result<()> {
+    fn remove(&self, layer: LayerName) -> io::Result<()> {
         let from = self.layers.join(layer.to_string());
         let _ours = Lock::exclusive(&from)?; // before it is a draft, or a sweeper takes it for a dead one
         let name = format!("{DRAFT}{}", Uuid::new_v4().simple());
@@ -191,6 +218,14 @@ impl Draft {
     pub(crate) fn seal(self) -> Result<Sealed> {
         let digest = self.settle().map_err(failed("finishing a layer"))?;
         Ok(Sealed { id: LayerId::from_digest(digest), draft: self })
+    }
+
+    /// Ends the making of what has no name by its content: its root stays as it was made.
+    pub(crate) fn keep(mut self) -> Result<LayerName> {
+        let (layers, name) = (&self.store.layers, LayerName::new());
+        fs::rename(layers.join(&self.name), layers.join(name.to_string())).map_err(failed("keeping a layer"))?;
+        self.kept = true;
+        Ok(name)
     }
 
     fn settle(&self) -> io::Result<[u8; 32]> {

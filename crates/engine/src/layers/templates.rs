@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     completion, failed, host_base,
     lock::Lock,
+    name::LayerName,
     rooted::Rooted,
     source::{Progress, TemplateSource},
     store::{Sealed, Store},
@@ -124,7 +125,7 @@ impl<'a> Templates<'a> {
         };
         let record: Record = serde_json::from_slice(&text)
             .map_err(|e| bad(format!("its file {} is damaged ({e}): remove it and add it again", file.display())))?;
-        if let Some(missing) = record.layers.iter().find(|layer| !self.store.has(layer)) {
+        if let Some(missing) = record.layers.iter().find(|layer| !self.store.has(*layer)) {
             return Err(bad(format!("its layer {missing} is not there any more: remove it and add it again")));
         }
         Ok(record.named(name))
@@ -150,10 +151,10 @@ impl<'a> Templates<'a> {
     }
 
     /// Every layer that a template or the host base needs.
-    pub fn layers(&self) -> Result<BTreeSet<LayerId>> {
-        let mut layers = host_base::layers(self.data)?;
+    pub fn layers(&self) -> Result<BTreeSet<LayerName>> {
+        let mut layers: BTreeSet<_> = host_base::layers(self.data)?.into_iter().map(LayerName::Content).collect();
         for (_, template) in self.ls()? {
-            layers.extend(template?.layers);
+            layers.extend(template?.layers.into_iter().map(LayerName::Content));
         }
         Ok(layers)
     }
@@ -271,7 +272,7 @@ pub(crate) fn write(path: &Path, record: &impl Serialize) -> io::Result<()> {
 }
 
 /// `2026-01-31T23:59:59Z`. Years begin in March here, so that the leap day is the last of its year.
-fn rfc3339(time: SystemTime) -> String {
+pub(crate) fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (days, clock) = (seconds / 86_400 + 719_468, seconds % 86_400); // since 0000-03-01
     let (era, day) = (days / 146_097, days % 146_097); // of 400 years

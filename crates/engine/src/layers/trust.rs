@@ -13,7 +13,7 @@ use std::{
 use cabana_sandbox::{LayerId, Result};
 
 use super::{
-    Store, failed,
+    LayerName, Store, failed,
     rooted::Rooted,
     writer::{Meta, Writer},
 };
@@ -40,7 +40,7 @@ const ENVIRONMENT: [(&str, &str); 8] = [
 pub(crate) struct Trust {
     own: Vec<u8>,
     /// By the layers below.
-    made: Mutex<HashMap<Vec<LayerId>, LayerId>>,
+    made: Mutex<HashMap<Vec<LayerName>, LayerId>>,
 }
 
 impl Trust {
@@ -49,9 +49,9 @@ impl Trust {
     }
 
     /// The layer for a base, the lowest of its layers first. The caller holds the store until the layer is written down.
-    pub(crate) fn layer(&self, store: &Store, base: &[LayerId]) -> Result<LayerId> {
+    pub(crate) fn layer(&self, store: &Store, base: &[LayerName]) -> Result<LayerId> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(layer) = made.get(base).filter(|layer| store.has(layer)) {
+        if let Some(layer) = made.get(base).filter(|layer| store.has(*layer)) {
             return Ok(*layer);
         }
         let mut all = bundle(store, base)?.into_bytes();
@@ -78,10 +78,10 @@ pub(crate) fn trusting(env: &mut BTreeMap<String, String>) {
 }
 
 /// Of the highest layer that has one.
-fn bundle(store: &Store, base: &[LayerId]) -> Result<String> {
+fn bundle(store: &Store, base: &[LayerName]) -> Result<String> {
     let look = failed("looking for certificates");
     for layer in base.iter().rev() {
-        let path = store.path(layer);
+        let path = store.path(*layer);
         let root = File::open(&path).map_err(&look)?;
         if let Some(text) = Rooted::new(&root, &path, store.ids()).text(BUNDLE).map_err(&look)? {
             return Ok(text);

@@ -18,6 +18,7 @@ use rustix::{
 use super::{
     Archive,
     finish::{self, Finisher, HANDED_OVER, Made},
+    layer,
     read::{Entry, Kind},
     sparse::Map,
 };
@@ -35,6 +36,9 @@ pub(crate) enum Names {
     Strict,
     /// For a whole root file system: a leading `/` is dropped, `./` is the root itself, and the later entry wins.
     Root,
+    /// For a layer of a sandbox: absolute names and second entries of a name are errors, `./` is the root itself, and what
+    /// hides files of the layers below is made.
+    Layer,
 }
 
 /// Whose the files become.
@@ -95,8 +99,15 @@ impl Extract<'_> {
         while let Some(mut entry) = archive.next()? {
             let path = self.clean(&entry.name)?;
             self.progress(archive);
-            if entry.kind == Kind::Special {
-                continue;
+            match (self.names, entry.kind) {
+                (Names::Layer, Kind::Special) => return Err(Error::Archive("it has a device in it".into())),
+                (Names::Layer, _) => {
+                    if let Owners::Archives { ids, .. } = self.owners {
+                        entry.attributes = layer::arriving(entry.attributes, ids)?;
+                    }
+                }
+                (_, Kind::Special | Kind::Whiteout | Kind::Pipe) => continue,
+                _ => {}
             }
             if entry.kind == Kind::Directory {
                 if path.is_empty() && self.names == Names::Strict {
@@ -122,6 +133,8 @@ impl Extract<'_> {
             match entry.kind {
                 Kind::File => finisher.finish(self.file(dir, name, entry, archive, path)?)?,
                 Kind::Symlink => self.symlink(dir.dir.as_fd(), &name, &entry, &path)?,
+                Kind::Whiteout => self.node(dir.dir.as_fd(), &name, &entry, FileType::CharacterDevice, &path)?,
+                Kind::Pipe => self.node(dir.dir.as_fd(), &name, &entry, FileType::Fifo, &path)?,
                 _ => self.hard_link(dir.dir.as_fd(), &name, &entry, &path)?,
             }
         }
@@ -135,7 +148,7 @@ impl Extract<'_> {
     /// The name without empty parts and `.`, checked before anything of the entry is made.
     fn clean(&self, name: &[u8]) -> Result<Vec<u8>> {
         let shown = || String::from_utf8_lossy(name).into_owned();
-        if name.starts_with(b"/") && self.names == Names::Strict {
+        if name.starts_with(b"/") && self.names != Names::Root {
             return Err(Error::Archive(format!("the name {:?} is absolute", shown())));
         }
         if name.contains(&0) {
@@ -281,6 +294,23 @@ impl Extract<'_> {
             return Err(Error::Archive(format!("the link {:?} leads nowhere", String::from_utf8_lossy(path))));
         }
         self.make(dir, name, path, || rustix::fs::symlinkat(text.as_slice(), dir, name))?;
+        self.dress(dir, name, entry, path)
+    }
+
+    /// A whiteout, whose numbers are zero, or a pipe.
+    fn node(&self, dir: BorrowedFd<'_>, name: &CString, entry: &Entry, kind: FileType, path: &[u8]) -> Result<()> {
+        let mode = Mode::from_raw_mode(entry.mode & 0o777);
+        self.make(dir, name, path, || rustix::fs::mknodat(dir, name, kind, mode, 0))?;
+        if kind == FileType::Fifo {
+            // By its name: to open it would be to wait for the other end. It was made here, in a tree that nobody else sees.
+            rustix::fs::chmodat(dir, name, Mode::from_raw_mode(entry.mode), AtFlags::empty())
+                .map_err(|e| self.fault(path, "unpack", e))?;
+        }
+        self.dress(dir, name, entry, path)
+    }
+
+    /// Owner and time of what is never opened.
+    fn dress(&self, dir: BorrowedFd<'_>, name: &CString, entry: &Entry, path: &[u8]) -> Result<()> {
         let failed = |e| self.fault(path, "unpack", e);
         if let Some((uid, gid)) = self.owner(entry) {
             let (uid, gid) = (Some(sys::uid(uid)), Some(sys::gid(gid)));
@@ -340,6 +370,10 @@ impl Extract<'_> {
             match make() {
                 Err(Errno::EXIST) => {}
                 result => return result.map_err(|e| self.fault(path, "unpack", e)),
+            }
+            if self.names == Names::Layer {
+                let path = String::from_utf8_lossy(path);
+                return Err(Error::Archive(format!("two entries have the name {path:?}")));
             }
             sys::check_no_mount(dir, name).map_err(|e| self.fault(path, "unpack", e))?;
             match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {

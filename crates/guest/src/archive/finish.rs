@@ -117,9 +117,10 @@ impl How<'_> {
     }
 }
 
-/// Only those of users: a capability or a label of elsewhere has no business here.
+/// Only those of users: a capability or a label of elsewhere has no business here. A layer's were chosen before.
 pub(crate) fn attributes(names: Names, file: &OwnedFd, attributes: &[(Vec<u8>, Vec<u8>)]) -> Result<(), Errno> {
-    for (name, value) in attributes.iter().filter(|(name, _)| name.starts_with(b"user.") && !name.contains(&0)) {
+    let fits = |name: &[u8]| (names == Names::Layer || name.starts_with(b"user.")) && !name.contains(&0);
+    for (name, value) in attributes.iter().filter(|(name, _)| fits(name)) {
         // What overlayfs believes is for a layer's maker to say, not for a user's archive.
         if names == Names::Strict && name.starts_with(b"user.overlay.") {
             continue;

@@ -2,13 +2,16 @@
 
 mod extract;
 mod finish;
+mod layer;
 mod pax;
 mod read;
 mod sparse;
 mod write;
 
 pub(crate) use extract::{Extract, Names, Owners};
+pub(crate) use layer::leaving;
 pub(crate) use read::{Archive, Kind};
+pub(crate) use sparse::MAX_PIECES;
 pub(crate) use write::{Head, Packer};
 
 pub(crate) const BLOCK: usize = 512;

@@ -56,3 +56,25 @@ pub(super) fn time(text: &[u8]) -> Option<(i64, u32)> {
         false => Some((seconds, nanos)),
     }
 }
+
+/// What [`time`] reads.
+pub(super) fn time_text(seconds: i64, nanos: u32) -> String {
+    match (seconds < 0, nanos) {
+        (_, 0) => seconds.to_string(),
+        (false, nanos) => format!("{seconds}.{nanos:09}"),
+        (true, nanos) => format!("-{}.{:09}", (seconds + 1).unsigned_abs(), 1_000_000_000 - nanos),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_read_back() {
+        for at in [(0, 0), (0, 1), (5, 999_999_999), (-1, 0), (-1, 500_000_000), (-2, 1), (i64::MIN, 7), (i64::MAX, 0)]
+        {
+            assert_eq!(time(time_text(at.0, at.1).as_bytes()), Some(at), "{at:?}");
+        }
+    }
+}

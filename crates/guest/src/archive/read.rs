@@ -25,6 +25,7 @@ pub(crate) struct Archive<'a> {
     left: u64,
     padding: u64,
     entries: u64,
+    most_entries: u64,
     taken: u64,
     ended: bool,
 }
@@ -36,7 +37,10 @@ pub(crate) enum Kind {
     Symlink,
     /// A further name of a file that came before.
     Hard,
-    /// A device or a pipe.
+    /// What hides a name of the layers below.
+    Whiteout,
+    Pipe,
+    /// A device.
     Special,
 }
 
@@ -64,7 +68,12 @@ struct Before {
 impl<'a> Archive<'a> {
     pub(crate) fn new(input: &'a mut dyn Read) -> Self {
         let input = BufReader::with_capacity(BUFFER, input);
-        Self { input, left: 0, padding: 0, entries: 0, taken: 0, ended: false }
+        Self { input, left: 0, padding: 0, entries: 0, most_entries: MAX_ENTRIES, taken: 0, ended: false }
+    }
+
+    /// A layer of a sandbox may have as many as its disk took.
+    pub(crate) fn of_layer(input: &'a mut dyn Read) -> Self {
+        Self { most_entries: u64::MAX, ..Self::new(input) }
     }
 
     /// Bytes of the archive that were read so far.
@@ -88,8 +97,8 @@ impl<'a> Archive<'a> {
                 return Ok(None);
             }
             self.entries += 1;
-            if self.entries > MAX_ENTRIES {
-                return Err(Error::Archive(format!("it has more than {MAX_ENTRIES} entries")));
+            if self.entries > self.most_entries {
+                return Err(Error::Archive(format!("it has more than {} entries", self.most_entries)));
             }
             check_sum(&block)?;
             let size = number(&block[124..136])?;
@@ -158,7 +167,9 @@ impl<'a> Archive<'a> {
             b'0' | 0 | b'7' | b'S' => Kind::File,
             b'1' => Kind::Hard,
             b'2' => Kind::Symlink,
-            b'3' | b'4' | b'6' => Kind::Special,
+            b'3' if is_whiteout(block) => Kind::Whiteout,
+            b'3' | b'4' => Kind::Special,
+            b'6' => Kind::Pipe,
             b'5' | b'D' => Kind::Directory,
             other => return Err(Error::Archive(format!("an entry is of the unknown kind {:?}", char::from(other)))),
         };
@@ -353,6 +364,11 @@ fn signed(field: &[u8]) -> i64 {
         return field[1..].iter().fold(-1i64, |n, b| n.wrapping_shl(8) | i64::from(*b));
     }
     number(field).ok().and_then(|n| i64::try_from(n).ok()).unwrap_or(0)
+}
+
+/// Both numbers of the device are zero, and not merely left out.
+fn is_whiteout(block: &[u8; BLOCK]) -> bool {
+    [&block[329..337], &block[337..345]].into_iter().all(|field| field[0] == b'0' && matches!(number(field), Ok(0)))
 }
 
 fn header_name(block: &[u8; BLOCK]) -> Vec<u8> {

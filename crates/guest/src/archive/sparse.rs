@@ -5,7 +5,7 @@ use cabana_sandbox::{Error, Result};
 use super::pax::decimal;
 
 /// Enough for any real file, and no more memory than that.
-const MAX_PIECES: usize = 256 * 1024;
+pub(crate) const MAX_PIECES: usize = 256 * 1024;
 
 /// Stretches of data: where, and how long. What lies between them is zeros.
 #[derive(Clone, Debug, Default)]

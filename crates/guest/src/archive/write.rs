@@ -27,7 +27,12 @@ pub(crate) struct Head<'a> {
     pub(crate) user: Option<&'a str>,
     pub(crate) group: Option<&'a str>,
     pub(crate) mtime: i64,
+    /// Where the whole seconds do not do.
+    pub(crate) nanos: u32,
+    /// Of what follows as data.
     pub(crate) size: u64,
+    /// Of a file with holes: the data begins with a map of its pieces, and this is its length with the holes.
+    pub(crate) sparse: Option<u64>,
     pub(crate) attributes: &'a Attributes,
 }
 
@@ -53,8 +58,13 @@ impl<'a> Packer<'a> {
         if head.size > MAX_SIZE {
             pax::record(&mut records, b"size", head.size.to_string().as_bytes());
         }
-        if head.mtime < 0 {
-            pax::record(&mut records, b"mtime", head.mtime.to_string().as_bytes());
+        if head.mtime < 0 || head.nanos > 0 {
+            pax::record(&mut records, b"mtime", pax::time_text(head.mtime, head.nanos).as_bytes());
+        }
+        if let Some(length) = head.sparse {
+            pax::record(&mut records, b"GNU.sparse.major", b"1");
+            pax::record(&mut records, b"GNU.sparse.minor", b"0");
+            pax::record(&mut records, b"GNU.sparse.realsize", length.to_string().as_bytes());
         }
         for (name, value) in head.attributes {
             pax::record(&mut records, &[b"SCHILY.xattr.", name.as_slice()].concat(), value);
@@ -107,6 +117,8 @@ impl<'a> Packer<'a> {
             Kind::Directory => tar::EntryType::Directory,
             Kind::Symlink => tar::EntryType::Symlink,
             Kind::Hard => tar::EntryType::Link,
+            Kind::Whiteout => tar::EntryType::Char,
+            Kind::Pipe => tar::EntryType::Fifo,
             Kind::File | Kind::Special => tar::EntryType::Regular,
         });
         put(&mut header.as_old_mut().name, head.name);
@@ -118,6 +130,10 @@ impl<'a> Packer<'a> {
         header.set_size(head.size.min(MAX_SIZE));
         // A name that does not fit is left out: the number stands beside it.
         if let Some(ustar) = header.as_ustar_mut() {
+            if head.kind == Kind::Whiteout {
+                ustar.set_device_major(0);
+                ustar.set_device_minor(0);
+            }
             for (field, name) in [(&mut ustar.uname, head.user), (&mut ustar.gname, head.group)] {
                 if let Some(name) = name.filter(|name| name.len() < field.len()) {
                     put(field, name.as_bytes());

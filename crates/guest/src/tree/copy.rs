@@ -57,22 +57,40 @@ pub(crate) fn copy_entry(from: BorrowedFd<'_>, name: &CStr, into: BorrowedFd<'_>
     copier.tree(source, target)
 }
 
+/// Copies a layer into an empty directory, exactly: owners, modes, times, attributes, hard links, holes, pipes, sockets, and
+/// the whiteouts and opaque directories that hide what lies below. Blocks are shared where the file system can.
+pub fn copy_layer(from: BorrowedFd<'_>, into: BorrowedFd<'_>) -> io::Result<()> {
+    let (mut all, mut silent) = (|_: &Path, _: &Stat| true, |_| ());
+    let mut copier = Copier::new(Ownership::Exact, &mut all, &mut silent);
+    let (from, into) = (open_again(from)?, open_again(into)?);
+    Ok(copier.tree(from, into)?)
+}
+
+/// Makes a directory look like another: owner, mode, attributes and time.
+pub fn dress_like(from: BorrowedFd<'_>, into: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(dress_exactly(from, into, &rustix::fs::fstat(from)?)?)
+}
+
 #[derive(Clone, Copy)]
-enum Ownership {
+pub(super) enum Ownership {
     Map(IdMap),
     /// Where this identity may.
     Keep,
+    /// As they are, with all that a layer has; what cannot be kept is an error.
+    Exact,
 }
 
-struct Copier<'a> {
+pub(super) struct Copier<'a> {
     owners: Ownership,
     keep: &'a mut dyn FnMut(&Path, &Stat) -> bool,
     on_progress: &'a mut dyn FnMut(u64),
     bytes: u64,
     /// Files with several names, by where the first copy lies.
     linked: HashMap<(u64, u64), Vec<u8>>,
-    top: Option<OwnedFd>,
+    pub(super) top: Option<OwnedFd>,
     skip: Option<(u64, u64)>,
+    /// Whether the file system has said that it shares no blocks.
+    shares_nothing: bool,
     buffer: Vec<u8>,
 }
 
@@ -83,13 +101,14 @@ struct Pending {
 }
 
 impl<'a> Copier<'a> {
-    fn new(
+    pub(super) fn new(
         owners: Ownership,
         keep: &'a mut dyn FnMut(&Path, &Stat) -> bool,
         on_progress: &'a mut dyn FnMut(u64),
     ) -> Self {
         let buffer = vec![0; CHUNK];
-        Self { owners, keep, on_progress, bytes: 0, linked: HashMap::new(), top: None, skip: None, buffer }
+        let linked = HashMap::new();
+        Self { owners, keep, on_progress, bytes: 0, linked, top: None, skip: None, shares_nothing: false, buffer }
     }
 
     /// Two walks in step. A directory gets its mode and time when it is left: until then it must take entries.
@@ -141,7 +160,7 @@ impl<'a> Copier<'a> {
         Ok(below)
     }
 
-    fn leaf(
+    pub(super) fn leaf(
         &mut self,
         from: BorrowedFd<'_>,
         name: &CStr,
@@ -151,14 +170,25 @@ impl<'a> Copier<'a> {
         path: &[u8],
     ) -> Result<(), Errno> {
         let kind = sys::file_type(stat);
+        if stat.st_nlink > 1 && (kind == FileType::RegularFile || matches!(self.owners, Ownership::Exact)) {
+            if let Some(first) = self.linked.get(&sys::id(stat))
+                && self.link(first, into, as_name).is_ok()
+            {
+                return Ok(());
+            }
+            self.linked.insert(sys::id(stat), path.to_vec());
+        }
         match kind {
-            FileType::RegularFile => return self.file(from, name, into, as_name, stat, path),
+            FileType::RegularFile => return self.file(from, name, into, as_name),
             FileType::Symlink => {
                 let text = rustix::fs::readlinkat(from, name, Vec::new())?;
                 rustix::fs::symlinkat(&text, into, as_name)?;
             }
             _ if matches!(self.owners, Ownership::Map(_)) => return Ok(()),
             FileType::Fifo | FileType::Socket => {
+                rustix::fs::mknodat(into, as_name, kind, Mode::from_raw_mode(sys::mode(stat)), 0)?;
+            }
+            FileType::CharacterDevice if is_whiteout(stat) && matches!(self.owners, Ownership::Exact) => {
                 rustix::fs::mknodat(into, as_name, kind, Mode::from_raw_mode(sys::mode(stat)), 0)?;
             }
             // A device can be made by nobody inside.
@@ -173,23 +203,7 @@ impl<'a> Copier<'a> {
         rustix::fs::utimensat(into, as_name, &times, AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    fn file(
-        &mut self,
-        from: BorrowedFd<'_>,
-        name: &CStr,
-        into: BorrowedFd<'_>,
-        as_name: &CStr,
-        stat: &Stat,
-        path: &[u8],
-    ) -> Result<(), Errno> {
-        if stat.st_nlink > 1 {
-            if let Some(first) = self.linked.get(&sys::id(stat))
-                && self.link(first, into, as_name).is_ok()
-            {
-                return Ok(());
-            }
-            self.linked.insert(sys::id(stat), path.to_vec());
-        }
+    fn file(&mut self, from: BorrowedFd<'_>, name: &CStr, into: BorrowedFd<'_>, as_name: &CStr) -> Result<(), Errno> {
         let (source, stat) = sys::open_regular(from, name, OFlags::RDONLY)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
         let target = rustix::fs::openat(into, as_name, flags, Mode::from_raw_mode(0o600))?;
@@ -208,6 +222,12 @@ impl<'a> Copier<'a> {
 
     /// The parts that hold data; the rest stays a hole.
     fn content(&mut self, source: &OwnedFd, target: &OwnedFd, size: u64) -> Result<(), Errno> {
+        if matches!(self.owners, Ownership::Exact) && !self.shares_nothing && size > 0 {
+            match rustix::fs::ioctl_ficlone(target, source) {
+                Ok(()) => return Ok(()),
+                Err(_) => self.shares_nothing = true, // then it is copied, and what is wrong with it is said there
+            }
+        }
         let mut at = 0;
         while at < size {
             let start = match rustix::fs::seek(source, SeekFrom::Data(at)) {
@@ -244,8 +264,11 @@ impl<'a> Copier<'a> {
     }
 
     /// Owner first: a change of owner takes the setuid bit away. Time last: everything else changes it.
-    fn dress(&self, from: BorrowedFd<'_>, into: BorrowedFd<'_>, stat: &Stat) -> Result<(), Errno> {
+    pub(super) fn dress(&self, from: BorrowedFd<'_>, into: BorrowedFd<'_>, stat: &Stat) -> Result<(), Errno> {
         let path = sys::proc_path(&into);
+        if matches!(self.owners, Ownership::Exact) {
+            return dress_exactly(from, into, stat);
+        }
         for (name, value) in xattr::read_through(sys::proc_path(&from).as_bytes(), b"user.") {
             self.forgive(xattr::set(path.as_bytes(), &name, &value))?;
         }
@@ -264,7 +287,7 @@ impl<'a> Copier<'a> {
     fn owner(&self, stat: &Stat) -> Option<(u32, u32)> {
         match self.owners {
             Ownership::Map(ids) => Some((ids.adopt(stat.st_uid)?, ids.adopt(stat.st_gid)?)),
-            Ownership::Keep => Some((stat.st_uid, stat.st_gid)),
+            Ownership::Keep | Ownership::Exact => Some((stat.st_uid, stat.st_gid)),
         }
     }
 
@@ -275,4 +298,27 @@ impl<'a> Copier<'a> {
             (_, result) => result,
         }
     }
+}
+
+/// What hides a name of the layers below.
+pub(super) fn is_whiteout(stat: &Stat) -> bool {
+    sys::file_type(stat) == FileType::CharacterDevice && stat.st_rdev == 0
+}
+
+/// Owner first: a change of owner takes setuid bits and rights of a program away. Then attributes, since a list of access
+/// has a say in the mode. What the target has and the source has not goes, but for opaqueness: who merges layers keeps it.
+fn dress_exactly(from: BorrowedFd<'_>, into: BorrowedFd<'_>, stat: &Stat) -> Result<(), Errno> {
+    let path = sys::proc_path(&into);
+    rustix::fs::fchown(into, Some(sys::uid(stat.st_uid)), Some(sys::gid(stat.st_gid)))?;
+    let wanted = xattr::read_of_layer(sys::proc_path(&from).as_bytes());
+    for name in xattr::read_of_layer(path.as_bytes()).into_keys() {
+        if name != xattr::OPAQUE && !wanted.contains_key(&name) {
+            xattr::remove(path.as_bytes(), &name)?;
+        }
+    }
+    for (name, value) in &wanted {
+        xattr::set(path.as_bytes(), name, value)?;
+    }
+    sys::chmod(into, sys::mode(stat))?;
+    rustix::fs::futimens(into, &sys::mtime(stat.st_mtime, stat.st_mtime_nsec as u32))
 }

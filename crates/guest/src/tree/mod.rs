@@ -6,13 +6,17 @@
 mod copy;
 mod digest;
 mod import;
+mod layer;
+mod merge;
 mod remove;
 mod usage;
 
-pub use copy::copy;
 pub(crate) use copy::copy_entry;
+pub use copy::{copy, copy_layer, dress_like};
 pub use digest::digest;
 pub use import::import_tar;
+pub use layer::{is_untouched, pack_layer, unpack_layer};
+pub use merge::merge_layer;
 pub use remove::remove;
 pub use rustix::fs::Stat;
 pub use usage::{Usage, usage};

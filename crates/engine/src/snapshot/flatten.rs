@@ -1,0 +1,52 @@
+//! Layers are merged before they pile up: an overlay takes only so many, and each costs at every create.
+
+use std::os::fd::AsFd;
+
+use cabana_guest::tree;
+use cabana_sandbox::Result;
+
+use super::fresh::Fresh;
+use crate::{
+    layers::{LayerName, Store, failed},
+    plan::Plan,
+    spawner::MAX_LOWER,
+};
+
+/// More kept layers than this are merged: every so many snapshots one takes as long as a copy.
+const MANY: usize = 16;
+/// What is left for views.
+const VIEWS: usize = 12;
+
+/// Merges what snapshots kept into one layer for each overlay, if there is too much of it. The layers of templates, which
+/// others use too, stay below. The old layers stay in the store as long as somebody names them.
+pub(super) fn flatten(store: &Store, plan: &mut Plan, fresh: &mut Fresh) -> Result<()> {
+    let kept = plan.all_layers().filter(LayerName::is_kept).count();
+    if kept <= MANY && plan.mounts() + plan.overlays() + VIEWS <= MAX_LOWER {
+        return Ok(());
+    }
+    for overlay in 0..plan.overlays() {
+        let stack = plan.stack_mut(overlay);
+        let lowest = stack.iter().position(LayerName::is_kept).unwrap_or(stack.len());
+        if stack.len() - lowest > 1 {
+            let merged = merge(store, &stack[lowest..])?;
+            fresh.add(merged);
+            stack.truncate(lowest);
+            stack.push(merged);
+        }
+    }
+    Ok(())
+}
+
+/// The lowest first.
+fn merge(store: &Store, layers: &[LayerName]) -> Result<LayerName> {
+    let draft = store.draft()?;
+    for (number, layer) in layers.iter().enumerate() {
+        let layer = store.open_layer(*layer)?;
+        let done = match number {
+            0 => tree::copy_layer(layer.as_fd(), draft.root.as_fd()),
+            _ => tree::merge_layer(layer.as_fd(), draft.root.as_fd()),
+        };
+        done.map_err(failed("merging layers"))?;
+    }
+    draft.keep()
+}

@@ -1,0 +1,142 @@
+//! A sandbox from a saved one: stopped, with its files, or nothing at all.
+//!
+//! Everything in the stream may be a lie. Layers are unpacked into drafts, which go if anything fails. Of what the head says,
+//! names of content are looked up in the store; kept layers are always the ones in the stream; and which directories of the
+//! host are shown where is never taken from it, but from this host's own base.
+
+use std::{io::Read, os::fd::AsFd, sync::Arc};
+
+use bytes::Bytes;
+use cabana_guest::tree;
+use cabana_sandbox::{Error, Result, SandboxId, SandboxSpec, Stream};
+
+use super::{
+    flatten::flatten,
+    fresh::Fresh,
+    saved::{Head, Sections},
+    still::dress_new,
+};
+use crate::{
+    engine::{Shared, blocking},
+    files::fed,
+    home::Record,
+    layers::{Draft, LayerName, Store},
+    plan::Plan,
+};
+
+impl Shared {
+    pub(crate) async fn restore(self: Arc<Self>, id: SandboxId, spec: SandboxSpec, saved: Stream<Bytes>) -> Result<()> {
+        self.check_absent(&id)?; // before the stream, which may be long, and once more at the end
+        let shared = self.clone();
+        let (head, drafts) = fed(saved, move |saved| shared.receive(saved)).await?;
+        let slot = self.slot(&id);
+        let held = slot.lock().await;
+        let made = match held.is_some() {
+            true => self.check_absent(&id),
+            false => {
+                let (shared, id) = (self.clone(), id.clone());
+                blocking(move || shared.make_restored(&id, spec, head, drafts)).await
+            }
+        };
+        drop(held);
+        self.let_go(&id, &slot);
+        made
+    }
+
+    fn check_absent(&self, id: &SandboxId) -> Result<()> {
+        match self.homes.has(id) {
+            true => Err(Error::invalid("id", format!("sandbox {id} is there already: delete it first"))),
+            false => Ok(()),
+        }
+    }
+
+    fn receive(&self, saved: &mut dyn Read) -> Result<(Head, Vec<Draft>)> {
+        let (head, mut sections) = Sections::open(saved)?;
+        self.check_layers(&head)?; // before the long part
+        let mut drafts = Vec::new();
+        for _ in head.overlays() {
+            drafts.push(receive_layer(&self.store, &mut sections)?);
+            sections.leave()?;
+        }
+        sections.end()?;
+        Ok((head, drafts))
+    }
+
+    fn check_layers(&self, head: &Head) -> Result<()> {
+        let missing: Vec<_> =
+            head.layers.iter().filter(|layer| !self.store.has(*layer)).map(ToString::to_string).collect();
+        if missing.is_empty() || head.fingerprint.is_some() {
+            return Ok(()); // a host base is made anew where it is missing
+        }
+        let why =
+            format!("the saved sandbox stands on layers that are not here: {}. Import them first", missing.join(", "));
+        Err(Error::invalid("base", why))
+    }
+
+    fn make_restored(&self, id: &SandboxId, spec: SandboxSpec, head: Head, drafts: Vec<Draft>) -> Result<()> {
+        let _layers_stay = self.store.hold()?;
+        let mut plan = self.plan_of(&head)?;
+        let mut fresh = Fresh::new(&self.store);
+        for (overlay, draft) in head.overlays().zip(drafts) {
+            let layer = draft.keep()?;
+            fresh.add(layer);
+            let overlay = place(&plan, &head, overlay)?;
+            plan.stack_mut(overlay).push(layer);
+        }
+        flatten(&self.store, &mut plan, &mut fresh)?;
+        if let Some(user) = &spec.user {
+            plan.defaults.user = user.clone();
+        }
+        let record = Record { spec, plan };
+        let (home, _owned) = self.homes.make(id, &record)?;
+        dress_new(&self.store, &record.plan, &home.fs()).inspect_err(|_| drop(home.remove()))?;
+        fresh.named();
+        Ok(())
+    }
+
+    /// What lies below the kept layers.
+    fn plan_of(&self, head: &Head) -> Result<Plan> {
+        self.check_layers(head)?;
+        let named = |layers: &[_]| layers.iter().map(LayerName::from).collect();
+        let (defaults, fingerprint) = (head.defaults.clone(), head.fingerprint.clone());
+        let mut plan = Plan {
+            layers: named(&head.layers),
+            trees: Vec::new(),
+            defaults,
+            sudo: false, // what it may is the spec's to say, and not the stream's
+            fingerprint,
+            trust: None,
+        };
+        if head.fingerprint.is_some() {
+            let base = self.host_base()?;
+            plan.rebase(&base);
+            if head.layers.is_empty() || head.layers.iter().any(|layer| !self.store.has(layer)) {
+                plan.layers = named(&base.root_layers);
+            }
+        }
+        if plan.layers.is_empty() {
+            return Err(Error::Archive("it stands on no layer".into()));
+        }
+        Ok(plan)
+    }
+}
+
+/// The overlay here that is one of the stream's: trees are found by where they are inside.
+fn place(plan: &Plan, head: &Head, overlay: usize) -> Result<usize> {
+    let Some(tree) = overlay.checked_sub(1) else { return Ok(0) };
+    let at = &head.trees[tree].at;
+    let found = plan.trees.iter().position(|tree| tree.at == *at);
+    let why = || format!("the saved sandbox has changes to {at}, which is no directory of programs on this host");
+    found.map(|found| found + 1).ok_or_else(|| Error::invalid("base", why()))
+}
+
+fn receive_layer(store: &Store, sections: &mut Sections<'_>) -> Result<Draft> {
+    let draft = store.draft()?;
+    let unpacked = tree::unpack_layer(draft.root.as_fd(), store.ids(), sections);
+    unpacked.map_err(|error| match sections.explain(error) {
+        // The tree was empty, and nobody else sees it: what stands in the way there is the archive's own doing.
+        error @ (Error::Archive(_) | Error::NoSpace | Error::Failed { .. }) => error,
+        error => Error::Archive(error.to_string()),
+    })?;
+    Ok(draft)
+}

@@ -1,0 +1,242 @@
+//! A layer of a sandbox as an archive: a tar with what an ordinary one leaves out.
+//!
+//! It holds whiteouts (devices with the number zero), pipes, holes, times to the nanosecond, and the attributes that
+//! `xattr::is_of_layer` names. Sockets are left out: whoever listened is not there any more.
+
+use std::{
+    collections::HashMap,
+    ffi::{CStr, CString},
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use cabana_sandbox::{Error, Result, SandboxPath};
+use rustix::{
+    fs::{FileType, OFlags, SeekFrom, Stat},
+    io::Errno,
+};
+
+use super::copy::is_whiteout;
+use crate::{
+    IdMap,
+    archive::{Archive, BLOCK, Extract, Head, Kind, MAX_PIECES, Names, Owners, Packer, leaving},
+    dir::{Descent, Mounts, each_entry, open_again, open_below, sorted_names},
+    sys,
+    unpack::Me,
+    xattr::{self, Attributes},
+};
+
+const CHUNK: usize = 128 * 1024;
+/// What [`unpack_layer`] takes, and the kernel in one call.
+const MAX_PATH: usize = 4095;
+
+/// Whether a directory is as a new sandbox's own layer is: empty, root's, and nothing was done to it.
+pub fn is_untouched(dir: BorrowedFd<'_>, ids: IdMap) -> io::Result<bool> {
+    let dir = open_again(dir)?;
+    let stat = rustix::fs::fstat(&dir)?;
+    let mut empty = true;
+    each_entry(dir.as_fd(), |_, _| {
+        empty = false;
+        Ok::<_, Errno>(false)
+    })?;
+    let root = (ids.inside(stat.st_uid), ids.inside(stat.st_gid), sys::mode(&stat)) == (0, 0, 0o755);
+    Ok(empty && root && xattr::read_of_layer(sys::proc_path(&dir).as_bytes()).is_empty())
+}
+
+/// Nothing changes in it meanwhile. Ids are written as those inside.
+pub fn pack_layer(layer: BorrowedFd<'_>, ids: IdMap, out: &mut dyn io::Write) -> io::Result<()> {
+    let top = open_again(layer)?;
+    let mut packing = Packing { ids, out: Packer::new(out), linked: HashMap::new(), buffer: vec![0; CHUNK] };
+    let stat = rustix::fs::fstat(&top)?;
+    packing.begin(Kind::Directory, b"./", b"", &stat, 0, &attributes(&top, ids))?;
+    let below = packing.directory(top.as_fd(), b"")?;
+    let mut descent: Descent<Vec<CString>> = Descent::new(top, below)?;
+    while let Some(below) = descent.state() {
+        let Some(name) = below.pop() else {
+            descent.leave()?;
+            continue;
+        };
+        let path = descent.path_of(&name);
+        let dir = open_below(descent.here()?, &name, Mounts::Stop)?;
+        let stat = rustix::fs::fstat(&dir)?;
+        packing.begin(Kind::Directory, &[&path, &b"/"[..]].concat(), b"", &stat, 0, &attributes(&dir, ids))?;
+        let below = packing.directory(dir.as_fd(), &path)?;
+        descent.enter(&name, dir, below)?;
+    }
+    packing.out.finish()
+}
+
+/// Into an empty directory that nobody else sees. Everything in the archive may be a lie.
+pub fn unpack_layer(into: BorrowedFd<'_>, ids: IdMap, tar: &mut dyn io::Read) -> Result<()> {
+    let me = Me::read().map_err(|e| Error::failed("read this thread's identity", e))?;
+    let owners = Owners::Archives { ids, me: Some((me.uid, me.gid)) };
+    let base = SandboxPath::root();
+    Extract { into, base: &base, names: Names::Layer, owners, umask: me.umask, on_progress: &mut |_| () }
+        .run(&mut Archive::of_layer(tar))
+}
+
+fn attributes(file: &OwnedFd, ids: IdMap) -> Attributes {
+    leaving(xattr::read_of_layer(sys::proc_path(file).as_bytes()), ids)
+}
+
+struct Packing<'a> {
+    ids: IdMap,
+    out: Packer<'a>,
+    /// Files with several names, by the first one.
+    linked: HashMap<(u64, u64), Vec<u8>>,
+    buffer: Vec<u8>,
+}
+
+impl Packing<'_> {
+    /// Packs what is no directory, and names the directories, the first one last.
+    fn directory(&mut self, dir: BorrowedFd<'_>, path: &[u8]) -> io::Result<Vec<CString>> {
+        let mut below = Vec::new();
+        for name in sorted_names(dir)? {
+            let path = if path.is_empty() { name.to_bytes().to_vec() } else { [path, b"/", name.to_bytes()].concat() };
+            if path.len() > MAX_PATH {
+                let shown = String::from_utf8_lossy(&path[..64]);
+                return Err(io::Error::other(format!(
+                    "a path that begins with {shown:?} is longer than {MAX_PATH} bytes"
+                )));
+            }
+            let stat = sys::stat_at(dir, &name)?;
+            match sys::file_type(&stat) {
+                FileType::Directory => below.push(name),
+                _ => self.leaf(dir, &name, path, &stat)?,
+            }
+        }
+        below.reverse();
+        Ok(below)
+    }
+
+    fn leaf(&mut self, dir: BorrowedFd<'_>, name: &CStr, path: Vec<u8>, stat: &Stat) -> io::Result<()> {
+        if stat.st_nlink > 1
+            && let Some(first) = self.linked.get(&sys::id(stat)).cloned()
+        {
+            return self.begin(Kind::Hard, &path, &first, stat, 0, &Attributes::new());
+        }
+        match sys::file_type(stat) {
+            FileType::RegularFile => self.file(dir, name, &path)?,
+            FileType::Symlink => {
+                let text = rustix::fs::readlinkat(dir, name, Vec::new())?;
+                self.begin(Kind::Symlink, &path, text.to_bytes(), stat, 0, &Attributes::new())?;
+            }
+            FileType::Fifo => self.begin(Kind::Pipe, &path, b"", stat, 0, &Attributes::new())?,
+            FileType::CharacterDevice if is_whiteout(stat) => {
+                self.begin(Kind::Whiteout, &path, b"", stat, 0, &Attributes::new())?;
+            }
+            _ => return Ok(()), // and other names of it are left out as well
+        }
+        if stat.st_nlink > 1 {
+            self.linked.insert(sys::id(stat), path);
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, dir: BorrowedFd<'_>, name: &CStr, path: &[u8]) -> io::Result<()> {
+        let (file, stat) = sys::open_regular(dir, name, OFlags::RDONLY)?;
+        let attributes = attributes(&file, self.ids);
+        let size = sys::size(&stat);
+        let pieces = pieces(&file, size)?;
+        if pieces == [(0, size)] || size == 0 {
+            self.begin(Kind::File, path, b"", &stat, size, &attributes)?;
+            self.stretch(&file, 0, size)?;
+            return self.out.end();
+        }
+        let map = map_text(&pieces);
+        let sum: u64 = pieces.iter().map(|(_, length)| length).sum();
+        let head = self.head(Kind::File, path, b"", &stat, map.len() as u64 + sum, &attributes);
+        self.out.begin(&Head { sparse: Some(size), ..head })?;
+        self.out.data(&map)?;
+        for (at, length) in pieces {
+            self.stretch(&file, at, length)?;
+        }
+        self.out.end()
+    }
+
+    fn stretch(&mut self, file: &OwnedFd, at: u64, length: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < length {
+            let want = usize::try_from(length - done).unwrap_or(CHUNK).min(CHUNK);
+            let n = sys::retry(|| rustix::io::pread(file, &mut self.buffer[..want], at + done))?;
+            if n == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.out.data(&self.buffer[..n])?;
+            done += n as u64;
+        }
+        Ok(())
+    }
+
+    fn begin(
+        &mut self,
+        kind: Kind,
+        name: &[u8],
+        link: &[u8],
+        stat: &Stat,
+        size: u64,
+        attributes: &Attributes,
+    ) -> io::Result<()> {
+        let head = self.head(kind, name, link, stat, size, attributes);
+        self.out.begin(&head)
+    }
+
+    fn head<'h>(
+        &self,
+        kind: Kind,
+        name: &'h [u8],
+        link: &'h [u8],
+        stat: &Stat,
+        size: u64,
+        attributes: &'h Attributes,
+    ) -> Head<'h> {
+        Head {
+            kind,
+            name,
+            link,
+            mode: sys::mode(stat),
+            uid: self.ids.inside(stat.st_uid),
+            gid: self.ids.inside(stat.st_gid),
+            user: None,
+            group: None,
+            mtime: stat.st_mtime,
+            nanos: stat.st_mtime_nsec as u32,
+            size,
+            sparse: None,
+            attributes,
+        }
+    }
+}
+
+/// Where the file holds data.
+fn pieces(file: &OwnedFd, size: u64) -> io::Result<Vec<(u64, u64)>> {
+    let mut pieces = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => break, // nothing but a hole to the end
+            Err(Errno::INVAL | Errno::NOTSUP) => at,
+            Err(errno) => return Err(errno.into()),
+        };
+        let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(size).min(size);
+        if end > start {
+            pieces.push((start, end - start));
+        }
+        if pieces.len() > MAX_PIECES {
+            return Err(io::Error::other("a file has too many holes"));
+        }
+        at = end.max(at + 1);
+    }
+    Ok(pieces)
+}
+
+/// PAX 1.0: a number to a line, and zeros to the end of the block.
+fn map_text(pieces: &[(u64, u64)]) -> Vec<u8> {
+    let mut text = format!("{}\n", pieces.len()).into_bytes();
+    for (at, length) in pieces {
+        text.extend_from_slice(format!("{at}\n{length}\n").as_bytes());
+    }
+    text.resize(text.len().next_multiple_of(BLOCK), 0);
+    text
+}
