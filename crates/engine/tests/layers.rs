@@ -258,7 +258,7 @@ mod store {
         let id = import();
         assert_eq!(import(), id);
         assert_eq!(house.store.import_dir(&house.rootfs(), &mut |_| {}).unwrap(), id);
-        assert_eq!(house.store.all().unwrap(), [id]);
+        assert_eq!(house.store.all().unwrap(), [id.into()]);
         assert_eq!(fs::read_dir(house.data.layers()).unwrap().count(), 1);
     }
 
@@ -352,7 +352,7 @@ mod store {
             house.store.import_dir(&root, &mut |_| {}).unwrap()
         };
         let (used, unused) = (import("used"), import("unused"));
-        let keep = || Ok(BTreeSet::from([used]));
+        let keep = || Ok(BTreeSet::from([used.into()]));
         let hold = house.store.hold().unwrap();
         assert_eq!(house.store.remove_unused(&mut { keep }).unwrap(), 0);
         assert!(house.store.has(&unused));
@@ -531,7 +531,7 @@ mod templates {
 
         let error = house.templates().rm("tiny", &|name| name == "tiny").unwrap_err();
         assert_eq!(error.code(), Code::TemplateInUse, "{error}");
-        assert_eq!(house.templates().layers().unwrap(), made.layers.iter().copied().collect());
+        assert_eq!(house.templates().layers().unwrap(), made.layers.iter().map(Into::into).collect());
         house.templates().rm("tiny", &|_| false).unwrap();
         assert_eq!(house.templates().rm("tiny", &|_| false).unwrap_err().code(), Code::TemplateNotFound);
         assert_eq!(house.templates().get("tiny").unwrap_err().code(), Code::TemplateNotFound);
@@ -635,7 +635,7 @@ mod host_base {
         let base = HostBase::prepare(&house.data, &house.store).unwrap();
         assert_eq!(base.fingerprint, HostBase::current_fingerprint());
         assert_eq!(HostBase::prepare(&house.data, &house.store).unwrap(), base);
-        assert_eq!(house.templates().layers().unwrap(), base.layers().collect());
+        assert_eq!(house.templates().layers().unwrap(), base.layers().map(Into::into).collect());
         let work = house.dir.path().join("work");
         fs::create_dir(&work).unwrap();
         let usr = &base.trees[0];

@@ -151,7 +151,7 @@ pub(crate) fn tiny_root(at: &Path) {
     for dir in ["etc", "bin", "tmp"] {
         std::fs::create_dir_all(at.join(dir)).expect("a directory");
     }
-    for tool in ["bash", "cat", "dd", "env", "id", "ls", "sleep", "stat", "touch"] {
+    for tool in ["bash", "cat", "chmod", "dd", "env", "id", "ls", "mkdir", "rm", "sleep", "stat", "touch"] {
         let program = Path::new("/usr/bin").join(tool);
         copy(&program, &at.join("bin").join(tool));
         let libraries = host("ldd", &[program.to_str().expect("plain text")]);

@@ -12,6 +12,8 @@ mod limits;
 mod network;
 mod pause;
 mod persistence;
+mod saved;
+mod snapshots;
 mod stage;
 mod tools;
 mod views;

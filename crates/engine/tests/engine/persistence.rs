@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Makes one of everything that a file system can hold, and changes what the base brought.
-const MAKE: &str = r#"
+pub(crate) const MAKE: &str = r#"
 import ctypes, os, shutil, socket, struct, subprocess
 os.umask(0)
 top = b"/home/user/kept/"
@@ -88,13 +88,13 @@ with open("/home/user/kept/sparse", "rb") as file:
 for group in sorted(links.values()): print(*group) if len(group) > 1 else None
 "#;
 
-async fn manifest(sandbox: &dyn Sandbox) -> String {
+pub(crate) async fn manifest(sandbox: &dyn Sandbox) -> String {
     python(sandbox, "root", MANIFEST).await.ok()
 }
 
 /// Two texts of many lines: on a difference only the lines that differ are shown.
 #[track_caller]
-fn assert_same(was: &str, is: &str, when: &str) {
+pub(crate) fn assert_same(was: &str, is: &str, when: &str) {
     if was != is {
         let lost: Vec<&str> = was.lines().filter(|line| !is.lines().any(|other| other == *line)).collect();
         let new: Vec<&str> = is.lines().filter(|line| !was.lines().any(|other| other == *line)).collect();
@@ -102,7 +102,7 @@ fn assert_same(was: &str, is: &str, when: &str) {
     }
 }
 
-fn check_made(manifest: &str) {
+pub(crate) fn check_made(manifest: &str) {
     for part in [
         "b'/home/user/kept/file2' 0o104755 1 0",
         "b'/home/user/kept/dir4' 0o41777 12345 12345",
