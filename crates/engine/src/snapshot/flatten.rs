@@ -1,6 +1,6 @@
 //! Layers are merged before they pile up: an overlay takes only so many, and each costs at every create.
 
-use std::os::fd::AsFd;
+use std::{fs::File, io, os::fd::AsFd, path::PathBuf};
 
 use cabana_guest::tree;
 use cabana_sandbox::Result;
@@ -25,11 +25,12 @@ pub(super) fn flatten(store: &Store, plan: &mut Plan, fresh: &mut Fresh) -> Resu
         return Ok(());
     }
     for overlay in 0..plan.overlays() {
-        let stack = plan.stack_mut(overlay);
+        let stack = plan.stack(overlay);
         let lowest = stack.iter().position(LayerName::is_kept).unwrap_or(stack.len());
         if stack.len() - lowest > 1 {
-            let merged = merge(store, &stack[lowest..])?;
+            let merged = merge(store, &stack[lowest..], &below(store, plan, overlay, lowest))?;
             fresh.add(merged);
+            let stack = plan.stack_mut(overlay);
             stack.truncate(lowest);
             stack.push(merged);
         }
@@ -37,8 +38,18 @@ pub(super) fn flatten(store: &Store, plan: &mut Plan, fresh: &mut Fresh) -> Resu
     Ok(())
 }
 
+/// What the kept layers of an overlay lie on, the highest first.
+fn below(store: &Store, plan: &Plan, overlay: usize, lowest: usize) -> Vec<PathBuf> {
+    let mut below: Vec<_> = plan.stack(overlay)[..lowest].iter().rev().map(|layer| store.path(layer)).collect();
+    if let Some(tree) = overlay.checked_sub(1).map(|tree| &plan.trees[tree]) {
+        below.extend(tree.mask.map(|mask| store.path(mask)));
+        below.push(tree.host.clone());
+    }
+    below
+}
+
 /// The lowest first.
-fn merge(store: &Store, layers: &[LayerName]) -> Result<LayerName> {
+fn merge(store: &Store, layers: &[LayerName], below: &[PathBuf]) -> Result<LayerName> {
     let draft = store.draft()?;
     for (number, layer) in layers.iter().enumerate() {
         let layer = store.open_layer(*layer)?;
@@ -48,5 +59,8 @@ fn merge(store: &Store, layers: &[LayerName]) -> Result<LayerName> {
         };
         done.map_err(failed("merging layers"))?;
     }
+    let below = below.iter().map(File::open).collect::<io::Result<Vec<_>>>().map_err(failed("opening a layer"))?;
+    let below: Vec<_> = below.iter().map(AsFd::as_fd).collect();
+    tree::drop_vain_whiteouts(draft.root.as_fd(), &below).map_err(failed("merging layers"))?;
     draft.keep()
 }

@@ -12,7 +12,7 @@ mod restore;
 mod saved;
 mod still;
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use bytes::Bytes;
 use cabana_sandbox::{Base, Error, Result, SandboxId, Stream};
@@ -44,7 +44,11 @@ impl Shared {
     pub(crate) async fn save(self: Arc<Self>, id: SandboxId) -> Result<Stream<Bytes>> {
         let still = self.still_by_id(&id).await?;
         let (store, tasks) = (self.store.clone(), self.tasks.clone());
-        from_thread(&tasks, move |out| saved::write(&store, &still.plan, out)).await
+        let write = move |out: &mut dyn io::Write| {
+            let still = still; // as a whole: its layers stay until they are written
+            saved::write(&store, &still.plan, out)
+        };
+        from_thread(&tasks, write).await
     }
 
     async fn still_by_id(self: &Arc<Self>, id: &SandboxId) -> Result<Still> {

@@ -197,18 +197,21 @@ impl<'a> Sections<'a> {
     }
 
     /// What is behind an error of a reader of this: damage, if that was it.
-    pub(super) fn explain(&mut self, error: Error) -> Error {
-        match self.bad.take() {
-            Some(why) => Error::Archive(why),
+    pub(super) fn explain(&self, error: Error) -> Error {
+        match &self.bad {
+            Some(why) => Error::Archive(why.clone()),
             None => error,
         }
     }
 
-    fn error(&mut self, error: io::Error) -> Error {
+    fn error(&self, error: io::Error) -> Error {
         self.explain(Error::failed("reading the saved sandbox", error))
     }
 
     fn next_frame(&mut self) -> io::Result<()> {
+        if self.bad.is_some() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
         let mut length = [0; 4];
         self.fill(&mut length)?;
         let size = u32::from_le_bytes(length) as usize;
@@ -216,6 +219,7 @@ impl<'a> Sections<'a> {
             return Err(self.refuse("it is damaged: a part of it is larger than can be"));
         }
         let mut frame = std::mem::take(&mut self.frame);
+        self.at = 0;
         frame.resize(size, 0);
         self.fill(&mut frame)?;
         let mut digest = [0; DIGEST];
@@ -224,7 +228,7 @@ impl<'a> Sections<'a> {
         if self.digest != digest {
             return Err(self.refuse("it is damaged: a digest does not fit"));
         }
-        (self.frame, self.at, self.ended) = (frame, 0, size == 0);
+        (self.frame, self.ended) = (frame, size == 0);
         Ok(())
     }
 

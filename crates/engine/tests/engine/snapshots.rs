@@ -16,7 +16,7 @@ use cabana_sandbox::{
 use futures_util::StreamExt;
 
 use crate::{
-    inside::{Inside, PATIENCE, path, python, shell, tiny_root},
+    inside::{Inside, PATIENCE, command, path, python, rounds, shell, tiny_root},
     persistence::{MAKE, assert_same, check_made, manifest},
     stage,
 };
@@ -536,4 +536,134 @@ async fn an_ephemeral_fork_ends_with_its_owner_and_the_snapshot_stays() {
     let last = alone.create(&from(&of_fork)).await;
     assert_eq!(shell(&*last, "user", "cat /home/user/note").await.ok(), "mine");
     alone.engine.close().await;
+}
+
+/// Changes files at random, as its seed says, in places that lie in both overlays of the host base.
+const CHANGE: &str = r#"
+import os, random, shutil, sys
+rnd = random.Random(sys.argv[1])
+os.umask(0)
+TOPS = ["/srv/t", "/usr/local/t", "/etc/pam.d", "/usr/share/base-files", "/usr/share/doc/bash"]
+for top in TOPS: os.makedirs(top, exist_ok=True)
+def all_of(want):
+    found = []
+    for top in TOPS:
+        for dir, dirs, files in os.walk(top):
+            if want(dir): found.append(dir)
+            found += [path for path in (os.path.join(dir, name) for name in files + [d for d in dirs if os.path.islink(os.path.join(dir, d))]) if want(path)]
+    return found
+is_dir = lambda path: os.path.isdir(path) and not os.path.islink(path)
+is_file = lambda path: os.path.isfile(path) and not os.path.islink(path)
+def some_dir(): return rnd.choice(all_of(is_dir))
+def some(want):
+    found = [path for path in all_of(want) if path not in TOPS]
+    return rnd.choice(found) if found else None
+def fresh(): return os.path.join(some_dir(), rnd.choice("abcdefgh"))
+def clear(path):
+    if os.path.islink(path) or not os.path.isdir(path):
+        if os.path.lexists(path): os.remove(path)
+    else: shutil.rmtree(path)
+def make_file():
+    path = fresh(); clear(path)
+    with open(path, "wb") as file:
+        file.seek(rnd.choice([0, 0, 1 << 20])); file.write(rnd.randbytes(rnd.randrange(5000)))
+def make_dir():
+    path = fresh(); clear(path); os.mkdir(path, rnd.choice([0o755, 0o700, 0o1777, 0o2755]))
+def make_link():
+    path = fresh(); clear(path); os.symlink(rnd.choice(["a", "../b", "/etc/passwd", "x" * 200]), path)
+def make_pipe():
+    path = fresh(); clear(path); os.mkfifo(path, 0o640)
+def hard_link():
+    old = some(is_file); new = fresh()
+    if old and not (old + "/").startswith(new + "/"):
+        clear(new)
+        if os.path.exists(old): os.link(old, new)
+def remove():
+    path = some(lambda path: True)
+    if path: clear(path)
+def empty():
+    path = some_dir(); mode = os.stat(path).st_mode & 0o7777
+    shutil.rmtree(path); os.mkdir(path); os.chmod(path, mode)
+def rename():
+    old, new = some(is_file), fresh()
+    if old and not (old + "/").startswith(new + "/"):
+        clear(new)
+        if os.path.exists(old): os.rename(old, new)
+def append():
+    path = some(is_file)
+    if path:
+        with open(path, "ab") as file: file.write(b"more")
+def chmod():
+    path = some(lambda path: not os.path.islink(path))
+    if path: os.chmod(path, rnd.choice([0o755, 0o4755, 0o000, 0o1777, 0o640]))
+def chown():
+    path = some(lambda path: True)
+    if path: os.lchown(path, rnd.choice([0, 1, 1000, 65533]), rnd.choice([0, 5, 1000]))
+def attribute():
+    path = some(lambda path: is_dir(path) or is_file(path))
+    if path: os.setxattr(path, rnd.choice(["user.a", "user.b"]), rnd.randbytes(rnd.randrange(20)))
+def forget():
+    path = some(lambda path: is_dir(path) or is_file(path))
+    if path:
+        for name in os.listxattr(path): os.removexattr(path, name)
+def time():
+    path = some(lambda path: True)
+    if path: os.utime(path, ns=(1, rnd.randrange(1 << 60)), follow_symlinks=False)
+STEPS = [make_file, make_file, make_dir, make_dir, make_link, make_pipe, hard_link, remove, remove, empty, rename, append, chmod, chown, attribute, forget, time]
+for _ in range(rnd.randrange(1, 30)):
+    try: rnd.choice(STEPS)()
+    except OSError as error:
+        if error.errno != 18: raise # from one overlay into the other
+"#;
+
+/// All that can be seen of those places, but for which names are one file: overlayfs tells that in one way of files that it
+/// has copied up, and in another when they lie in a layer.
+const VIEW: &str = r#"
+import hashlib, os, stat
+def tell(path):
+    s = os.lstat(path)
+    more = ""
+    if stat.S_ISLNK(s.st_mode): more = repr(os.readlink(path))
+    elif stat.S_ISREG(s.st_mode):
+        with open(path, "rb") as file: more = hashlib.sha256(file.read()).hexdigest()
+    size = 0 if stat.S_ISDIR(s.st_mode) else s.st_size
+    attributes = sorted((name, os.getxattr(path, name, follow_symlinks=False)) for name in os.listxattr(path, follow_symlinks=False))
+    print(path, oct(s.st_mode), s.st_uid, s.st_gid, size, s.st_mtime_ns, s.st_rdev, more, attributes)
+    if stat.S_ISDIR(s.st_mode):
+        for name in sorted(os.listdir(path)): tell(os.path.join(path, name))
+for top in ["/srv", "/usr/local/t", "/etc/pam.d", "/usr/share/base-files", "/usr/share/doc/bash"]: tell(top)
+"#;
+
+#[tokio::test]
+async fn soak_files_are_as_they_were_when_layers_are_kept_copied_and_merged() {
+    let seed = std::env::var("CABANA_SEED").unwrap_or_else(|_| SandboxId::random().to_string());
+    println!("CABANA_SEED={seed}");
+    let engine = stage::engine().await;
+    let mut sandbox = engine.create(&SandboxId::random(), &SandboxSpec::new(Base::Host)).await.unwrap();
+    let mut flattened = 0;
+    let mut deepest = 0;
+    for round in 0..rounds(25) {
+        let change = ["/usr/bin/python3", "-c", CHANGE, &format!("{seed}-{round}")];
+        command(&*sandbox, "root", ExecSpec::argv(change, SandboxPath::root())).await.ok();
+        let was = python(&*sandbox, "root", VIEW).await.ok();
+        let id = sandbox.id().clone();
+        if round % 3 > 0 {
+            engine.stop(&id).await.unwrap();
+        }
+        let base = engine.snapshot(&id).await.unwrap();
+        let fork = engine.create(&SandboxId::random(), &from(&base)).await.unwrap();
+        let when = format!("CABANA_SEED={seed}, round {round}");
+        assert_same(&was, &python(&*fork, "root", VIEW).await.ok(), &format!("the fork, {when}"));
+        let original = engine.start(&id).await.unwrap();
+        assert_same(&was, &python(&*original, "root", VIEW).await.ok(), &format!("the original, {when}"));
+        let text = fs::read_to_string(stage::shared_data().join("sandboxes").join(fork.id().as_str()).join("record.json"));
+        let depth = text.unwrap().matches("kept-").count();
+        flattened += usize::from(depth < deepest);
+        deepest = depth;
+        engine.destroy(&id).await.unwrap();
+        engine.snapshots().rm(name(&base)).unwrap();
+        sandbox = fork;
+    }
+    assert!(flattened > 0, "no layers were merged");
+    forget(&engine, &[], &[sandbox.id()]).await;
 }

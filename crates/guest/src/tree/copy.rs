@@ -199,6 +199,10 @@ impl<'a> Copier<'a> {
                 rustix::fs::chownat(into, as_name, Some(sys::uid(uid)), Some(sys::gid(gid)), AtFlags::SYMLINK_NOFOLLOW);
             self.forgive(chowned)?;
         }
+        if matches!(self.owners, Ownership::Exact) && kind != FileType::Symlink {
+            // The umask had a say. By its name, which nobody else can make a link of: a layer has no other users yet.
+            rustix::fs::chmodat(into, as_name, Mode::from_raw_mode(sys::mode(stat)), AtFlags::empty())?;
+        }
         let times = sys::mtime(stat.st_mtime, stat.st_mtime_nsec as u32);
         rustix::fs::utimensat(into, as_name, &times, AtFlags::SYMLINK_NOFOLLOW)
     }

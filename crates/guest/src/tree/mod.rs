@@ -10,6 +10,7 @@ mod layer;
 mod merge;
 mod remove;
 mod usage;
+mod whiteouts;
 
 pub(crate) use copy::copy_entry;
 pub use copy::{copy, copy_layer, dress_like};
@@ -20,3 +21,4 @@ pub use merge::merge_layer;
 pub use remove::remove;
 pub use rustix::fs::Stat;
 pub use usage::{Usage, usage};
+pub use whiteouts::drop_vain_whiteouts;
