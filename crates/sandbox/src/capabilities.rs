@@ -44,6 +44,7 @@ pub struct Capabilities {
     pub exec: bool,
     pub connect: bool,
     pub pause: bool,
+    /// With forks, saving and restoring: of a stopped sandbox, and of a running one where it can be paused.
     pub snapshot: bool,
     pub search: bool,
     pub late_views: bool,

@@ -34,9 +34,12 @@ pub trait Provider: Send + Sync {
     async fn destroy(&self, id: &SandboxId) -> Result<()>;
     /// Only our own: what reconcile believes.
     async fn list(&self) -> Result<Stream<(SandboxId, State)>>;
+    /// Its files as they are at one moment, for `create` to begin from. It outlives the sandbox, which goes on as it was.
     async fn snapshot(&self, id: &SandboxId) -> Result<Base>;
     /// For the archive, in this provider's own format.
     async fn save(&self, id: &SandboxId) -> Result<Stream<Bytes>>;
+    /// Makes a stopped one of what was saved. There already: an error. A stream that is not whole is `Archive`, and makes
+    /// nothing.
     async fn restore(&self, id: &SandboxId, spec: &SandboxSpec, saved: Stream<Bytes>) -> Result<()>;
     /// There already: the body is not pulled. Content that does not match the id is `Archive`.
     async fn import(&self, layer: &LayerId, tar: Stream<Bytes>) -> Result<()>;

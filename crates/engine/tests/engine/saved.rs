@@ -2,9 +2,7 @@
 
 use bytes::Bytes;
 use cabana_engine::Engine;
-use cabana_sandbox::{
-    Base, Code, Error, Found, Provider, Result, SandboxEvent, SandboxId, SandboxSpec, Stream, User,
-};
+use cabana_sandbox::{Base, Code, Error, Found, Provider, Result, SandboxEvent, SandboxId, SandboxSpec, Stream, User};
 use futures_util::{StreamExt, TryStreamExt};
 
 use crate::{
@@ -152,7 +150,10 @@ async fn a_sandbox_on_the_host_base_moves_and_is_told_of_another_host() {
     let moved = elsewhere.engine.start(sandbox.id()).await.unwrap();
     let told = tokio::time::timeout(PATIENCE, events.next()).await.unwrap().unwrap().unwrap();
     assert!(matches!(&told.1, SandboxEvent::BaseChanged { was, .. } if was == "another"), "{told:?}");
-    assert_eq!(shell(&*moved, "user", "cat /usr/local/mine /home/user/note; ls /usr/bin/tac").await.out, "mine\nnote\n");
+    assert_eq!(
+        shell(&*moved, "user", "cat /usr/local/mine /home/user/note; ls /usr/bin/tac").await.out,
+        "mine\nnote\n"
+    );
     elsewhere.engine.close().await;
 }
 
@@ -193,7 +194,9 @@ async fn nothing_is_restored_onto_a_sandbox_that_is_there() {
 async fn a_stream_that_was_cut_or_damaged_leaves_nothing() {
     let alone = Alone::new().await;
     let sandbox = alone.create(&alone.spec()).await;
-    shell(&*sandbox, "user", "cd /home/user && dd if=/dev/urandom of=large bs=1M count=1 2>/dev/null && ls > note").await.ok();
+    shell(&*sandbox, "user", "cd /home/user && dd if=/dev/urandom of=large bs=1M count=1 2>/dev/null && ls > note")
+        .await
+        .ok();
     let saved = save(&alone.engine, sandbox.id()).await;
     let step = saved.len() / 29;
     for cut in (0..64).chain((64..saved.len()).step_by(step)).chain([saved.len() - 1]) {
@@ -209,7 +212,8 @@ async fn a_stream_that_was_cut_or_damaged_leaves_nothing() {
     assert!(refused(&alone, &newer).await.to_string().contains("version"));
 
     // One that breaks off says what its own error was.
-    let parts: Vec<Result<Bytes>> = vec![Ok(Bytes::copy_from_slice(&saved[..1000])), Err(Error::Offline("away".into()))];
+    let parts: Vec<Result<Bytes>> =
+        vec![Ok(Bytes::copy_from_slice(&saved[..1000])), Err(Error::Offline("away".into()))];
     let id = SandboxId::random();
     let broken = alone.engine.restore(&id, &alone.spec(), futures_util::stream::iter(parts).boxed()).await.unwrap_err();
     assert_eq!(broken.code(), Code::ProviderOffline);
@@ -294,7 +298,10 @@ async fn a_hostile_stream_is_an_invalid_archive_and_leaves_nothing() {
         ("a part that is too long", vec![records(&[("path", &"a".repeat(300))]), plain(b'0', "x", "")]),
         ("more holes than any file has", vec![records(&huge), entry(b'0', b"x", b"", b"0\n", (0, 0))]),
         ("a size beyond all", vec![records(&[("size", "9000000000000000000")]), plain(b'0', "x", "")]),
-        ("rights of a program that are none", vec![records(&[("SCHILY.xattr.security.capability", "all")]), plain(b'0', "x", "")]),
+        (
+            "rights of a program that are none",
+            vec![records(&[("SCHILY.xattr.security.capability", "all")]), plain(b'0', "x", "")],
+        ),
         ("an unknown kind", vec![plain(b'Q', "x", "")]),
     ];
     for (what, entries) in hostile {
@@ -313,7 +320,10 @@ async fn a_hostile_stream_is_an_invalid_archive_and_leaves_nothing() {
         ("no JSON", b"{".to_vec()),
         ("more layers than bytes", head(3)),
         ("more layers than can be", changed("kept", u32::MAX.into())),
-        ("a sum beyond all", changed("trees", serde_json::json!([{"at": "/usr", "kept": u64::MAX}, {"at": "/bin", "kept": 7}]))),
+        (
+            "a sum beyond all",
+            changed("trees", serde_json::json!([{"at": "/usr", "kept": u64::MAX}, {"at": "/bin", "kept": 7}])),
+        ),
         ("a path of the host", changed("trees", serde_json::json!([{"at": "/usr", "host": "/root", "kept": 0}]))),
         ("a kept layer of somebody else", changed("layers", serde_json::json!([format!("kept-{}", "0".repeat(32))]))),
         ("no layer at all", changed("layers", serde_json::json!([]))),
@@ -335,7 +345,8 @@ async fn a_hostile_stream_is_an_invalid_archive_and_leaves_nothing() {
 #[tokio::test]
 async fn what_a_stream_claims_of_overlays_and_owners_means_nothing_outside() {
     let alone = Alone::new().await;
-    let attribute = |name: &str, value: &str| records(&[(&format!("SCHILY.xattr.{name}"), value), ("uid", "4000000000")]);
+    let attribute =
+        |name: &str, value: &str| records(&[(&format!("SCHILY.xattr.{name}"), value), ("uid", "4000000000")]);
     let entries = [
         attribute("user.overlay.redirect", "/etc"),
         plain(b'5', "redirected/", ""),

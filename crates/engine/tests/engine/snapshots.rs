@@ -323,7 +323,10 @@ async fn forks_share_what_they_began_from_and_nothing_else() {
         assert_eq!(said, format!("{number}\ndir\ngone\nown-{number}"));
         engine.stop(fork.id()).await.unwrap();
         let fork = engine.start(fork.id()).await.unwrap();
-        assert_eq!(shell(&*fork, "user", "cat /home/user/dir/note /etc/brought").await.ok(), format!("{number}\nby the template"));
+        assert_eq!(
+            shell(&*fork, "user", "cat /home/user/dir/note /etc/brought").await.ok(),
+            format!("{number}\nby the template")
+        );
         engine.destroy(fork.id()).await.unwrap();
     }
     assert_eq!(engine.remove_unused_layers().unwrap(), 1);
@@ -386,7 +389,10 @@ async fn views_are_not_in_a_snapshot_and_their_layers_are_not_removed() {
         View { source: Source::Layer(layer), at: path("/layer"), writable: false },
     ];
     let sandbox = alone.create(&SandboxSpec { views, ..alone.spec() }).await;
-    assert_eq!(shell(&*sandbox, "root", "cat /seen/secret /layer/etc/brought").await.ok(), "of the hostby the template");
+    assert_eq!(
+        shell(&*sandbox, "root", "cat /seen/secret /layer/etc/brought").await.ok(),
+        "of the hostby the template"
+    );
     let base = engine.snapshot(sandbox.id()).await.unwrap();
     let fork = alone.create(&from(&base)).await;
     assert_eq!(shell(&*fork, "root", "ls /seen /layer").await.ok(), "/layer:\n\n/seen:");
@@ -396,11 +402,15 @@ async fn views_are_not_in_a_snapshot_and_their_layers_are_not_removed() {
 /// What a kill between two steps leaves, one step after the other: each is made by hand from a snapshot that was taken.
 #[tokio::test]
 async fn a_sudden_end_between_any_two_steps_loses_nothing() {
-    for end in ["before the record", "before the move", "before the new layer", "before the work directory", "before the name"] {
+    for end in
+        ["before the record", "before the move", "before the new layer", "before the work directory", "before the name"]
+    {
         let alone = Alone::new().await;
         let sandbox = alone.create(&alone.spec()).await;
         let id = sandbox.id().clone();
-        shell(&*sandbox, "root", "chmod 711 / && echo kept > /home/user/note && echo changed > /etc/brought").await.ok();
+        shell(&*sandbox, "root", "chmod 711 / && echo kept > /home/user/note && echo changed > /etc/brought")
+            .await
+            .ok();
         alone.engine.stop(&id).await.unwrap();
         let (own, home) = (alone.own(&id), alone.data().join("sandboxes").join(id.as_str()));
         let record = fs::read(home.join("record.json")).unwrap();
@@ -460,7 +470,10 @@ async fn snapshots_are_listed_and_removed() {
     engine.stop(id).await.unwrap();
     let two = engine.snapshot(id).await.unwrap();
     let all: Vec<_> = engine.snapshots().ls().unwrap().into_iter().map(|(_, found)| found.unwrap()).collect();
-    assert_eq!(all.iter().map(|found| found.name.as_str()).collect::<BTreeSet<_>>(), BTreeSet::from([name(&one), name(&two)]));
+    assert_eq!(
+        all.iter().map(|found| found.name.as_str()).collect::<BTreeSet<_>>(),
+        BTreeSet::from([name(&one), name(&two)])
+    );
     assert!(all.iter().all(|found| found.of == *id && found.made.ends_with('Z')));
     assert_eq!(engine.remove_unused_layers().unwrap(), 0);
     engine.snapshots().rm(name(&one)).unwrap();
@@ -517,7 +530,10 @@ async fn a_fork_on_a_host_that_has_changed_is_told() {
     fs::write(&file, record.to_string()).unwrap();
     let fork = engine.create(&SandboxId::random(), &from(&base)).await.unwrap();
     let told = tokio::time::timeout(PATIENCE, events.next()).await.unwrap().unwrap().unwrap();
-    assert!(matches!(&told, (id, SandboxEvent::BaseChanged { was, .. }) if id == fork.id() && was == "another"), "{told:?}");
+    assert!(
+        matches!(&told, (id, SandboxEvent::BaseChanged { was, .. }) if id == fork.id() && was == "another"),
+        "{told:?}"
+    );
     assert_eq!(shell(&*fork, "user", "cat /usr/local/mine").await.ok(), "mine");
     forget(&engine, &[&base], &[sandbox.id(), fork.id()]).await;
 }
@@ -656,7 +672,8 @@ async fn soak_files_are_as_they_were_when_layers_are_kept_copied_and_merged() {
         assert_same(&was, &python(&*fork, "root", VIEW).await.ok(), &format!("the fork, {when}"));
         let original = engine.start(&id).await.unwrap();
         assert_same(&was, &python(&*original, "root", VIEW).await.ok(), &format!("the original, {when}"));
-        let text = fs::read_to_string(stage::shared_data().join("sandboxes").join(fork.id().as_str()).join("record.json"));
+        let text =
+            fs::read_to_string(stage::shared_data().join("sandboxes").join(fork.id().as_str()).join("record.json"));
         let depth = text.unwrap().matches("kept-").count();
         flattened += usize::from(depth < deepest);
         deepest = depth;

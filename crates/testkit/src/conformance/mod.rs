@@ -13,6 +13,7 @@ mod list;
 mod pause;
 mod process;
 mod read;
+mod snapshot;
 mod stage;
 mod stat;
 mod state;
@@ -97,6 +98,10 @@ pub enum Needs {
     OpenFiles,
     /// Commands, and the certainty that they reach nobody.
     NetworkOff,
+    /// Snapshots of stopped sandboxes.
+    Snapshot,
+    /// Snapshots of running ones, too.
+    LiveSnapshot,
 }
 
 impl Needs {
@@ -119,6 +124,8 @@ impl Needs {
             Self::Pids => capabilities.exec && kept(capabilities.pids),
             Self::OpenFiles => capabilities.exec && kept(capabilities.open_files),
             Self::NetworkOff => capabilities.exec && kept(capabilities.network_off),
+            Self::Snapshot => capabilities.snapshot,
+            Self::LiveSnapshot => capabilities.snapshot && capabilities.pause,
         }
     }
 }
@@ -390,6 +397,21 @@ suite! { $
         a_timeout_ends_the_whole_tree_and_keeps_the_output,
         a_signal_to_the_tree_reaches_daemons,
         commands_run_after_a_tree_was_killed,
+    }
+    snapshot(Snapshot) {
+        a_fork_begins_with_the_files_of_the_sandbox,
+        a_snapshot_knows_nothing_of_what_comes_after_it,
+        forks_share_no_changes,
+        a_snapshot_outlives_its_sandbox,
+        a_snapshot_leaves_a_stopped_one_stopped,
+        a_snapshot_of_an_absent_one_is_no_sandbox,
+        what_was_saved_is_restored_and_stopped,
+        nothing_is_restored_onto_one_that_is_there,
+        half_a_saved_one_restores_nothing,
+    }
+    snapshot(LiveSnapshot) {
+        a_running_one_goes_on_after_its_snapshot,
+        a_paused_one_stays_paused_after_its_snapshot,
     }
     survive(Replay) {
         output_is_replayed_from_any_position,

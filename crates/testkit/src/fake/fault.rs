@@ -285,6 +285,28 @@ faults! {
     /// A watch hangs when its sandbox is stopped.
     WatchOutlivesItsSandbox,
 
+    // Snapshots.
+    /// A fork begins with nothing.
+    SnapshotIsEmpty,
+    /// A fork begins with what the original is by then.
+    SnapshotFollowsItsSandbox,
+    /// All forks have the same files.
+    ForksShareFiles,
+    /// A snapshot goes when its sandbox does.
+    SnapshotEndsWithItsSandbox,
+    /// A snapshot wakes what is stopped.
+    SnapshotWakes,
+    /// A snapshot of what is not there is an empty one.
+    SnapshotOfNothingIsEmpty,
+    /// What is restored has no files.
+    RestoreLosesFiles,
+    /// What is restored runs.
+    RestoreWakes,
+    /// What is restored takes the place of what is there.
+    RestoreReplaces,
+    /// Half a stream is restored as if it were whole.
+    RestoreTakesHalfAStream,
+
     // Trees.
     /// Search finds everything.
     SearchIgnoresGlobs,

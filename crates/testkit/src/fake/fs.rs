@@ -33,6 +33,7 @@ pub(super) struct Fs {
 }
 
 /// There are no hard links: each inode has one name in one directory.
+#[derive(Clone)]
 pub(super) struct Inode {
     pub(super) up: Ino,
     pub(super) name: Vec<u8>,
@@ -44,6 +45,7 @@ pub(super) struct Inode {
     pub(super) tags: BTreeMap<String, String>,
 }
 
+#[derive(Clone)]
 pub(super) enum Node {
     File(Vec<u8>),
     Dir(BTreeMap<Vec<u8>, Ino>),
@@ -69,6 +71,11 @@ impl Fs {
         fs.add_dir(Who(1000), home, b"user", 0o755);
         fs.fault = fault;
         fs
+    }
+
+    /// The same files, which nobody watches yet.
+    pub(super) fn copy(&self) -> Self {
+        Self { inodes: self.inodes.clone(), next: self.next, watchers: Vec::new(), fault: self.fault }
     }
 
     pub(super) fn has(&self, fault: Fault) -> bool {

@@ -3,13 +3,14 @@
 mod fault;
 mod files;
 mod fs;
+mod kept;
 mod resolve;
 mod sandbox;
 mod watch;
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
 };
 
 use async_trait::async_trait;
@@ -22,6 +23,7 @@ use futures_util::{StreamExt, stream};
 
 pub use fault::Fault;
 use fs::Fs;
+use kept::Kept;
 use sandbox::{FakeSandbox, Session};
 
 const NAME: &str = "fake";
@@ -30,6 +32,9 @@ const NAME: &str = "fake";
 #[derive(Clone, Default)]
 pub struct Fake {
     boxes: Arc<Mutex<BTreeMap<SandboxId, Record>>>,
+    /// Of snapshots and saved ones, by their numbers.
+    kept: Arc<Mutex<BTreeMap<u64, Kept>>>,
+    numbers: Arc<AtomicU64>,
     fault: Option<Fault>,
 }
 
@@ -83,6 +88,7 @@ impl Fake {
             return Err(unsupported("views"));
         }
         match &spec.base {
+            base if self.kept_files(base).is_some() => Ok(()),
             Base::Named(name) if name == "fake" || self.has(Fault::EveryTemplateIsThere) => Ok(()),
             Base::Named(name) => Err(Error::NoTemplate(name.clone())),
             Base::Host | Base::Layers(_) => Err(unsupported("layers")),
@@ -121,7 +127,7 @@ impl Provider for Fake {
             exec: false,
             connect: false,
             pause: true,
-            snapshot: false,
+            snapshot: true,
             search: false,
             late_views: false,
             host_base: false,
@@ -157,7 +163,7 @@ impl Provider for Fake {
             Some(there) => Ok(self.wake(id, there)),
             None => {
                 let mut made = Record::new(spec, self.fault);
-                made.fs = shared.unwrap_or(made.fs);
+                made.fs = shared.or_else(|| self.kept_files(&spec.base)).unwrap_or(made.fs);
                 let sandbox = self.wake(id, &mut made);
                 boxes.insert(id.clone(), made);
                 Ok(sandbox)
@@ -230,6 +236,7 @@ impl Provider for Fake {
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<()> {
+        self.forget_kept(id);
         let mut boxes = self.boxes();
         let there = if self.has(Fault::DestroyOnlyStops) {
             boxes.get_mut(id).and_then(|there| there.session.take())
@@ -259,16 +266,17 @@ impl Provider for Fake {
         Ok(stream::iter(all.into_iter().map(Ok)).boxed())
     }
 
-    async fn snapshot(&self, _: &SandboxId) -> Result<Base> {
-        Err(unsupported("snapshot"))
+    async fn snapshot(&self, id: &SandboxId) -> Result<Base> {
+        self.keep(id).map(Self::base)
     }
 
-    async fn save(&self, _: &SandboxId) -> Result<Stream<Bytes>> {
-        Err(unsupported("save"))
+    async fn save(&self, id: &SandboxId) -> Result<Stream<Bytes>> {
+        self.keep(id).map(Self::saved)
     }
 
-    async fn restore(&self, _: &SandboxId, _: &SandboxSpec, _: Stream<Bytes>) -> Result<()> {
-        Err(unsupported("restore"))
+    async fn restore(&self, id: &SandboxId, spec: &SandboxSpec, saved: Stream<Bytes>) -> Result<()> {
+        self.check(spec)?;
+        self.put_back(id, spec, saved).await
     }
 
     async fn import(&self, _: &LayerId, _: Stream<Bytes>) -> Result<()> {

@@ -1,0 +1,170 @@
+//! Snapshots, what is made from them, and saved sandboxes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cabana_sandbox::{Alter, Base, Error, Found, Result, Sandbox, SandboxId, SandboxSpec, read_all, write_all};
+use futures_util::TryStreamExt;
+
+use super::{
+    stage::{Room, Stage, body},
+    verdict::{Outcome, ensure, refused, same},
+};
+
+async fn fork(stage: &Stage, base: &Base) -> Result<Arc<dyn Sandbox>> {
+    let spec = SandboxSpec { base: base.clone(), ..stage.spec() };
+    stage.provider().create(&stage.id(), &spec).await
+}
+
+/// A room with something in it, stopped.
+async fn stopped(stage: &Stage) -> Result<Room> {
+    let room = stage.room().await?;
+    room.write("mark", "as it was").await?;
+    stage.provider().stop(room.sandbox.id()).await?;
+    Ok(room)
+}
+
+async fn mark(sandbox: &dyn Sandbox, room: &Room) -> Result<Bytes> {
+    read_all(&*sandbox.files(None), &room.path("mark")?, 100).await
+}
+
+pub(super) async fn a_fork_begins_with_the_files_of_the_sandbox(stage: Arc<Stage>) -> Outcome {
+    let room = stage.room().await?;
+    room.write("mark", "as it was").await?;
+    room.make_dir("dir").await?;
+    room.set_mode("dir", 0o1770).await?;
+    room.link("link", "dir/../mark").await?;
+    room.write("gone", "").await?;
+    room.files.alter(Alter::Remove(room.path("gone")?)).await?;
+    let (file, dir, link) = (room.stat("mark").await?, room.stat("dir").await?, room.stat("link").await?);
+    stage.provider().stop(room.sandbox.id()).await?;
+    let base = stage.provider().snapshot(room.sandbox.id()).await?;
+    let fork = fork(&stage, &base).await?;
+    let files = fork.files(None);
+    same!(mark(&*fork, &room).await?, "as it was");
+    same!(files.stat(&room.path("mark")?).await?, file);
+    same!(files.stat(&room.path("dir")?).await?.mode, dir.mode);
+    same!(files.stat(&room.path("link")?).await?, link);
+    refused!(files.stat(&room.path("gone")?).await, Error::NotFound(_));
+    same!(fork.defaults().user, stage.subject().user().as_user()?);
+    Ok(())
+}
+
+pub(super) async fn a_snapshot_knows_nothing_of_what_comes_after_it(stage: Arc<Stage>) -> Outcome {
+    let room = stopped(&stage).await?;
+    let base = stage.provider().snapshot(room.sandbox.id()).await?;
+    let original = stage.provider().start(room.sandbox.id()).await?;
+    write_all(&*original.files(None), &room.path("mark")?, "later").await?;
+    same!(mark(&*fork(&stage, &base).await?, &room).await?, "as it was");
+    same!(mark(&*original, &room).await?, "later");
+    Ok(())
+}
+
+pub(super) async fn forks_share_no_changes(stage: Arc<Stage>) -> Outcome {
+    let room = stopped(&stage).await?;
+    let base = stage.provider().snapshot(room.sandbox.id()).await?;
+    let (one, two) = (fork(&stage, &base).await?, fork(&stage, &base).await?);
+    write_all(&*one.files(None), &room.path("mark")?, "of the first").await?;
+    two.files(None).alter(Alter::Remove(room.path("mark")?)).await?;
+    same!(mark(&*one, &room).await?, "of the first");
+    refused!(mark(&*two, &room).await, Error::NotFound(_));
+    same!(mark(&*fork(&stage, &base).await?, &room).await?, "as it was");
+    let original = stage.provider().start(room.sandbox.id()).await?;
+    same!(mark(&*original, &room).await?, "as it was");
+    Ok(())
+}
+
+pub(super) async fn a_snapshot_outlives_its_sandbox(stage: Arc<Stage>) -> Outcome {
+    let room = stopped(&stage).await?;
+    let base = stage.provider().snapshot(room.sandbox.id()).await?;
+    stage.provider().destroy(room.sandbox.id()).await?;
+    let one = fork(&stage, &base).await?;
+    stage.provider().stop(one.id()).await?;
+    let two = stage.provider().snapshot(one.id()).await?;
+    stage.provider().destroy(one.id()).await?;
+    same!(mark(&*fork(&stage, &two).await?, &room).await?, "as it was");
+    same!(mark(&*fork(&stage, &base).await?, &room).await?, "as it was");
+    Ok(())
+}
+
+pub(super) async fn a_snapshot_leaves_a_stopped_one_stopped(stage: Arc<Stage>) -> Outcome {
+    let room = stopped(&stage).await?;
+    stage.provider().snapshot(room.sandbox.id()).await?;
+    let found = stage.provider().attach(room.sandbox.id()).await?;
+    ensure!(matches!(found, Found::Stopped), "a snapshot woke it");
+    let again = stage.provider().start(room.sandbox.id()).await?;
+    same!(mark(&*again, &room).await?, "as it was");
+    Ok(())
+}
+
+pub(super) async fn a_snapshot_of_an_absent_one_is_no_sandbox(stage: Arc<Stage>) -> Outcome {
+    refused!(stage.provider().snapshot(&SandboxId::random()).await, Error::NoSandbox(_));
+    refused!(stage.provider().save(&SandboxId::random()).await, Error::NoSandbox(_));
+    Ok(())
+}
+
+async fn saved(stage: &Stage, id: &SandboxId) -> Result<Vec<u8>> {
+    let parts: Vec<Bytes> = stage.provider().save(id).await?.try_collect().await?;
+    Ok(parts.concat())
+}
+
+pub(super) async fn what_was_saved_is_restored_and_stopped(stage: Arc<Stage>) -> Outcome {
+    let room = stopped(&stage).await?;
+    let bytes = saved(&stage, room.sandbox.id()).await?;
+    stage.provider().destroy(room.sandbox.id()).await?;
+    for id in [room.sandbox.id().clone(), stage.id()] {
+        stage.provider().restore(&id, &stage.spec(), body([bytes.clone()])).await?;
+        ensure!(matches!(stage.provider().attach(&id).await?, Found::Stopped), "what is restored is stopped");
+        let restored = stage.provider().start(&id).await?;
+        same!(mark(&*restored, &room).await?, "as it was");
+    }
+    Ok(())
+}
+
+pub(super) async fn nothing_is_restored_onto_one_that_is_there(stage: Arc<Stage>) -> Outcome {
+    let room = stopped(&stage).await?;
+    let bytes = saved(&stage, room.sandbox.id()).await?;
+    let there = stage.sandbox().await?;
+    write_all(&*there.files(None), &stage.subject().user().home()?.join(b"own")?, "here").await?;
+    let restored = stage.provider().restore(there.id(), &stage.spec(), body([bytes])).await;
+    ensure!(restored.is_err(), "a sandbox was restored onto another");
+    let own = read_all(&*there.files(None), &stage.subject().user().home()?.join(b"own")?, 100).await?;
+    same!(own, "here");
+    Ok(())
+}
+
+pub(super) async fn half_a_saved_one_restores_nothing(stage: Arc<Stage>) -> Outcome {
+    let room = stopped(&stage).await?;
+    let bytes = saved(&stage, room.sandbox.id()).await?;
+    for length in [0, bytes.len() / 2, bytes.len() - 1] {
+        let id = stage.id();
+        let half = bytes[..length].to_vec();
+        refused!(stage.provider().restore(&id, &stage.spec(), body([half])).await, Error::Archive(_));
+        ensure!(matches!(stage.provider().attach(&id).await?, Found::Absent), "half a sandbox is there");
+    }
+    Ok(())
+}
+
+pub(super) async fn a_running_one_goes_on_after_its_snapshot(stage: Arc<Stage>) -> Outcome {
+    let room = stage.room().await?;
+    room.write("mark", "as it was").await?;
+    let base = stage.provider().snapshot(room.sandbox.id()).await?;
+    let bytes = saved(&stage, room.sandbox.id()).await?;
+    room.write("mark", "later").await?;
+    same!(mark(&*fork(&stage, &base).await?, &room).await?, "as it was");
+    same!(room.read("mark").await?, "later", "its handles go on working");
+    let id = stage.id();
+    stage.provider().restore(&id, &stage.spec(), body([bytes])).await?;
+    same!(mark(&*stage.provider().start(&id).await?, &room).await?, "as it was");
+    Ok(())
+}
+
+pub(super) async fn a_paused_one_stays_paused_after_its_snapshot(stage: Arc<Stage>) -> Outcome {
+    let room = stage.room().await?;
+    room.write("mark", "as it was").await?;
+    stage.provider().pause(room.sandbox.id()).await?;
+    let base = stage.provider().snapshot(room.sandbox.id()).await?;
+    ensure!(matches!(stage.provider().attach(room.sandbox.id()).await?, Found::Paused), "a snapshot woke it");
+    same!(mark(&*fork(&stage, &base).await?, &room).await?, "as it was");
+    Ok(())
+}

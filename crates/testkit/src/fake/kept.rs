@@ -1,0 +1,93 @@
+//! Snapshots and saved sandboxes of the fake: files that are kept in memory, under a number.
+
+use std::sync::{Arc, Mutex, atomic::Ordering};
+
+use bytes::Bytes;
+use cabana_sandbox::{Base, Error, Result, SandboxId, SandboxSpec, Stream};
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::{Fake, Fault, Record, fs::Fs, lock};
+
+const PREFIX: &str = "snapshot:";
+/// What a saved one looks like: the number of its files stands between the two.
+const BEGIN: &str = "saved by the fake as ";
+const END: &str = ", and this is the end";
+
+pub(super) struct Kept {
+    fs: Arc<Mutex<Fs>>,
+    of: SandboxId,
+}
+
+impl Fake {
+    pub(super) fn keep(&self, id: &SandboxId) -> Result<u64> {
+        let mut boxes = self.boxes();
+        let fs = match boxes.get_mut(id) {
+            Some(there) if self.has(Fault::SnapshotFollowsItsSandbox) => there.fs.clone(),
+            Some(there) => {
+                if self.has(Fault::SnapshotWakes) {
+                    self.wake(id, there);
+                }
+                Arc::new(Mutex::new(lock(&there.fs).copy()))
+            }
+            None if self.has(Fault::SnapshotOfNothingIsEmpty) => Arc::new(Mutex::new(Fs::new(self.fault))),
+            None => return Err(Error::NoSandbox(id.clone())),
+        };
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        lock(&self.kept).insert(number, Kept { fs, of: id.clone() });
+        Ok(number)
+    }
+
+    pub(super) fn forget_kept(&self, id: &SandboxId) {
+        if self.has(Fault::SnapshotEndsWithItsSandbox) {
+            lock(&self.kept).retain(|_, kept| kept.of != *id);
+        }
+    }
+
+    pub(super) fn base(number: u64) -> Base {
+        Base::Named(format!("{PREFIX}{number}"))
+    }
+
+    /// What a sandbox of this base begins with; `None` where that is nothing special.
+    pub(super) fn kept_files(&self, base: &Base) -> Option<Arc<Mutex<Fs>>> {
+        let Base::Named(name) = base else { return None };
+        let kept = lock(&self.kept);
+        let kept = kept.get(&name.strip_prefix(PREFIX)?.parse().ok()?)?;
+        if self.has(Fault::SnapshotIsEmpty) {
+            return Some(Arc::new(Mutex::new(Fs::new(self.fault))));
+        }
+        if self.has(Fault::ForksShareFiles) {
+            return Some(kept.fs.clone());
+        }
+        let copy = lock(&kept.fs).copy();
+        Some(Arc::new(Mutex::new(copy)))
+    }
+
+    pub(super) fn saved(number: u64) -> Stream<Bytes> {
+        let parts = [BEGIN.to_owned(), number.to_string(), END.to_owned()];
+        stream::iter(parts.map(|part| Ok(Bytes::from(part)))).boxed()
+    }
+
+    pub(super) async fn put_back(&self, id: &SandboxId, spec: &SandboxSpec, saved: Stream<Bytes>) -> Result<()> {
+        let there = self.boxes().contains_key(id);
+        if there && !self.has(Fault::RestoreReplaces) {
+            return Err(Error::invalid("id", "there is a sandbox of this id already"));
+        }
+        let parts: Vec<Bytes> = saved.try_collect().await?;
+        let text = String::from_utf8_lossy(&parts.concat()).into_owned();
+        let number = text.strip_prefix(BEGIN).and_then(|rest| match rest.strip_suffix(END) {
+            None if self.has(Fault::RestoreTakesHalfAStream) => Some(rest.split(',').next().unwrap_or_default()),
+            whole => whole,
+        });
+        let damaged = || Error::Archive("it was not saved by this fake, or cut off".into());
+        let number: u64 = number.and_then(|number| number.parse().ok()).ok_or_else(damaged)?;
+        let mut made = Record::new(spec, self.fault);
+        if !self.has(Fault::RestoreLosesFiles) {
+            made.fs = Arc::new(Mutex::new(lock(&lock(&self.kept).get(&number).ok_or_else(damaged)?.fs).copy()));
+        }
+        if self.has(Fault::RestoreWakes) {
+            self.wake(id, &mut made);
+        }
+        self.boxes().insert(id.clone(), made);
+        Ok(())
+    }
+}
