@@ -7,7 +7,10 @@ RELEASE := target/release
 # Rounds of each soak test in `make soak`; in `make test` the same tests run a short, seeded slice.
 SOAK_ROUNDS ?= 1000
 
-.PHONY: run test soak bench fmt lint deny setup build
+# Seconds for each target in `make fuzz`; in `make test` each gets a few.
+FUZZ_SECONDS ?= 300
+
+.PHONY: run test soak fuzz bench fmt lint deny setup build
 
 # One command in a sandbox of its own, then what to try next.
 run: build
@@ -22,17 +25,20 @@ run: build
 
 # Everything that must hold. Each step stops the rest.
 test: setup
-	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(MAKE) --no-print-directory deny
+	$(MAKE) --no-print-directory lint deny
 	$(CARGO) nextest run --workspace --locked --profile ci
 	$(CARGO) test --workspace --locked --doc --quiet
 	$(CARGO) build --locked --bin cabana
 	scripts/readme target/debug
+	scripts/fuzz
 
 # The tests whose name says `soak`, at full length.
 soak: setup
 	CABANA_SOAK_ROUNDS=$(SOAK_ROUNDS) $(CARGO) nextest run --workspace --locked --profile soak -E 'test(soak)'
+
+# What strangers send, thrown at what reads it, for as long as FUZZ_SECONDS says: fuzz/.
+fuzz: setup
+	FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz
 
 # Figures beside their floors and peers, measured in one run: target/bench/report.json and a picture.
 bench: setup build
@@ -40,14 +46,17 @@ bench: setup build
 
 fmt:
 	$(CARGO) fmt --all
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
 lint:
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 # Licences, sources and banned crates; deny.toml says why. Advisories where their database can be had.
 deny:
 	$(CARGO) deny --log-level error check bans licenses sources
+	$(CARGO) deny --log-level error --manifest-path fuzz/Cargo.toml --config deny.toml check bans licenses sources
 	scripts/advisories
 
 # What the tests need on this machine.

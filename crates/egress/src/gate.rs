@@ -37,7 +37,7 @@ use crate::{
 const MOST: usize = 16 * 1024 + 1024;
 
 #[derive(Debug, PartialEq, Eq)]
-enum First {
+pub(crate) enum First {
     More,
     Tls(Option<Vec<u8>>),
     Http(Head, usize),
@@ -106,7 +106,7 @@ async fn collect(gateway: &Gateway, bytes: &mut Vec<u8>, from: &mut (impl AsyncR
     }
 }
 
-fn read(bytes: &[u8]) -> First {
+pub(crate) fn read(bytes: &[u8]) -> First {
     if bytes.is_empty() {
         return First::More;
     }

@@ -32,6 +32,9 @@ mod authorities;
 mod decision;
 mod dns;
 mod event;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod gate;
 mod gateway;
 mod host;

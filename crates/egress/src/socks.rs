@@ -14,7 +14,7 @@ use crate::{
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reply {
+pub(crate) enum Reply {
     Success = 0,
     Failure = 1,
     Refused = 2,
@@ -24,7 +24,7 @@ enum Reply {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Bad {
+pub(crate) enum Bad {
     Reply(Reply),
     Host {
         text: String,
@@ -35,7 +35,7 @@ enum Bad {
 }
 
 /// A host and a port.
-type Asked = (Host, u16);
+pub(crate) type Asked = (Host, u16);
 
 pub(crate) async fn serve(gateway: &Gateway, mut guest: TcpStream) {
     let mut bytes = Vec::new();
@@ -75,7 +75,7 @@ async fn ask(guest: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<Result<Asked,
 }
 
 /// Whether "no authentication" is among the methods.
-fn greeting(bytes: &[u8]) -> Result<Option<(bool, usize)>, Bad> {
+pub(crate) fn greeting(bytes: &[u8]) -> Result<Option<(bool, usize)>, Bad> {
     match bytes {
         [] | [5] => Ok(None),
         [5, count, methods @ ..] => {
@@ -86,7 +86,7 @@ fn greeting(bytes: &[u8]) -> Result<Option<(bool, usize)>, Bad> {
     }
 }
 
-fn request(bytes: &[u8]) -> Result<Option<(Asked, usize)>, Bad> {
+pub(crate) fn request(bytes: &[u8]) -> Result<Option<(Asked, usize)>, Bad> {
     if bytes.first().is_some_and(|version| *version != 5) {
         return Err(Bad::Version);
     }

@@ -32,6 +32,9 @@ mod engine;
 mod exec;
 mod fault;
 mod files;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod home;
 pub mod host;
 mod identity;

@@ -16,6 +16,9 @@ mod alter;
 mod archive;
 mod dir;
 mod errno;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod ids;
 mod info;
 mod list;

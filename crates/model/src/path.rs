@@ -93,6 +93,9 @@ impl SandboxPath {
 
     /// A relative path below this one, with any number of parts.
     pub fn below(&self, rest: &[u8]) -> Result<Self, PathError> {
+        if rest.is_empty() {
+            return Err(PathError::Odd); // nothing lies below itself, not even the root
+        }
         let mut path = if self.is_root() { Vec::new() } else { self.0.clone() };
         path.push(b'/');
         path.extend_from_slice(rest);
@@ -162,6 +165,14 @@ mod tests {
         assert_eq!(SandboxPath::new(format!("/{}", "a".repeat(256))), Err(PathError::Long));
         assert_eq!(SandboxPath::new("/a".repeat(2048)), Err(PathError::Long));
         assert!(SandboxPath::new("/...").is_ok());
+    }
+
+    #[test]
+    fn nothing_is_below_itself() {
+        for dir in ["/", "/a"] {
+            assert_eq!(path(dir).below(b""), Err(PathError::Odd), "{dir}");
+            assert_eq!(path(dir).join(b""), Err(PathError::Odd), "{dir}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! that for the last word, where it would try again after any other refusal. Questions of other types have empty answers, so
 //! that no client waits for a record (SVCB, HTTPS, MX) that would lead it around the synthetic address.
 
-mod message;
+pub(crate) mod message;
 
 use std::sync::{Arc, PoisonError};
 
@@ -69,7 +69,7 @@ async fn read_message(guest: &mut TcpStream) -> Option<Vec<u8>> {
     Some(message)
 }
 
-async fn answer(gateway: &Gateway, message: &[u8]) -> Option<Vec<u8>> {
+pub(crate) async fn answer(gateway: &Gateway, message: &[u8]) -> Option<Vec<u8>> {
     match message::parse(message) {
         Ok(question) if question.kind == PTR => Some(reverse(gateway, &question)),
         Ok(question) => Some(forward(gateway, &question).await),

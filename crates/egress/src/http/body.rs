@@ -43,7 +43,7 @@ pub(crate) async fn send(
     }
 }
 
-enum Body {
+pub(crate) enum Body {
     Length(u64),
     Size(Vec<u8>),
     Data(u64),
@@ -53,7 +53,7 @@ enum Body {
 }
 
 impl Body {
-    fn new(framing: Framing) -> Body {
+    pub(crate) fn new(framing: Framing) -> Body {
         match framing {
             Framing::None | Framing::Length(0) => Body::Done,
             Framing::Length(length) => Body::Length(length),
@@ -61,11 +61,11 @@ impl Body {
         }
     }
 
-    fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         matches!(self, Body::Done)
     }
 
-    fn feed(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+    pub(crate) fn feed(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
         while !bytes.is_empty() && !self.is_done() {
             bytes = match self {
                 Body::Length(left) | Body::Data(left) => {

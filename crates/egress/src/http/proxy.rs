@@ -16,11 +16,11 @@ use crate::{
 };
 
 #[derive(Debug, PartialEq, Eq)]
-struct Wanted {
-    host: Host,
-    port: u16,
+pub(crate) struct Wanted {
+    pub host: Host,
+    pub port: u16,
     /// The target in origin form; `None` is a tunnel.
-    path: Option<String>,
+    pub path: Option<String>,
 }
 
 pub(crate) async fn serve(gateway: &Gateway, mut guest: TcpStream) {
@@ -67,7 +67,7 @@ pub(crate) async fn serve(gateway: &Gateway, mut guest: TcpStream) {
     carry(gateway, &flow, guest, outer, opening).await;
 }
 
-fn wanted(head: &Head) -> Result<Wanted, HeadError> {
+pub(crate) fn wanted(head: &Head) -> Result<Wanted, HeadError> {
     let wanted = if head.method == "CONNECT" { tunnel(head)? } else { absolute(head)? };
     // Before anything is dialled: a request that will not be sent must not open a connection.
     head.framing()?;

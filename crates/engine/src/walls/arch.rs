@@ -22,14 +22,14 @@ pub(super) const NO_CALL: u32 = u32::MAX;
 
 impl Arch {
     /// x32 is told from 64-bit x86 by a bit in the number alone.
-    #[cfg(any(test, target_arch = "x86_64"))]
+    #[cfg(any(fuzzing, test, target_arch = "x86_64"))]
     pub(crate) const X86_64: Arch = Arch {
         audit: AUDIT_64BIT_LE | 62,
         foreign_from: Some(0x4000_0000),
         table: include_str!("syscalls_x86_64.txt"),
     };
 
-    #[cfg(any(test, target_arch = "aarch64"))]
+    #[cfg(any(fuzzing, test, target_arch = "aarch64"))]
     pub(crate) const AARCH64: Arch =
         Arch { audit: AUDIT_64BIT_LE | 183, foreign_from: None, table: include_str!("syscalls_aarch64.txt") };
 

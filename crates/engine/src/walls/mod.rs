@@ -18,5 +18,7 @@ mod seccomp;
 #[cfg(test)]
 mod tests;
 
+#[cfg(fuzzing)]
+pub(crate) use self::{arch::Arch, bpf::compile, policy::Policy};
 pub(crate) use caps::drop_bounding;
 pub(crate) use seccomp::{install_seccomp, no_new_privs, prepare, program};

@@ -68,7 +68,7 @@ impl Policy {
         Policy::parse(include_str!("policy.txt")).unwrap_or_else(|error| panic!("walls/policy.txt: {error}"))
     }
 
-    pub(super) fn parse(text: &str) -> Result<Policy, ParseError> {
+    pub(crate) fn parse(text: &str) -> Result<Policy, ParseError> {
         let mut default = None;
         let mut open: BTreeMap<String, Vec<Clause>> = BTreeMap::new();
         let mut rules = BTreeMap::new();
@@ -217,7 +217,7 @@ const CONSTANTS: &[(&str, u32)] = &[
 
 /// Where the text stops making sense, and how.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct ParseError {
+pub(crate) struct ParseError {
     line: usize,
     problem: Problem,
 }

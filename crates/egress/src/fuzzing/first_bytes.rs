@@ -1,0 +1,112 @@
+//! The first bytes of a connection: TLS, HTTP or something else; and what SOCKS asks for.
+
+use crate::{
+    gate::{self, First},
+    socks,
+    tls::{self, Hello},
+};
+
+pub fn client_hello(bytes: &[u8]) {
+    let hello = tls::client_hello(bytes);
+    match &hello {
+        Hello::Whole(name) => assert_eq!(server_names(bytes), Some(name.iter().cloned().collect()), "another name"),
+        Hello::More | Hello::Malformed => {}
+    }
+    // What was said of the beginning stays true, however it was cut.
+    for end in 0..bytes.len().min(400) {
+        match tls::client_hello(&bytes[..end]) {
+            Hello::More => {}
+            early => return assert_eq!(early, hello, "after {end} bytes"),
+        }
+    }
+}
+
+/// All server names of the hello, by a reader that goes by places and not by pieces.
+fn server_names(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let two = |bytes: &[u8], at: usize| Some(usize::from(*bytes.get(at)?) << 8 | usize::from(*bytes.get(at + 1)?));
+    let (mut message, mut at) = (Vec::new(), 0);
+    while let Some(length) = two(bytes, at + 3) {
+        message.extend_from_slice(bytes.get(at + 5..(at + 5 + length).min(bytes.len()))?);
+        at += 5 + length;
+    }
+    let end = 4 + (usize::from(*message.get(1)?) << 16 | two(&message, 2)?);
+    let mut at = 4 + 34;
+    at += 1 + usize::from(*message.get(at)?);
+    at += 2 + two(&message, at)?;
+    at += 1 + usize::from(*message.get(at)?);
+    let mut names = Vec::new();
+    if at == end {
+        return Some(names);
+    }
+    at += 2;
+    while at < end {
+        let (kind, length) = (two(&message, at)?, two(&message, at + 2)?);
+        if kind == 0 {
+            let list_end = at + 6 + two(&message, at + 4)?;
+            let mut name = at + 6;
+            while name < list_end {
+                let length = two(&message, name + 1)?;
+                names.push(message.get(name + 3..name + 3 + length)?.to_vec());
+                name += 3 + length;
+            }
+        }
+        at += 4 + length;
+    }
+    (at == end).then_some(names)
+}
+
+pub fn first_bytes(bytes: &[u8]) {
+    let first = gate::read(bytes);
+    for end in 1..bytes.len().min(300) {
+        // What passed as something else must not become TLS or HTTP with the next segment: it is gone already.
+        if gate::read(&bytes[..end]) == First::Other {
+            assert_eq!(first, First::Other, "after {end} bytes");
+            break;
+        }
+    }
+    if first == First::Other {
+        assert!(!is_request(bytes), "a request passes unread");
+        assert!(!matches!(bytes, [22, 3, _, _, _, 1, ..]), "a hello passes unread");
+    }
+    if let First::Tls(name) = first {
+        assert_eq!(server_names(bytes), Some(name.into_iter().collect()));
+    }
+}
+
+/// A line of text that ends in a version of HTTP, after any blank ones: what every server would answer.
+fn is_request(bytes: &[u8]) -> bool {
+    let text = bytes.trim_ascii_start();
+    let Some(end) = text.iter().position(|byte| *byte == b'\n') else { return false };
+    let line = text[..end].strip_suffix(b"\r").unwrap_or(&text[..end]);
+    let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+    let plain = line.iter().all(|byte| matches!(byte, b' '..=b'~'));
+    plain && words.len() >= 2 && words.last().is_some_and(|word| word.starts_with(b"HTTP/"))
+}
+
+pub fn socks(bytes: &[u8]) {
+    let greeting = socks::greeting(bytes);
+    if let Ok(Some((no_auth, len))) = greeting {
+        assert_eq!(len, 2 + usize::from(bytes[1]));
+        assert_eq!(no_auth, bytes[2..len].contains(&0));
+        assert!((0..len).all(|end| socks::greeting(&bytes[..end]) == Ok(None)));
+    }
+    let request = socks::request(bytes);
+    if let Ok(Some(((host, port), len))) = &request {
+        assert_eq!((bytes[0], bytes[1]), (5, 1), "no CONNECT");
+        assert_eq!(*port, u16::from_be_bytes([bytes[len - 2], bytes[len - 1]]));
+        assert_eq!(crate::Host::parse(&host.to_string()).as_ref(), Ok(host));
+        assert!((0..*len).all(|end| socks::request(&bytes[..end]) == Ok(None)), "a part of it is a request");
+        let body = &bytes[4..*len - 2];
+        match (bytes[3], host) {
+            (1 | 4, crate::Host::Address(address)) => {
+                let octets = match address {
+                    std::net::IpAddr::V4(v4) => v4.octets().to_vec(),
+                    std::net::IpAddr::V6(v6) => v6.octets().to_vec(),
+                };
+                assert_eq!(octets, body);
+            }
+            (3, host) => assert_eq!(crate::Host::parse(&String::from_utf8_lossy(&body[1..])).as_ref(), Ok(host)),
+            other => panic!("{other:?}"),
+        }
+    }
+}

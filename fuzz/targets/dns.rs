@@ -1,0 +1,5 @@
+//! Questions of the DNS, and what the inner DNS answers.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| cabana_egress::fuzzing::dns(bytes));
