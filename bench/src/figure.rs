@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::series::Series;
+use crate::{neighbour::Takes, series::Series};
 
 pub(crate) struct Figure {
     pub(crate) name: &'static str,
@@ -80,6 +80,9 @@ const BWRAP: &[(&str, Series)] = &[("bwrap", Series::Bwrap)];
 const FLOOR_CREATE: Option<Floor> = Some(Floor { name: "floor.create", series: Series::FloorCreate });
 const AS_CREATE: &[Goal] = &[Goal::RatioAtMost(2.0), Goal::TimesFasterThan("bwrap", 1.0), Goal::TailAtMost(10.0)];
 const LARGE_NOTE: &str = "256 MiB in 256 KiB pieces; warm page cache, no fsync. The p99 is that of the slow end.";
+
+const LIMITED_NOTE: &str =
+    "as the one without limits, but with 1 processor, 512 MiB, 256 processes and the public network";
 
 pub(crate) const FIGURES: &[Figure] = &[
     Figure {
@@ -190,6 +193,126 @@ pub(crate) const FIGURES: &[Figure] = &[
         note: "10,000 files of 1 KiB, each replaced whole; new files, no fsync",
     },
     Figure {
+        name: "engine.policy_connect",
+        unit: Unit::Ms,
+        subject: Series::PolicyConnect,
+        floor: Some(Floor { name: "connect over loopback", series: Series::LoopbackConnect }),
+        peers: &[],
+        also: &[],
+        goals: &[Goal::RatioAtMost(2.0)],
+        note: "connect from inside to a server outside that the policy allows; both in C",
+    },
+    Figure {
+        name: "engine.policy_exchange",
+        unit: Unit::Ms,
+        subject: Series::PolicyExchange,
+        floor: Some(Floor { name: "the same over loopback", series: Series::LoopbackExchange }),
+        peers: &[],
+        also: &[],
+        goals: &[],
+        note: "as engine.policy_connect, then a byte there and back, and the close: twice the ways, and a dial between them",
+    },
+    Figure {
+        name: "engine.pause",
+        unit: Unit::Ms,
+        subject: Series::Pause,
+        floor: Some(Floor { name: "cgroup.freeze by hand, in C", series: Series::FloorFreeze }),
+        peers: &[],
+        also: &[],
+        goals: &[],
+        note: "pause and resume of a sandbox with ten processes",
+    },
+    Figure {
+        name: "engine.noisy_neighbour",
+        unit: Unit::Ms,
+        subject: Series::WorkBesideWorst,
+        floor: Some(Floor { name: "the same work alone", series: Series::WorkAlone }),
+        peers: &[],
+        also: &[
+            ("forks", Series::WorkBeside(Takes::Forks)),
+            ("memory", Series::WorkBeside(Takes::Memory)),
+            ("disk", Series::WorkBeside(Takes::Disk)),
+            ("inodes", Series::WorkBeside(Takes::Inodes)),
+            ("output", Series::WorkBeside(Takes::Output)),
+            ("watches", Series::WorkBeside(Takes::Watches)),
+            ("descriptors", Series::WorkBeside(Takes::Descriptors)),
+            ("terminals", Series::WorkBeside(Takes::Terminals)),
+        ],
+        goals: &[
+            Goal::RatioAtMost(3.0),
+            Goal::AlsoAtMost("forks", 3.0),
+            Goal::AlsoAtMost("memory", 3.0),
+            Goal::AlsoAtMost("disk", 3.0),
+            Goal::AlsoAtMost("inodes", 3.0),
+            Goal::AlsoAtMost("output", 3.0),
+            Goal::AlsoAtMost("watches", 3.0),
+            Goal::AlsoAtMost("descriptors", 3.0),
+            Goal::AlsoAtMost("terminals", 3.0),
+        ],
+        note: "create, arithmetic, memory, processes and small files, beside a neighbour that takes all of one thing; the \
+               worst of them. Both with 1 processor, 512 MiB and 256 processes",
+    },
+    Figure {
+        name: "engine.create_exec_limited",
+        unit: Unit::Ms,
+        subject: Series::CreateExecLimited,
+        floor: FLOOR_CREATE,
+        peers: BWRAP,
+        also: &[("unlimited", Series::CreateExec)],
+        goals: AS_CREATE,
+        note: LIMITED_NOTE,
+    },
+    Figure {
+        name: "engine.exec_limited",
+        unit: Unit::Ms,
+        subject: Series::ExecLimited,
+        floor: Some(Floor { name: "floor.exec", series: Series::FloorExec }),
+        peers: &[],
+        also: &[("unlimited", Series::Exec)],
+        goals: &[Goal::RatioAtMost(1.5)],
+        note: LIMITED_NOTE,
+    },
+    Figure {
+        name: "engine.wake_exec_limited",
+        unit: Unit::Ms,
+        subject: Series::WakeExecLimited,
+        floor: FLOOR_CREATE,
+        peers: BWRAP,
+        also: &[("unlimited", Series::WakeExec)],
+        goals: AS_CREATE,
+        note: LIMITED_NOTE,
+    },
+    Figure {
+        name: "engine.burst_100_limited",
+        unit: Unit::Ms,
+        subject: Series::BurstLimited,
+        floor: FLOOR_CREATE,
+        peers: &[],
+        also: &[("unlimited", Series::Burst)],
+        goals: &[Goal::RatioAtMost(150.0)],
+        note: LIMITED_NOTE,
+    },
+    Figure {
+        name: "engine.create_at_1000_limited",
+        unit: Unit::Ms,
+        subject: Series::CrowdLastLimited,
+        floor: Some(Floor { name: "the first hundred of the same thousand", series: Series::CrowdFirstLimited }),
+        peers: &[],
+        also: &[],
+        goals: &[Goal::RatioAtMost(1.5)],
+        note: LIMITED_NOTE,
+    },
+    Figure {
+        name: "engine.kib_at_1000_limited",
+        unit: Unit::Kib,
+        subject: Series::CrowdMemoryLimited,
+        floor: None,
+        peers: &[],
+        also: &[],
+        goals: &[Goal::AtMost(512.0)],
+        note: LIMITED_NOTE,
+    },
+    Figure {
         name: "floor.create",
         unit: Unit::Ms,
         subject: Series::FloorCreate,
@@ -241,6 +364,16 @@ mod tests {
             "engine.read_256m",
             "engine.write_256m",
             "engine.small_files",
+            "engine.policy_connect",
+            "engine.policy_exchange",
+            "engine.pause",
+            "engine.noisy_neighbour",
+            "engine.create_exec_limited",
+            "engine.exec_limited",
+            "engine.wake_exec_limited",
+            "engine.burst_100_limited",
+            "engine.create_at_1000_limited",
+            "engine.kib_at_1000_limited",
             "floor.create",
             "floor.exec",
             "floor.fork_exec",

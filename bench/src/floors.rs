@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    net::SocketAddrV4,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -12,8 +13,15 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::{rhythm::Rhythm, template};
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/floor");
-const PROGRAMS: &[(&str, &[&str])] =
-    &[("command", &["command.c"]), ("create", &["create.c", "room.c"]), ("exec", &["exec.c", "room.c"])];
+const PROGRAMS: &[(&str, &[&str])] = &[
+    ("command", &["command.c"]),
+    ("connect", &["connect.c"]),
+    ("create", &["create.c", "room.c"]),
+    ("exec", &["exec.c", "room.c"]),
+    ("freeze", &["freeze.c"]),
+    ("hostile", &["../inside/hostile.c"]),
+    ("work", &["../inside/work.c"]),
+];
 const LOWER: &str = "lower";
 const ROOM: &str = "room";
 
@@ -43,6 +51,21 @@ impl Floors {
 
     pub(crate) async fn exec(&self, rhythm: Rhythm) -> Result<Vec<f64>> {
         self.run("exec", rhythm, &[LOWER, ROOM]).await
+    }
+
+    /// Ten processes in a new group at this place, frozen and thawed.
+    pub(crate) async fn freeze(&self, rhythm: Rhythm, group: &Path) -> Result<Vec<f64>> {
+        self.run("freeze", rhythm, &[&group.to_string_lossy()]).await
+    }
+
+    /// `what` is `connect` or `exchange`: see `connect.c`.
+    pub(crate) async fn connect(&self, rhythm: Rhythm, what: &str, to: SocketAddrV4) -> Result<Vec<f64>> {
+        self.run("connect", rhythm, &[what, &to.ip().to_string(), &to.port().to_string()]).await
+    }
+
+    /// Where they were compiled to.
+    pub(crate) fn programs(&self) -> &Path {
+        &self.programs
     }
 
     /// Any command of the host, from its fork to its exit.
@@ -78,7 +101,7 @@ fn compile(to: &Path, sources: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn samples_of(text: &str) -> Result<Vec<f64>> {
+pub(crate) fn samples_of(text: &str) -> Result<Vec<f64>> {
     text.lines().map(|line| line.trim().parse::<f64>().with_context(|| format!("{line:?}"))).collect()
 }
 

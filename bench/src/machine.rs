@@ -1,6 +1,9 @@
 //! What the figures were taken on: without it they mean nothing.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -43,6 +46,19 @@ pub(crate) fn mem_available() -> Result<u64> {
 pub(crate) fn load() -> Result<f64> {
     let text = fs::read_to_string("/proc/loadavg")?;
     text.split(' ').next().and_then(|one| one.parse().ok()).context("/proc/loadavg begins with no number")
+}
+
+/// Where control groups of version 2 are mounted.
+pub(crate) fn cgroup() -> Result<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    cgroup_of(&mounts).map(PathBuf::from).context("control groups of version 2 are not mounted here")
+}
+
+fn cgroup_of(mounts: &str) -> Option<&str> {
+    mounts.lines().find_map(|line| match *line.split(' ').collect::<Vec<_>>() {
+        [_, at, "cgroup2", ..] => Some(at),
+        _ => None,
+    })
 }
 
 fn meminfo(field: &str) -> Result<u64> {
@@ -94,6 +110,13 @@ mod tests {
     fn this_machine_says_how_much_memory_it_has() {
         let available = mem_available().unwrap();
         assert!(available > 0 && available <= meminfo("MemTotal").unwrap());
+    }
+
+    #[test]
+    fn version_2_of_control_groups_is_found_beside_version_1() {
+        let mounts = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+        assert_eq!(cgroup_of(mounts), Some("/sys/fs/cgroup/unified"));
+        assert_eq!(cgroup_of("proc /proc proc rw 0 0\n"), None);
     }
 
     #[test]

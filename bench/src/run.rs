@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use cabana_engine::{Config, Engine};
-use cabana_sandbox::{Base, SandboxSpec};
+use cabana_sandbox::{Base, Limits, NetworkPolicy, SandboxSpec, Source, View};
 use tokio::{sync::OnceCell, task::spawn_blocking};
 
 use crate::{
@@ -17,9 +17,12 @@ use crate::{
     figure::Figure,
     files::{Fsync, Ours, Plain},
     floors::Floors,
+    machine,
+    neighbour::{Neighbours, PROGRAMS},
     progress::Progress,
     rhythm::Rhythm,
     series::{Effort, Pool, Series},
+    server::Server,
     subject::Subject,
 };
 
@@ -36,6 +39,14 @@ pub(crate) struct Bench {
     engine: OnceCell<Arc<Engine>>,
     subject: OnceCell<Arc<Subject>>,
     crowd: OnceCell<Crowd>,
+    /// With the limits and the network that a platform gives to strangers.
+    limited: OnceCell<Arc<Subject>>,
+    limited_crowd: OnceCell<Crowd>,
+    /// The same, and the bench's own programs inside.
+    equipped: OnceCell<Arc<Subject>>,
+    loopback: OnceCell<Server>,
+    outside: OnceCell<Server>,
+    neighbours: Neighbours,
 }
 
 impl Bench {
@@ -49,6 +60,12 @@ impl Bench {
             engine: OnceCell::new(),
             subject: OnceCell::new(),
             crowd: OnceCell::new(),
+            limited: OnceCell::new(),
+            limited_crowd: OnceCell::new(),
+            equipped: OnceCell::new(),
+            loopback: OnceCell::new(),
+            outside: OnceCell::new(),
+            neighbours: Neighbours::default(),
         })
     }
 
@@ -105,7 +122,7 @@ impl Bench {
             Series::Exec => self.subject().await?.exec(back_to_back).await,
             Series::ExecSpaced => self.subject().await?.exec(spaced).await,
             Series::WakeExec => self.subject().await?.wake_exec(back_to_back).await,
-            Series::Burst => self.burst(samples).await,
+            Series::Burst => self.burst(self.subject().await?, samples).await,
             Series::CrowdFirst => Ok(self.crowd().await?.first()),
             Series::CrowdLast => Ok(self.crowd().await?.last()),
             Series::CrowdMemory => Ok(vec![self.crowd().await?.kib_each()]),
@@ -120,6 +137,22 @@ impl Bench {
             Series::WriteSynced => self.ours().await?.write(samples, Fsync::Yes).await,
             Series::SmallReplace => self.ours().await?.small_one_by_one(samples).await,
             Series::SmallUnpack => self.ours().await?.small_unpack(samples).await,
+            Series::LoopbackConnect => self.over_loopback(back_to_back, "connect").await,
+            Series::LoopbackExchange => self.over_loopback(back_to_back, "exchange").await,
+            Series::PolicyConnect => self.through_policy(back_to_back, "connect").await,
+            Series::PolicyExchange => self.through_policy(back_to_back, "exchange").await,
+            Series::FloorFreeze => self.floors.freeze(back_to_back, &machine::cgroup()?.join("cabana-bench")).await,
+            Series::Pause => self.subject().await?.pause(back_to_back).await,
+            Series::CreateExecLimited => self.limited().await?.create_exec(back_to_back).await,
+            Series::ExecLimited => self.limited().await?.exec(back_to_back).await,
+            Series::WakeExecLimited => self.limited().await?.wake_exec(back_to_back).await,
+            Series::BurstLimited => self.burst(self.limited().await?, samples).await,
+            Series::CrowdFirstLimited => Ok(self.limited_crowd().await?.first()),
+            Series::CrowdLastLimited => Ok(self.limited_crowd().await?.last()),
+            Series::CrowdMemoryLimited => Ok(vec![self.limited_crowd().await?.kib_each()]),
+            Series::WorkAlone => self.neighbours.alone(self.equipped().await?, samples).await,
+            Series::WorkBeside(takes) => self.neighbours.beside(self.equipped().await?, takes, samples).await,
+            Series::WorkBesideWorst => self.neighbours.worst().map(|(_, samples)| samples),
         }
     }
 
@@ -160,8 +193,42 @@ impl Bench {
         self.engine.get_or_try_init(open).await
     }
 
-    async fn burst(&self, samples: usize) -> Result<Vec<f64>> {
-        let subject = self.subject().await?;
+    async fn limited(&self) -> Result<&Arc<Subject>> {
+        let engine = self.engine().await?.clone();
+        Ok(self.limited.get_or_init(|| async { Arc::new(Subject::new(engine, as_for_strangers())) }).await)
+    }
+
+    async fn limited_crowd(&self) -> Result<&Crowd> {
+        let subject = self.limited().await?;
+        self.limited_crowd.get_or_try_init(|| Crowd::gather(subject)).await
+    }
+
+    async fn equipped(&self) -> Result<&Arc<Subject>> {
+        let engine = self.engine().await?.clone();
+        let source = Source::Host(self.floors.programs().to_owned());
+        let programs = View { source, at: PROGRAMS.parse()?, writable: false };
+        let spec = SandboxSpec { views: vec![programs], ..as_for_strangers() };
+        Ok(self.equipped.get_or_init(|| async { Arc::new(Subject::new(engine, spec)) }).await)
+    }
+
+    async fn over_loopback(&self, rhythm: Rhythm, what: &str) -> Result<Vec<f64>> {
+        let server = self.loopback.get_or_try_init(|| self.server(Server::on_loopback)).await?;
+        self.floors.connect(rhythm, what, server.at).await
+    }
+
+    async fn through_policy(&self, rhythm: Rhythm, what: &str) -> Result<Vec<f64>> {
+        let server = self.outside.get_or_try_init(|| self.server(Server::outside)).await?;
+        let (program, to, port) =
+            (format!("{PROGRAMS}/connect"), server.at.ip().to_string(), server.at.port().to_string());
+        self.equipped().await?.told_inside(rhythm, &[&program, what, &to, &port]).await
+    }
+
+    async fn server(&self, start: fn(&Path) -> Result<Server>) -> Result<Server> {
+        let program = self.floors.programs().join("connect");
+        spawn_blocking(move || start(&program)).await?
+    }
+
+    async fn burst(&self, subject: &Arc<Subject>, samples: usize) -> Result<Vec<f64>> {
         let mut told = Vec::with_capacity(samples);
         for _ in 0..samples {
             told.push(subject.burst(BURST).await.context("a burst")?);
@@ -182,6 +249,11 @@ impl Bench {
     async fn ours(&self) -> Result<Ours> {
         Ok(Ours::new(self.subject().await?.live().await?, &self.place))
     }
+}
+
+fn as_for_strangers() -> SandboxSpec {
+    let limits = Limits { memory: Some(512 << 20), cpu_milli: Some(1000), pids: Some(256), ..Limits::default() };
+    SandboxSpec { limits, network: NetworkPolicy::Public, ..SandboxSpec::new(Base::Host) }
 }
 
 /// Round by round, and in each the series that have one left. What is measured only once comes in the last round.

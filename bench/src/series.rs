@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::neighbour::Takes;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Series {
     ForkExec,
@@ -35,6 +37,22 @@ pub(crate) enum Series {
     PlainSmall,
     SmallReplace,
     SmallUnpack,
+    LoopbackConnect,
+    LoopbackExchange,
+    PolicyConnect,
+    PolicyExchange,
+    FloorFreeze,
+    Pause,
+    CreateExecLimited,
+    ExecLimited,
+    WakeExecLimited,
+    BurstLimited,
+    CrowdFirstLimited,
+    CrowdLastLimited,
+    CrowdMemoryLimited,
+    WorkAlone,
+    WorkBeside(Takes),
+    WorkBesideWorst,
 }
 
 /// How often a series is measured.
@@ -66,19 +84,39 @@ impl Series {
         Self::ForkExec,
         Self::FloorCreate,
         Self::CreateExec,
+        Self::CreateExecLimited,
         Self::Bwrap,
         Self::FloorCreateSpaced,
         Self::CreateExecSpaced,
         Self::BwrapSpaced,
         Self::ForkExecSpaced,
         Self::WakeExec,
+        Self::WakeExecLimited,
         Self::FloorExec,
         Self::Exec,
+        Self::ExecLimited,
         Self::DockerExec,
         Self::DockerExecApi,
         Self::FloorExecSpaced,
         Self::ExecSpaced,
         Self::Burst,
+        Self::BurstLimited,
+        Self::LoopbackConnect,
+        Self::PolicyConnect,
+        Self::LoopbackExchange,
+        Self::PolicyExchange,
+        Self::FloorFreeze,
+        Self::Pause,
+        Self::WorkAlone,
+        Self::WorkBeside(Takes::Forks),
+        Self::WorkBeside(Takes::Memory),
+        Self::WorkBeside(Takes::Disk),
+        Self::WorkBeside(Takes::Inodes),
+        Self::WorkBeside(Takes::Output),
+        Self::WorkBeside(Takes::Watches),
+        Self::WorkBeside(Takes::Descriptors),
+        Self::WorkBeside(Takes::Terminals),
+        Self::WorkBesideWorst,
         Self::PlainRead,
         Self::Read,
         Self::PlainWrite,
@@ -93,22 +131,31 @@ impl Series {
         Self::CrowdMemory,
         Self::CrowdAvailableBefore,
         Self::CrowdAvailableAfter,
+        Self::CrowdFirstLimited,
+        Self::CrowdLastLimited,
+        Self::CrowdMemoryLimited,
     ];
 
     pub(crate) fn plan(self, effort: Effort) -> Plan {
         let (full, quick) = match self {
-            Self::ForkExec | Self::FloorExec | Self::Exec => (200, 50),
-            Self::FloorCreate | Self::CreateExec => (100, 30),
-            Self::WakeExec => (50, 10),
+            Self::ForkExec | Self::FloorExec | Self::Exec | Self::ExecLimited => (200, 50),
+            Self::LoopbackConnect | Self::LoopbackExchange | Self::PolicyConnect | Self::PolicyExchange => (400, 200),
+            Self::FloorFreeze | Self::Pause => (100, 30),
+            Self::WorkAlone | Self::WorkBeside(_) => (10, 4),
+            Self::WorkBesideWorst => return Plan { rounds: 1, samples: 1 },
+            Self::FloorCreate | Self::CreateExec | Self::CreateExecLimited => (100, 30),
+            Self::WakeExec | Self::WakeExecLimited => (50, 10),
             Self::Bwrap => (40, 10),
             Self::FloorCreateSpaced | Self::CreateExecSpaced => (20, 5),
             Self::BwrapSpaced | Self::ForkExecSpaced | Self::FloorExecSpaced | Self::ExecSpaced => (10, 5),
             Self::DockerExec | Self::DockerExecApi => (10, 3),
             Self::PlainRead | Self::Read | Self::PlainWrite | Self::Write => (3, 2),
             Self::PlainWriteSynced | Self::WriteSynced => (1, 1),
-            Self::Burst | Self::PlainSmall | Self::SmallReplace | Self::SmallUnpack => (2, 1),
-            Self::CrowdFirst | Self::CrowdLast => return Plan { rounds: 1, samples: 100 },
-            Self::CrowdMemory | Self::CrowdAvailableBefore | Self::CrowdAvailableAfter => {
+            Self::Burst | Self::BurstLimited | Self::PlainSmall | Self::SmallReplace | Self::SmallUnpack => (2, 1),
+            Self::CrowdFirst | Self::CrowdLast | Self::CrowdFirstLimited | Self::CrowdLastLimited => {
+                return Plan { rounds: 1, samples: 100 };
+            }
+            Self::CrowdMemory | Self::CrowdMemoryLimited | Self::CrowdAvailableBefore | Self::CrowdAvailableAfter => {
                 return Plan { rounds: 1, samples: 1 };
             }
         };
@@ -152,6 +199,31 @@ impl Series {
             Self::PlainSmall => "10,000 small files, plain",
             Self::SmallReplace => "10,000 small files, one by one",
             Self::SmallUnpack => "10,000 small files, unpack",
+            Self::LoopbackConnect => "floor: connect over loopback",
+            Self::LoopbackExchange => "floor: connect + a byte each way over loopback",
+            Self::PolicyConnect => "connect through the policy",
+            Self::PolicyExchange => "connect + a byte each way through the policy",
+            Self::FloorFreeze => "floor: freeze + thaw",
+            Self::Pause => "pause + resume",
+            Self::CreateExecLimited => "create + first command, with limits",
+            Self::ExecLimited => "a command in a live sandbox, with limits",
+            Self::WakeExecLimited => "start after stop + first command, with limits",
+            Self::BurstLimited => "100 creates at once, with limits",
+            Self::CrowdFirstLimited | Self::CrowdLastLimited | Self::CrowdMemoryLimited => {
+                "1,000 live sandboxes, with limits"
+            }
+            Self::WorkAlone => "work, alone",
+            Self::WorkBeside(takes) => match takes {
+                Takes::Forks => "work, beside a fork bomb",
+                Takes::Memory => "work, beside a memory bomb",
+                Takes::Disk => "work, beside a disk filler",
+                Takes::Inodes => "work, beside one that makes endless files",
+                Takes::Output => "work, beside an output flood",
+                Takes::Watches => "work, beside one that watches everything",
+                Takes::Descriptors => "work, beside one that takes all descriptors",
+                Takes::Terminals => "work, beside one that takes all terminals",
+            },
+            Self::WorkBesideWorst => "work, beside the worst neighbour",
         }
     }
 }

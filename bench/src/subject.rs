@@ -2,12 +2,15 @@
 
 use std::{sync::Arc, time::Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use cabana_sandbox::{Event, ExecId, ExecSpec, Provider, Sandbox, SandboxId, SandboxPath, SandboxSpec, Status};
 use futures_util::StreamExt;
 use tokio::{sync::OnceCell, task::JoinSet};
 
-use crate::rhythm::{Rhythm, nanoseconds};
+use crate::{
+    floors::samples_of,
+    rhythm::{Rhythm, nanoseconds},
+};
 
 pub(crate) struct Subject {
     provider: Arc<dyn Provider>,
@@ -81,6 +84,34 @@ impl Subject {
         Ok(turns.told())
     }
 
+    /// A sandbox with ten processes, paused and resumed.
+    pub(crate) async fn pause(&self, rhythm: Rhythm) -> Result<Vec<f64>> {
+        let sandbox = self.create().await?;
+        let spec =
+            ExecSpec::shell("for i in 1 2 3 4 5 6 7 8 9; do sleep infinity & done; echo; wait", SandboxPath::root());
+        let mut processes = sandbox.exec(spec).await?;
+        ensure!(matches!(processes.events.next().await, Some(Ok(Event::Output(_)))), "no process was started");
+        let mut turns = rhythm.turns();
+        while turns.next().await {
+            let start = Instant::now();
+            self.provider.pause(sandbox.id()).await?;
+            self.provider.start(sandbox.id()).await?;
+            turns.tell(nanoseconds(start));
+        }
+        self.destroy(sandbox.as_ref()).await?;
+        Ok(turns.told())
+    }
+
+    /// What a program of ours that keeps a rhythm tells from inside.
+    pub(crate) async fn told_inside(&self, rhythm: Rhythm, argv: &[&str]) -> Result<Vec<f64>> {
+        let (samples, pause) = (rhythm.samples.to_string(), rhythm.pause.as_millis().to_string());
+        let (program, rest) = argv.split_first().context("a program")?;
+        let argv: Vec<&str> = [&[*program, &samples, &pause], rest].concat();
+        let (id, said) = said(self.live().await?.as_ref(), &argv).await?;
+        self.live().await?.forget(&id).await?;
+        samples_of(&said)
+    }
+
     /// So many creates at once, until all are ready.
     pub(crate) async fn burst(self: &Arc<Self>, sandboxes: usize) -> Result<f64> {
         let start = Instant::now();
@@ -108,6 +139,11 @@ impl Subject {
 
 /// A command to its exit. Any other exit than 0 is no sample.
 pub(crate) async fn run(sandbox: &dyn Sandbox, argv: &[&str]) -> Result<ExecId> {
+    said(sandbox, argv).await.map(|(id, _)| id)
+}
+
+/// The same, with what it said.
+async fn said(sandbox: &dyn Sandbox, argv: &[&str]) -> Result<(ExecId, String)> {
     let spec = ExecSpec::argv(argv.iter().copied(), SandboxPath::root());
     let id = spec.id;
     let mut process = sandbox.exec(spec).await?;
@@ -116,9 +152,9 @@ pub(crate) async fn run(sandbox: &dyn Sandbox, argv: &[&str]) -> Result<ExecId> 
         match event? {
             Event::Output(output) => said.extend_from_slice(&output.bytes),
             Event::Exit(exit) => {
-                let said = String::from_utf8_lossy(&said);
+                let said = String::from_utf8_lossy(&said).into_owned();
                 ensure!(exit.status == Status::Code(0), "{argv:?} ended with {:?}: {said}", exit.status);
-                return Ok(id);
+                return Ok((id, said));
             }
         }
     }

@@ -9,13 +9,18 @@ mod limits;
 
 use std::{
     collections::BTreeSet,
-    fs, io,
+    fs,
+    io::{self, Read, Seek},
     os::{fd::OwnedFd, unix::fs::chown},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use rustix::fs::{Mode as FileMode, OFlags};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{Mode as FileMode, OFlags},
+    io::Errno,
+};
 
 pub(crate) use self::limits::{Controllers, Limiter, held};
 use crate::rootless::Mode;
@@ -154,14 +159,23 @@ impl Cgroup {
         let frozen = u8::from(frozen);
         fs::write(run.join("cgroup.freeze"), frozen.to_string())?;
         let there = format!("frozen {frozen}");
+        let mut events = fs::File::open(run.join("cgroup.events"))?;
         let begun = Instant::now();
-        while !fs::read_to_string(run.join("cgroup.events"))?.lines().any(|line| line == there) {
-            if begun.elapsed() > FREEZING {
-                return Err(io::ErrorKind::TimedOut.into());
+        loop {
+            let mut text = String::new();
+            events.rewind()?;
+            events.read_to_string(&mut text)?;
+            if text.lines().any(|line| line == there) {
+                return Ok(());
             }
-            std::thread::sleep(Duration::from_micros(200));
+            let left = FREEZING.checked_sub(begun.elapsed()).ok_or(io::ErrorKind::TimedOut)?;
+            // Ready when something has changed since it was last read.
+            let left = Timespec::try_from(left).map_err(io::Error::other)?;
+            match poll(&mut [PollFd::new(&events, PollFlags::PRI)], Some(&left)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
         }
-        Ok(())
     }
 
     pub(crate) fn is_frozen(&self) -> bool {
