@@ -88,7 +88,9 @@ impl<'a> Archive<'a> {
         }
         let mut before = Before::default();
         loop {
-            self.skip(self.left + self.padding)?;
+            // One after the other: together they may be more than any number.
+            self.skip(self.left)?;
+            self.skip(self.padding)?;
             (self.left, self.padding) = (0, 0);
             let block = self.block()?;
             if block.iter().all(|b| *b == 0) {

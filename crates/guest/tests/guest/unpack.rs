@@ -164,6 +164,21 @@ fn a_size_that_is_a_lie_takes_no_memory_and_is_an_error() {
 }
 
 #[test]
+fn a_size_that_overflows_with_its_padding_is_an_archive_cut_off() {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(tar::EntryType::new(b'D'));
+    header.as_old_mut().name[..1].copy_from_slice(b"d");
+    header.set_mode(0o755);
+    header.as_old_mut().size = [0x80, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff];
+    header.set_cksum();
+    let tar = [&header.as_bytes()[..], &tar_of(&[file("after", "x")])].concat();
+    let kit = Kit::new();
+    let refused = kit.rooted.unpack(&path("/"), &mut &tar[..]).unwrap_err();
+    assert!(matches!(&refused, Error::Archive(why) if why.contains("cut off")), "{refused}");
+    assert!(!kit.at("/after").exists());
+}
+
+#[test]
 fn owners_are_the_archives_for_root_alone() {
     let kit = Kit::with(cabana_guest::IdMap { base: rustix::process::geteuid().as_raw(), count: 65536 });
     kit.dir("in");
