@@ -152,11 +152,13 @@ async fn copy(
     to: &mut (impl AsyncWrite + Unpin),
     activity: &Activity,
 ) -> io::Result<Ended> {
-    let mut buffer = vec![0; BUFFER];
+    // Most connections carry little: what is never read into is never touched.
+    let mut buffer = Vec::with_capacity(BUFFER);
     loop {
-        let len = from.read(&mut buffer).await?;
+        buffer.clear();
+        let len = from.read_buf(&mut buffer).await?;
         activity.note();
-        let written = if len == 0 { to.shutdown().await } else { write(to, &buffer[..len]).await };
+        let written = if len == 0 { to.shutdown().await } else { write(to, &buffer).await };
         match written {
             Ok(()) if len > 0 => activity.note(),
             Ok(()) => return Ok(Ended::AtEof),

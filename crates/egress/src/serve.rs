@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use socket2::SockRef;
 use tokio::{
     io::AsyncReadExt,
     net::{TcpListener, TcpStream, UdpSocket},
@@ -118,8 +119,11 @@ pub fn serve(listeners: Listeners, config: Config) -> io::Result<Egress> {
         pool: Mutex::new(Pool::new(limits.names)),
     });
     // All or none: a descriptor that cannot be served must not leave the others half served.
+    let transparent = tcp(listeners.transparent)?;
+    // Reset is what happens unless somebody decides otherwise, also to a connection that nobody came to look at.
+    transparent.iter().try_for_each(|listener| SockRef::from(listener).set_linger(Some(Duration::ZERO)))?;
     let ways = [
-        (Way::Transparent(original), tcp(listeners.transparent)?),
+        (Way::Transparent(original), transparent),
         (Way::DnsTcp, tcp(listeners.dns_tcp)?),
         (Way::Http, tcp(listeners.http)?),
         (Way::Socks, tcp(listeners.socks)?),
@@ -185,8 +189,6 @@ async fn accept(gateway: Arc<Gateway>, tasks: Tasks, way: Way, listener: TcpList
 }
 
 async fn connection(gateway: Arc<Gateway>, way: Way, guest: TcpStream, _place: OwnedSemaphorePermit) {
-    // Small answers must not wait for an acknowledgement. A guest that is gone already will be noticed soon.
-    let _ = guest.set_nodelay(true);
     match way {
         Way::Transparent(original) => transparent::serve(&gateway, &original, guest).await,
         Way::DnsTcp => dns::serve_tcp(&gateway, guest).await,
@@ -238,6 +240,8 @@ impl Tasks {
 fn tcp(listeners: Vec<std::net::TcpListener>) -> io::Result<Vec<TcpListener>> {
     let listen = |listener: std::net::TcpListener| {
         listener.set_nonblocking(true)?;
+        // What is accepted inherits it: small answers must not wait for an acknowledgement.
+        SockRef::from(&listener).set_tcp_nodelay(true)?;
         TcpListener::from_std(listener)
     };
     listeners.into_iter().map(listen).collect()

@@ -12,16 +12,15 @@ use crate::{
     event::How,
     gateway::Gateway,
     host::Host,
-    relay::{Opening, carry, reset},
+    relay::{Opening, carry},
     serve::Original,
 };
 
 pub(crate) async fn serve(gateway: &Gateway, original: &Original, guest: TcpStream) {
-    // Reset is what happens unless somebody decides otherwise, also when this task is dropped half-way.
-    reset(&guest);
+    // Until it is carried it ends in a reset, also when this task is dropped half-way: so its listener was told.
     let Ok(destination) = original(&guest) else { return };
     // A guest that connects to the listener itself was not redirected: there is no destination.
-    if guest.local_addr().is_ok_and(|own| own == destination) {
+    if destination.ip().is_loopback() && guest.local_addr().is_ok_and(|own| own == destination) {
         gateway.refuse(How::Transparent, &destination.ip().to_string(), destination.port(), crate::Reason::NoName);
         return;
     }
