@@ -23,7 +23,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    Run(run::Args),
+    Run(Box<run::Args>),
     Template(template::Args),
     Doctor(doctor::Args),
 }
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         Err(failure) => return failure.report(failure::OURS),
     };
     match cli.verb {
-        Verb::Run(args) => run::main(args, data),
+        Verb::Run(args) => run::main(*args, data),
         Verb::Template(args) => template::main(args, data),
         Verb::Doctor(args) => doctor::main(&args, &data),
     }

@@ -527,6 +527,7 @@ impl Shared {
         fault::at(Point::FoundLeased);
         let holds = Holds { lease, home };
         let parts = self.parts(id, &spec, Self::defaults(plan), holds, channel, pidfd);
+        let stillness = found.stillness;
         let live = match Live::found(parts, found).await {
             Ok(live) => live,
             Err((error, holds)) => {
@@ -535,7 +536,7 @@ impl Shared {
             }
         };
         self.tasks.spawn(self.clone().follow(live.clone()));
-        let settled = match live.settle_pause().await {
+        let settled = match live.settle(stillness).await {
             Ok(()) => self.hold_to(&live, &spec).await,
             Err(error) => Err(error),
         };
@@ -577,7 +578,7 @@ impl Shared {
     /// As it is now; making it anew takes seconds, and happens when the host's programs have changed.
     pub(crate) fn host_base(&self) -> Result<Arc<HostBase>> {
         let mut known = self.host_base.lock().unwrap_or_else(PoisonError::into_inner);
-        let whole = |base: &HostBase| base.layers().all(|layer| self.store.has(&layer));
+        let whole = |base: &HostBase| base.layers().all(|layer| self.store.has(layer));
         let current = |base: &HostBase| whole(base) && HostBase::current_fingerprint() == base.fingerprint;
         if let Some(base) = known.as_ref().filter(|base| current(base)) {
             return Ok(base.clone());

@@ -32,7 +32,14 @@ pub fn messages(bytes: &[u8]) {
             assert_eq!(ToInit::decode(&ToInit::signal(exec, signal, tree)), Ok(heard));
         }
         Ok(heard @ ToInit::Socket { tag, v6 }) => assert_eq!(ToInit::decode(&ToInit::socket(tag, v6)), Ok(heard)),
-        Ok(heard @ ToInit::Paused(paused)) => assert_eq!(ToInit::decode(&ToInit::paused(paused)), Ok(heard)),
+        Ok(heard @ ToInit::Still(stillness)) => assert_eq!(ToInit::decode(&ToInit::still(stillness)), Ok(heard)),
+        Ok(heard @ ToInit::Keep { token }) => assert_eq!(ToInit::decode(&ToInit::keep(token)), Ok(heard)),
+        Ok(heard @ ToInit::Hello { protocol, token }) => {
+            assert_eq!(ToInit::decode(&ToInit::hello(protocol, token)), Ok(heard));
+        }
+        Ok(heard @ ToInit::CloseInput { exec }) => assert_eq!(ToInit::decode(&ToInit::close_input(exec)), Ok(heard)),
+        Ok(heard @ ToInit::Forget { exec }) => assert_eq!(ToInit::decode(&ToInit::forget(exec)), Ok(heard)),
+        Ok(ToInit::EndAll) => assert_eq!(ToInit::decode(&ToInit::end_all()), Ok(ToInit::EndAll)),
         Err(_) => {}
     }
 }

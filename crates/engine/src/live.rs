@@ -39,7 +39,7 @@ use crate::{
     },
     network::{Network, Ways},
     spool,
-    wire::{Ended, Failure, FromInit, KeptExec, LONG, PROTOCOL, ToInit},
+    wire::{Ended, Failure, FromInit, KeptExec, LONG, PROTOCOL, Stillness, ToInit},
 };
 
 /// The longest message that init takes from the socket itself.
@@ -174,7 +174,7 @@ impl Live {
 
     /// A sandbox that outlived its server, as its init tells of it.
     pub(crate) async fn found(parts: Parts, found: Found) -> std::result::Result<Arc<Self>, (Error, Option<Holds>)> {
-        let Found { root, terminals, paused, last, used, execs, .. } = found;
+        let Found { root, terminals, last, used, execs, .. } = found;
         let inside = Inside { root: Rooted::new(root, parts.holds.lease.ids), terminals: Arc::new(terminals) };
         let failed = |error: io::Error| Error::failed("taking the sandbox up again", error);
         let live = Self::with(parts, inside);
@@ -187,7 +187,6 @@ impl Live {
                 return Err((failed(error), live.take_holds()));
             }
         }
-        live.paused.store(paused, Ordering::Release);
         Ok(live)
     }
 
@@ -370,7 +369,7 @@ impl Live {
             return self.resume().await;
         }
         self.paused.store(true, Ordering::Release);
-        self.send(&ToInit::paused(true), &[]).await?;
+        self.send(&ToInit::still(Stillness::Paused), &[]).await?;
         fault::at(Point::PauseTold);
         let done = self.freeze(true).await;
         fault::at(Point::PauseFrozen);
@@ -380,24 +379,41 @@ impl Live {
         done
     }
 
-    /// After its server was killed: whether it stands still is what the kernel says; init may have been told otherwise.
-    pub(crate) async fn settle_pause(self: &Arc<Self>) -> Result<()> {
+    /// After its server was killed, maybe half-way: it is paused if init was told so and the kernel made it so.
+    pub(crate) async fn settle(self: &Arc<Self>, stillness: Stillness) -> Result<()> {
         let frozen = self.with_lease(Lease::is_frozen).ok_or(Error::Gone)?;
-        if frozen == self.is_paused() {
-            return Ok(());
+        match (stillness, frozen) {
+            (Stillness::Going, false) => Ok(()),
+            (Stillness::Paused, true) => {
+                self.paused.store(true, Ordering::Release);
+                Ok(())
+            }
+            _ => self.resume().await,
         }
-        self.send(&ToInit::paused(frozen), &[]).await?;
-        self.paused.store(frozen, Ordering::Release);
-        Ok(())
     }
 
     /// What cannot be resumed is still paused.
     async fn resume(self: &Arc<Self>) -> Result<()> {
         self.freeze(false).await?;
         fault::at(Point::ResumeThawed);
-        self.send(&ToInit::paused(false), &[]).await?;
+        self.send(&ToInit::still(Stillness::Going), &[]).await?;
         self.paused.store(false, Ordering::Release);
         Ok(())
+    }
+
+    /// For the time of a snapshot: nobody sees it paused, and it takes commands meanwhile, which begin when it goes on.
+    pub(crate) async fn hold_still(self: &Arc<Self>) -> Result<()> {
+        self.send(&ToInit::still(Stillness::Held), &[]).await?;
+        let held = self.freeze(true).await;
+        if held.is_err() {
+            self.let_go().await?;
+        }
+        held
+    }
+
+    pub(crate) async fn let_go(self: &Arc<Self>) -> Result<()> {
+        self.freeze(false).await?;
+        self.send(&ToInit::still(Stillness::Going), &[]).await
     }
 
     async fn freeze(self: &Arc<Self>, frozen: bool) -> Result<()> {
@@ -596,7 +612,7 @@ pub(crate) struct Found {
     root: OwnedFd,
     terminals: OwnedFd,
     pub(crate) lock: Option<OwnedFd>,
-    paused: bool,
+    pub(crate) stillness: Stillness,
     last: u64,
     used: Vec<ExecId>,
     execs: Vec<(KeptExec, Vec<OwnedFd>)>,
@@ -611,7 +627,7 @@ pub(crate) async fn greet(channel: &Channel, token: u128) -> Option<Found> {
 async fn ask_for_all(channel: &Channel, token: u128) -> Option<Found> {
     channel.send(&ToInit::hello(fault::protocol(), token), &[]).await.ok()?;
     let (bytes, fds) = channel.receive().await.ok()??;
-    let Ok(FromInit::Welcome { protocol: PROTOCOL, paused, last, execs: count }) = FromInit::decode(&bytes) else {
+    let Ok(FromInit::Welcome { protocol: PROTOCOL, stillness, last, execs: count }) = FromInit::decode(&bytes) else {
         return None;
     };
     let [root, terminals, lock, used] = <[OwnedFd; 4]>::try_from(fds).ok()?;
@@ -624,7 +640,7 @@ async fn ask_for_all(channel: &Channel, token: u128) -> Option<Found> {
             _ => return None,
         }
     }
-    Some(Found { root, terminals, lock: Some(lock), paused, last, used, execs })
+    Some(Found { root, terminals, lock: Some(lock), stillness, last, used, execs })
 }
 
 /// As many as init remembers, and not more, whatever it passes.

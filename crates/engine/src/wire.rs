@@ -306,6 +306,22 @@ impl SetupPlan {
     }
 }
 
+/// Whether the commands of a sandbox stand still, and for whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stillness {
+    Going,
+    /// Until somebody lets them go on.
+    Paused,
+    /// For the time of a snapshot: a server that comes back lets them go on.
+    Held,
+}
+
+impl Stillness {
+    fn from_number(number: u32) -> Result<Self> {
+        [Self::Going, Self::Paused, Self::Held].get(number as usize).copied().ok_or(Malformed)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ToInit<'a> {
     /// Descriptors beside it: stdin unless absent, stdout, stderr; or the terminal alone. Then what is kept, if it is: the
@@ -323,7 +339,7 @@ pub(crate) enum ToInit<'a> {
         v6: bool,
     },
     /// The commands stand still from here on, or go on: no time passes for them in between.
-    Paused(bool),
+    Still(Stillness),
     /// Outlive the server. Beside it: where the next one will knock, and the lock of the range of ids.
     Keep {
         token: u128,
@@ -358,8 +374,8 @@ impl<'a> ToInit<'a> {
     pub(crate) fn socket(tag: u64, v6: bool) -> Vec<u8> {
         Encoder::kind(12).u64(tag).u32(u32::from(v6)).done()
     }
-    pub(crate) fn paused(paused: bool) -> Vec<u8> {
-        Encoder::kind(14).u32(u32::from(paused)).done()
+    pub(crate) fn still(stillness: Stillness) -> Vec<u8> {
+        Encoder::kind(14).u32(stillness as u32).done()
     }
     pub(crate) fn keep(token: u128) -> Vec<u8> {
         Encoder::kind(15).u128(token).done()
@@ -389,8 +405,8 @@ impl<'a> ToInit<'a> {
                 from.end(Self::Socket { tag, v6 })
             }
             14 => {
-                let paused = from.u32()? != 0;
-                from.end(Self::Paused(paused))
+                let stillness = Stillness::from_number(from.u32()?)?;
+                from.end(Self::Still(stillness))
             }
             9 => from.end(Self::EndAll),
             15 => {
@@ -534,7 +550,7 @@ pub(crate) enum FromInit {
     /// ids, and a file with the ids that were used. As many [`KeptExec`] follow as it says.
     Welcome {
         protocol: u32,
-        paused: bool,
+        stillness: Stillness,
         /// The last number that a command had.
         last: u64,
         execs: u32,
@@ -600,8 +616,8 @@ impl FromInit {
             }
             Self::Exited { exec, ended } => ended.encode(Encoder::kind(24).u64(exec)).done(),
             Self::Socket { tag, errno } => Encoder::kind(25).u64(tag).u32(errno).done(),
-            Self::Welcome { protocol, paused, last, execs } => {
-                Encoder::kind(26).u32(protocol).u32(u32::from(paused)).u64(last).u32(execs).done()
+            Self::Welcome { protocol, stillness, last, execs } => {
+                Encoder::kind(26).u32(protocol).u32(stillness as u32).u64(last).u32(execs).done()
             }
             Self::Kept(KeptExec { exec, id, pid, stdout, stderr, terminal, master, stdin, ended }) => {
                 let open = [stdout, stderr, terminal, master, stdin, ended.is_some()];
@@ -627,7 +643,8 @@ impl FromInit {
             24 => Self::Exited { exec: from.u64()?, ended: Ended::decode(&mut from)? },
             25 => Self::Socket { tag: from.u64()?, errno: from.u32()? },
             26 => {
-                Self::Welcome { protocol: from.u32()?, paused: from.u32()? != 0, last: from.u64()?, execs: from.u32()? }
+                let (protocol, stillness) = (from.u32()?, Stillness::from_number(from.u32()?)?);
+                Self::Welcome { protocol, stillness, last: from.u64()?, execs: from.u32()? }
             }
             27 => {
                 let (exec, id, pid, open) = (from.u64()?, from.u128()?, from.u32()?, from.u32()?);
@@ -712,7 +729,9 @@ mod tests {
             ToInit::decode(&ToInit::signal(1, 15, true)),
             Ok(ToInit::Signal { exec: 1, signal: 15, tree: true })
         );
-        assert_eq!(ToInit::decode(&ToInit::paused(true)), Ok(ToInit::Paused(true)));
+        for stillness in [Stillness::Going, Stillness::Paused, Stillness::Held] {
+            assert_eq!(ToInit::decode(&ToInit::still(stillness)), Ok(ToInit::Still(stillness)));
+        }
         assert_eq!(ToInit::decode(&ToInit::socket(8, false)), Ok(ToInit::Socket { tag: 8, v6: false }));
         let (token, exec) = (u128::MAX - 1, 5);
         assert_eq!(ToInit::decode(&ToInit::keep(token)), Ok(ToInit::Keep { token }));
@@ -739,7 +758,7 @@ mod tests {
             FromInit::NotStarted { exec: 1, failure },
             FromInit::Exited { exec: 1, ended },
             FromInit::Socket { tag: 1, errno: 0 },
-            FromInit::Welcome { protocol: PROTOCOL, paused: true, last: 9, execs: 3 },
+            FromInit::Welcome { protocol: PROTOCOL, stillness: Stillness::Held, last: 9, execs: 3 },
             FromInit::Kept(kept),
             FromInit::Kept(KeptExec { ended: Some(ended), terminal: true, master: true, stdout: false, ..kept }),
         ] {

@@ -234,7 +234,7 @@ mod store {
         let tar = house.tar(&["--sparse", "--xattrs"]);
 
         let id = house.store.import_tar(&mut fs::File::open(tar).unwrap(), &mut |_| {}).unwrap();
-        let tree = house.store.path(&id);
+        let tree = house.store.path(id);
         assert_eq!(fs::read(tree.join(&long)).unwrap(), b"long");
         assert_eq!(stat(tree.join("one")).ino(), stat(tree.join("two")).ino());
         assert!(stat(tree.join("sparse")).blocks() < 2048 && stat(tree.join("sparse")).len() == (64 << 20) + 3);
@@ -355,10 +355,10 @@ mod store {
         let keep = || Ok(BTreeSet::from([used.into()]));
         let hold = house.store.hold().unwrap();
         assert_eq!(house.store.remove_unused(&mut { keep }).unwrap(), 0);
-        assert!(house.store.has(&unused));
+        assert!(house.store.has(unused));
         drop(hold);
         assert_eq!(house.store.remove_unused(&mut { keep }).unwrap(), 1);
-        assert!(house.store.has(&used) && !house.store.has(&unused));
+        assert!(house.store.has(used) && !house.store.has(unused));
         assert_eq!(fs::read_dir(house.data.layers()).unwrap().count(), 1);
     }
 }
@@ -385,9 +385,9 @@ mod templates {
         assert_eq!((made.defaults.user.as_str(), made.defaults.workdir.to_string().as_str()), ("user", "/home/user"));
         assert_eq!(made.defaults.env["LANG"], "C.UTF-8");
         let [tree, top] = made.layers[..] else { panic!("{:?}", made.layers) };
-        assert_eq!(fs::read(house.store.path(&tree).join("usr/bin/dash")).unwrap(), b"a shell");
+        assert_eq!(fs::read(house.store.path(tree).join("usr/bin/dash")).unwrap(), b"a shell");
 
-        let top = house.store.path(&top);
+        let top = house.store.path(top);
         let read = |name: &str| fs::read_to_string(top.join(name)).unwrap();
         assert_eq!(read("etc/passwd"), "root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\n");
         assert!(read("etc/group").contains("\nuser:x:1000:\n"));
@@ -412,7 +412,7 @@ mod templates {
         fs::write(root.join("etc/passwd"), "root:x:0:0::/root:/bin/sh\nnode:x:1000:1000::/srv/node:/bin/sh\n").unwrap();
         let made = house.add("node", &root).unwrap();
         assert_eq!((made.defaults.user.as_str(), made.defaults.workdir.to_string().as_str()), ("node", "/srv/node"));
-        let top = house.store.path(&made.layers[1]);
+        let top = house.store.path(made.layers[1]);
         assert!(!top.join("etc/passwd").exists(), "the accounts are left as they are");
         assert_eq!(stat(top.join("srv/node")).uid(), IDS.base + 1000);
     }
@@ -425,7 +425,7 @@ mod templates {
         symlink("/system", root.join("etc")).unwrap();
         symlink("/proc/self/root", root.join("home")).unwrap(); // leads out, were it followed here
         let made = house.add("linked", &root).unwrap();
-        let top = house.store.path(&made.layers[1]);
+        let top = house.store.path(made.layers[1]);
         assert!(top.join("system/passwd").exists());
         assert!(
             fs::symlink_metadata(top.join("etc")).is_err(),
@@ -444,7 +444,7 @@ mod templates {
         let made = house.templates().add("wished", &source, &wishes, &mut |_| {}).unwrap();
         assert_eq!((made.defaults.user.as_str(), made.defaults.workdir.to_string().as_str()), ("root", "/srv/app"));
         assert_eq!(made.defaults.env["TZ"], "Europe/Berlin");
-        assert!(house.store.path(&made.layers[1]).join("srv/app").is_dir());
+        assert!(house.store.path(made.layers[1]).join("srv/app").is_dir());
 
         wishes.user = Some(User::new("nobody-here").unwrap());
         let error = house.templates().add("other", &source, &wishes, &mut |_| {}).unwrap_err();
@@ -596,7 +596,7 @@ mod templates {
         });
         let made = made.unwrap();
         assert!(!said.is_empty() && copied > 50 << 20, "{said:?} {copied}");
-        let tree = house.store.path(&made.layers[0]);
+        let tree = house.store.path(made.layers[0]);
         assert!(tree.join("usr/bin/apt-get").exists());
         assert!(!tree.join("etc/resolv.conf").exists() && !tree.join("etc/hostname").exists(), "the host's own");
         assert_eq!(made.source, "debian:bookworm");
@@ -639,7 +639,7 @@ mod host_base {
         let work = house.dir.path().join("work");
         fs::create_dir(&work).unwrap();
         let usr = &base.trees[0];
-        let mask = usr.mask.map(|mask| format!("{}:", house.store.path(&mask).display())).unwrap_or_default();
+        let mask = usr.mask.map(|mask| format!("{}:", house.store.path(mask).display())).unwrap_or_default();
         let script = r#"set -e
             awk 'BEGIN { print "awk" }'
             id -un 1000; getent passwd root | cut -d: -f7
@@ -649,7 +649,7 @@ mod host_base {
         let out = Command::new("unshare")
             .args(["--mount", "/bin/sh", "-c", INSIDE])
             .env("WORK", &work)
-            .env("ROOT", house.store.path(&base.root_layers[0]))
+            .env("ROOT", house.store.path(base.root_layers[0]))
             .env("USR", format!("{mask}{}", usr.host.display()))
             .env("SCRIPT", script)
             .output()

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     kernel::sys::{self, Stack},
-    wire::{Ended, ExecPlan, Failure, FromInit, Step},
+    wire::{Ended, ExecPlan, Failure, FromInit, Step, Stillness},
 };
 
 pub(super) struct Execs {
@@ -34,7 +34,8 @@ pub(super) struct Execs {
     /// One stack is kept: commands mostly come one after the other.
     stack: Option<Stack>,
     /// Since when they stand still.
-    paused: Option<u64>,
+    still: Option<u64>,
+    stillness: Stillness,
 }
 
 struct Starting {
@@ -71,7 +72,8 @@ impl Execs {
             running: HashMap::new(),
             lingering: Vec::new(),
             stack: None,
-            paused: None,
+            still: None,
+            stillness: Stillness::Going,
         }
     }
 
@@ -206,16 +208,17 @@ impl Execs {
         }
     }
 
-    pub(super) fn is_paused(&self) -> bool {
-        self.paused.is_some()
+    pub(super) fn stillness(&self) -> Stillness {
+        self.stillness
     }
 
     /// No time passes for what stands still.
-    pub(super) fn pause(&mut self, paused: bool, now: u64) {
-        match (self.paused, paused) {
-            (None, true) => self.paused = Some(now),
+    pub(super) fn stand_still(&mut self, stillness: Stillness, now: u64) {
+        self.stillness = stillness;
+        match (self.still, stillness != Stillness::Going) {
+            (None, true) => self.still = Some(now),
             (Some(since), false) => {
-                self.paused = None;
+                self.still = None;
                 for deadline in self.running.values_mut().filter_map(|running| running.deadline.as_mut()) {
                     *deadline = deadline.saturating_add(now.saturating_sub(since));
                 }
@@ -225,7 +228,7 @@ impl Execs {
     }
 
     pub(super) fn next_deadline(&self, now: u64) -> Option<u64> {
-        if self.paused.is_some() {
+        if self.still.is_some() {
             return None;
         }
         let deadlines =
@@ -234,7 +237,7 @@ impl Execs {
     }
 
     pub(super) fn enforce_timeouts(&mut self, now: u64) {
-        if self.paused.is_some() {
+        if self.still.is_some() {
             return;
         }
         for running in self.running.values_mut() {

@@ -15,7 +15,7 @@ use rustix::{fs::MemfdFlags, pipe::SpliceFlags};
 
 use crate::{
     spool::{CHUNK, Feed, Spool},
-    wire::{Ended, ExecPlan, FromInit, KeptExec, PROTOCOL},
+    wire::{Ended, ExecPlan, FromInit, KeptExec, PROTOCOL, Stillness},
 };
 
 /// How many ended commands are remembered with their output. The server remembers as many.
@@ -180,9 +180,10 @@ impl Keeper {
 
     /// All that a server needs that comes back, with the descriptors beside each message. It is the one who writes from here
     /// on.
-    pub(super) fn hand_over(&mut self, paused: bool) -> io::Result<Vec<(FromInit, Vec<OwnedFd>)>> {
+    pub(super) fn hand_over(&mut self, stillness: Stillness) -> io::Result<Vec<(FromInit, Vec<OwnedFd>)>> {
         let Some(door) = &self.door else { return Err(io::ErrorKind::NotFound.into()) };
-        let welcome = FromInit::Welcome { protocol: PROTOCOL, paused, last: self.last, execs: self.execs.len() as u32 };
+        let welcome =
+            FromInit::Welcome { protocol: PROTOCOL, stillness, last: self.last, execs: self.execs.len() as u32 };
         let fds = vec![self.root.try_clone()?, self.terminals.try_clone()?, door.lock.try_clone()?, self.used()?];
         let mut all = vec![(welcome, fds)];
         for (exec, kept) in &mut self.execs {

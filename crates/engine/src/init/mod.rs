@@ -21,7 +21,7 @@ pub(crate) use self::keep::ENDED;
 use self::{exec::Execs, keep::Keeper};
 use crate::{
     kernel::{fdpass, sys},
-    wire::{ExecPlan, FromInit, LONG, MAX_LONG, PROTOCOL, SetupPlan, ToInit},
+    wire::{ExecPlan, FromInit, LONG, MAX_LONG, PROTOCOL, SetupPlan, Stillness, ToInit},
 };
 
 /// The child of the spawner's clone begins here and never returns. It does all that needs no sandbox yet, and waits.
@@ -181,7 +181,7 @@ impl Init {
             Some(ToInit::Hello { protocol: PROTOCOL, token }) if self.keeper.knows(token) => self.welcome(server),
             Some(ToInit::Hello { token, .. }) if self.keeper.knows(token) => {
                 // It hears which one is spoken here, and decides what becomes of us.
-                let other = FromInit::Welcome { protocol: PROTOCOL, paused: false, last: 0, execs: 0 };
+                let other = FromInit::Welcome { protocol: PROTOCOL, stillness: Stillness::Going, last: 0, execs: 0 };
                 let _ = fdpass::send(server.as_fd(), &other.encode(), &[]);
             }
             _ => {}
@@ -193,7 +193,7 @@ impl Init {
             self.keeper.drain();
         }
         // Descriptors may have run out: then the next one may have more luck.
-        let Ok(all) = self.keeper.hand_over(self.execs.is_paused()) else { return };
+        let Ok(all) = self.keeper.hand_over(self.execs.stillness()) else { return };
         self.control = Some(server);
         self.unsent = all.into_iter().map(|(message, fds)| (message.encode(), fds)).collect();
     }
@@ -208,7 +208,7 @@ impl Init {
                     self.say(answer, None);
                 }
             }
-            Ok(ToInit::Paused(paused)) => self.execs.pause(paused, sys::monotonic_ns()),
+            Ok(ToInit::Still(stillness)) => self.execs.stand_still(stillness, sys::monotonic_ns()),
             Ok(ToInit::EndAll) => sys::kill_all_others(),
             Ok(ToInit::Signal { exec, signal, tree }) => self.execs.signal(exec, signal as i32, tree),
             Ok(ToInit::Socket { tag, v6 }) => {

@@ -98,7 +98,7 @@ fn load(data: &DataDir, store: &Store, now: &str) -> Option<HostBase> {
     let record = Record::read(data)?;
     let current = record.recipe == RECIPE && record.fingerprint == now && record.ids == ids(store.ids());
     let base = current.then(|| record.base())?;
-    let whole = base.layers().all(|layer| store.has(&layer));
+    let whole = base.layers().all(|layer| store.has(layer));
     whole.then_some(base)
 }
 

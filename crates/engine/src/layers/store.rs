@@ -260,7 +260,7 @@ impl Sealed {
         let layers = &self.draft.store.layers;
         match fs::rename(layers.join(&self.draft.name), layers.join(self.id.to_string())) {
             Ok(()) => self.draft.kept = true,
-            Err(_) if self.draft.store.has(&self.id) => {} // somebody has made it already: ours is dropped
+            Err(_) if self.draft.store.has(self.id) => {} // somebody has made it already: ours is dropped
             Err(e) => return Err(failed("keeping a layer")(e)),
         }
         Ok(self.id)

@@ -35,7 +35,7 @@ impl Shared {
             true => self.check_absent(&id),
             false => {
                 let (shared, id) = (self.clone(), id.clone());
-                blocking(move || shared.make_restored(&id, spec, head, drafts)).await
+                blocking(move || shared.make_restored(&id, spec, &head, drafts)).await
             }
         };
         drop(held);
@@ -73,14 +73,14 @@ impl Shared {
         Err(Error::invalid("base", why))
     }
 
-    fn make_restored(&self, id: &SandboxId, spec: SandboxSpec, head: Head, drafts: Vec<Draft>) -> Result<()> {
+    fn make_restored(&self, id: &SandboxId, spec: SandboxSpec, head: &Head, drafts: Vec<Draft>) -> Result<()> {
         let _layers_stay = self.store.hold()?;
-        let mut plan = self.plan_of(&head)?;
+        let mut plan = self.plan_of(head)?;
         let mut fresh = Fresh::new(&self.store);
         for (overlay, draft) in head.overlays().zip(drafts) {
             let layer = draft.keep()?;
             fresh.add(layer);
-            let overlay = place(&plan, &head, overlay)?;
+            let overlay = place(&plan, head, overlay)?;
             plan.stack_mut(overlay).push(layer);
         }
         flatten(&self.store, &mut plan, &mut fresh)?;

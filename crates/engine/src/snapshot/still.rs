@@ -26,16 +26,15 @@ use std::{
 
 use cabana_guest::{IdMap, tree};
 use cabana_sandbox::{Error, Result, SandboxId};
-use tokio::task::spawn_blocking;
 
 use super::{flatten::flatten, fresh::Fresh};
 use crate::{
     engine::{Shared, blocking},
+    fault::{self, Point},
     home::Record,
     layers::{Hold, Store, failed},
     live::Live,
     plan::Plan,
-    wire::ToInit,
 };
 
 /// What a sandbox was at that moment. The layers stay as long as this lives.
@@ -58,9 +57,11 @@ impl Shared {
         if live.is_paused() {
             return blocking(move || shared.copy_own(&id)).await;
         }
-        freeze(live).await?;
+        live.hold_still().await?;
+        fault::at(Point::SnapshotHeld);
         let copied = blocking(move || shared.copy_own(&id)).await;
-        thaw(live).await?;
+        fault::at(Point::SnapshotCopied);
+        live.let_go().await?;
         copied
     }
 
@@ -79,12 +80,15 @@ impl Shared {
                 plan.stack_mut(overlay).push(name);
             }
         }
+        fault::at(Point::SnapshotReserved);
         if plan != record.plan {
             let written = home.rewrite(&Record { spec, plan: plan.clone() });
             written.map_err(failed("writing the sandbox's record"))?;
         }
+        fault::at(Point::SnapshotRecorded);
         fresh.named();
         settle(&self.store, &plan, &own)?;
+        fault::at(Point::SnapshotSettled);
         Ok(Still { plan, fresh: Fresh::new(&self.store), _layers_stay })
     }
 
@@ -108,32 +112,6 @@ impl Shared {
     }
 }
 
-/// Only commands stand still, not the sandbox as others see it: it is not paused, and takes commands meanwhile, which begin
-/// when it goes on. Init is told, so that no time passes for those that have a timeout.
-async fn freeze(live: &Arc<Live>) -> Result<()> {
-    live.send(&ToInit::paused(true), &[]).await?;
-    let frozen = set_frozen(live, true).await;
-    if frozen.is_err() {
-        thaw(live).await?;
-    }
-    frozen
-}
-
-async fn thaw(live: &Arc<Live>) -> Result<()> {
-    set_frozen(live, false).await?;
-    live.send(&ToInit::paused(false), &[]).await
-}
-
-async fn set_frozen(live: &Arc<Live>, frozen: bool) -> Result<()> {
-    let live = live.clone();
-    let step = if frozen { "freezing the sandbox's commands" } else { "letting the sandbox's commands go on" };
-    match spawn_blocking(move || live.with_lease_mut(|lease| lease.freeze(frozen))).await {
-        Ok(Some(done)) => done.map_err(|error| Error::failed(step, error)),
-        Ok(None) => Err(Error::Gone),
-        Err(error) => Err(Error::failed(step, error)),
-    }
-}
-
 /// Ends what [`Shared::still`] began with a stopped sandbox and a sudden end left undone. Costs some looks if there is
 /// nothing to do.
 pub(crate) fn settle(store: &Store, plan: &Plan, own: &Path) -> Result<()> {
@@ -149,7 +127,9 @@ fn settle_overlay(store: &Store, plan: &Plan, own: &Path, overlay: usize) -> Res
     if store.awaits(top) {
         // What the kernel kept in it was for the layer that goes away.
         remove(&work).map_err(failed("clearing the sandbox's work directory"))?;
+        fault::at(Point::SnapshotCleared);
         store.fill(top, &upper)?;
+        fault::at(Point::SnapshotMoved);
     }
     // Made elsewhere, and renamed when it looks as it should.
     if !upper.exists() {

@@ -75,7 +75,7 @@ impl Fs {
 
     /// The same files, which nobody watches yet.
     pub(super) fn copy(&self) -> Self {
-        Self { inodes: self.inodes.clone(), next: self.next, watchers: Vec::new(), fault: self.fault }
+        Self { inodes: self.inodes.clone(), watchers: Vec::new(), ..*self }
     }
 
     pub(super) fn has(&self, fault: Fault) -> bool {

@@ -51,7 +51,7 @@ impl Fixture {
 
     /// Where a path of the generated root lies.
     fn root(&self, base: &HostBase, path: &str) -> PathBuf {
-        self.store.path(&base.root_layers[0]).join(path)
+        self.store.path(base.root_layers[0]).join(path)
     }
 }
 
@@ -67,7 +67,7 @@ fn what_not_everybody_may_read_is_hidden() {
     let base = host.prepare();
 
     assert_eq!(base.trees.iter().map(|tree| tree.at.as_str()).collect::<Vec<_>>(), ["/usr"]);
-    let mask = host.store.path(&base.trees[0].mask.unwrap());
+    let mask = host.store.path(base.trees[0].mask.unwrap());
     for hidden in ["lib/a/secret.key", "lib/closed", "lib/socket"] {
         let entry = fs::symlink_metadata(mask.join(hidden)).unwrap();
         assert!(entry.file_type().is_char_device() && entry.rdev() == 0, "{hidden}");
@@ -173,7 +173,7 @@ fn a_damaged_record_and_a_lost_layer_are_made_again() {
     let first = host.prepare();
     fs::write(host.data.templates().join(".host.json"), "{").unwrap();
     assert_eq!(host.prepare(), first);
-    fs::remove_dir_all(host.store.path(&first.root_layers[0]).parent().unwrap()).unwrap();
+    fs::remove_dir_all(host.store.path(first.root_layers[0]).parent().unwrap()).unwrap();
     assert_eq!(host.prepare(), first);
     assert!(host.root(&first, "etc/passwd").exists());
 }
