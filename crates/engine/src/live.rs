@@ -227,7 +227,10 @@ impl Live {
 
     fn heard(&self, message: FromInit, fds: Vec<OwnedFd>) {
         match message {
-            FromInit::Started { exec, pid } => self.execs.started(exec, Ok(pid)),
+            FromInit::Started { exec, pid } => {
+                self.disk.touch();
+                self.execs.started(exec, Ok(pid));
+            }
             FromInit::NotStarted { exec, failure } => self.execs.started(exec, Err(failure)),
             FromInit::Exited { exec, ended } => self.execs.exited(exec, self.exit_of(exec, &ended)),
             FromInit::Socket { tag, errno } => {
@@ -310,6 +313,12 @@ impl Live {
     /// Becomes true with its end.
     pub(crate) fn ends(&self) -> watch::Receiver<bool> {
         self.ended.subscribe()
+    }
+
+    /// Whether nothing runs in it but init: until a command starts, nothing happens inside.
+    pub(crate) fn is_empty(&self) -> bool {
+        let commands = self.with_lease(|lease| lease.cgroup.as_ref().is_none_or(Cgroup::has_commands));
+        self.execs.numbers().is_empty() && commands == Some(false)
     }
 
     /// Processor time of all that ever ran in it; `None` where nobody counts it.

@@ -85,7 +85,6 @@ impl Sandbox for EngineSandbox {
 
     async fn exec(&self, spec: ExecSpec) -> Result<Process> {
         self.live.awake()?;
-        self.live.disk.touch();
         exec::exec(&self.live, spec).await
     }
 

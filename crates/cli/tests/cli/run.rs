@@ -185,8 +185,51 @@ fn limits_are_kept_and_what_breaks_them_is_said() {
 }
 
 #[test]
+fn the_disk_is_limited_and_who_fills_it_is_told() {
+    let fill = "dd if=/dev/zero of=/home/user/fill bs=1M count=4000 2>/dev/null";
+    let ended = run(&["--disk", "16M", "--", "sh", "-c", fill]).ends();
+    assert_eq!(ended.code, 128 + 9, "{ended:?}");
+    assert!(ended.stderr.contains("disk limit"), "{ended:?}");
+    let asked =
+        ["--disk", "1G", "--inodes", "10000", "--io", "1G", "--open-files", "64", "--", "sh", "-c", "ulimit -Hn"];
+    assert_eq!(run(&asked).ends().well().trim(), "64");
+}
+
+#[test]
+fn what_must_not_be_mounted_is_refused_with_the_mount_that_is_meant() {
+    let dir = tempfile::tempdir().unwrap();
+    let fine = |inside: &str| format!("{}:{inside}", dir.path().display());
+    let ours = format!("{}:/seen", data().display());
+    for (mount, why) in [
+        ("/:/seen", "much more"),
+        ("/proc:/seen", "part of the system"),
+        ("/run:/seen", "part of the system"),
+        (&ours, "data directory"),
+        ("/no/such/place:/seen", "does not exist"),
+        (&fine("/"), "would hide"),
+        (&fine("/dev"), "would hide"),
+        (&fine("/etc/passwd"), "would hide"),
+    ] {
+        let ended = run(&["--mount", &fine("/fine"), "--mount", mount, "--", "true"]).ends();
+        assert_eq!(ended.code, 125, "{mount}: {ended:?}");
+        assert!(ended.stderr.contains(mount) && ended.stderr.contains(why), "{mount}: {ended:?}");
+    }
+}
+
+#[test]
 fn a_limit_that_makes_no_sense_is_refused_before_anything_is_made() {
-    for limit in [["--memory", "12"], ["--memory", "1K"], ["--cpus", "none"], ["--cpus", "0"], ["--pids", "1"]] {
+    for limit in [
+        ["--memory", "12"],
+        ["--memory", "1K"],
+        ["--cpus", "none"],
+        ["--cpus", "0"],
+        ["--pids", "1"],
+        ["--disk", "12"],
+        ["--disk", "1K"],
+        ["--inodes", "1"],
+        ["--io", "1K"],
+        ["--open-files", "1"],
+    ] {
         let ended = run(&[limit[0], limit[1], "--", "true"]).ends();
         assert_eq!(ended.code, 125, "{limit:?}: {ended:?}");
         assert!(!ended.stderr.is_empty(), "{limit:?}");

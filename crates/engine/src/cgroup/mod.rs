@@ -134,6 +134,12 @@ impl Cgroup {
             .is_ok_and(|text| text.lines().any(|line| line == "populated 0"))
     }
 
+    /// Whether a command runs in it, or something that one has left.
+    pub(crate) fn has_commands(&self) -> bool {
+        let text = fs::read_to_string(self.path.join("run/cgroup.events"));
+        !text.is_ok_and(|text| text.lines().any(|line| line == "populated 0"))
+    }
+
     /// Processor time of all that ever ran in it, in microseconds.
     pub(crate) fn cpu_us(&self) -> u64 {
         let text = fs::read_to_string(self.path.join("cpu.stat")).unwrap_or_default();

@@ -38,14 +38,16 @@ pub(crate) struct Disk {
 #[derive(Default)]
 struct State {
     most: Most,
-    /// As it was last measured.
-    used: Usage,
+    /// As it was last measured; `None` where nobody has looked since there is a limit.
+    used: Option<Usage>,
     /// Written through the file interface since then.
     since: Usage,
     /// In files without a name yet, which no measuring sees.
     pending: u64,
     touched: bool,
     watched: bool,
+    /// Whether the limit is new: who was over it before has done nothing wrong.
+    fresh: bool,
     full: Option<Full>,
     /// The commands that were ended for it, by their numbers.
     ended: HashSet<u64>,
@@ -68,6 +70,8 @@ struct Full {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
     Nothing,
+    /// It is over a limit that is new.
+    Tell,
     /// The limit is reached: say so, and end the commands.
     TellAndEnd,
     /// It is over the limit, and has grown.
@@ -102,7 +106,11 @@ impl Disk {
     /// Whether somebody has to begin to watch.
     pub(crate) fn set(&self, most: Most) -> bool {
         let mut state = self.state();
+        if !state.most.is_some() {
+            state.used = None;
+        }
         state.most = most;
+        state.fresh = true;
         let begins = most.is_some() && !state.watched;
         state.watched |= begins;
         drop(state);
@@ -140,14 +148,10 @@ impl Disk {
         if !state.most.is_some() {
             return true;
         }
+        let Some(used) = state.used else { return false };
         let after = Usage {
-            bytes: state
-                .used
-                .bytes
-                .saturating_add(state.since.bytes)
-                .saturating_add(state.pending)
-                .saturating_add(bytes),
-            entries: state.used.entries.saturating_add(state.since.entries).saturating_add(entries),
+            bytes: used.bytes.saturating_add(state.since.bytes).saturating_add(state.pending).saturating_add(bytes),
+            entries: used.entries.saturating_add(state.since.entries).saturating_add(entries),
         };
         let fits = state.most.allows(after);
         if fits {
@@ -176,14 +180,15 @@ impl Disk {
     /// `since` is what had been written through the file interface when the measuring began.
     fn measured(&self, used: Usage, since: Usage) {
         let mut state = self.state();
-        state.used = used;
+        state.used = Some(used);
         state.since.bytes = state.since.bytes.saturating_sub(since.bytes);
         state.since.entries = state.since.entries.saturating_sub(since.entries);
     }
 
     fn judge(&self, used: Usage) -> Act {
         let mut state = self.state();
-        let (full, act) = judge(state.most, state.full, used);
+        let fresh = std::mem::take(&mut state.fresh);
+        let (full, act) = judge(state.most, state.full, used, fresh);
         state.full = full;
         act
     }
@@ -204,9 +209,12 @@ impl Disk {
 }
 
 /// A pure decision: what was, what is measured, what follows.
-fn judge(most: Most, full: Option<Full>, used: Usage) -> (Option<Full>, Act) {
+fn judge(most: Most, full: Option<Full>, used: Usage, fresh: bool) -> (Option<Full>, Act) {
     if most.allows(used) {
         return (None, Act::Nothing);
+    }
+    if fresh {
+        return (Some(Full { mark: Some(used) }), if full.is_none() { Act::Tell } else { Act::Nothing });
     }
     match full {
         None => (Some(Full { mark: None }), Act::TellAndEnd),
@@ -247,7 +255,7 @@ mod tests {
             (bytes(101), Act::TellAndEnd),
         ];
         for (number, (used, expected)) in rows.into_iter().enumerate() {
-            let (now, act) = judge(most, full, used);
+            let (now, act) = judge(most, full, used, false);
             assert_eq!(act, expected, "step {number}");
             full = now;
         }
@@ -257,12 +265,23 @@ mod tests {
     fn only_what_is_limited_counts() {
         let most = Most { bytes: None, entries: Some(100) };
         let used = |mib, entries| Usage { bytes: mib * MIB, entries };
-        let (full, act) = judge(most, None, used(1, 200));
+        let (full, act) = judge(most, None, used(1, 200), false);
         assert_eq!(act, Act::TellAndEnd);
-        let (full, _) = judge(most, full, used(1, 200));
-        let (full, act) = judge(most, full, used(500, 200));
+        let (full, _) = judge(most, full, used(1, 200), false);
+        let (full, act) = judge(most, full, used(500, 200), false);
         assert_eq!(act, Act::Nothing, "bytes are not limited");
-        assert_eq!(judge(most, full, used(500, 300)).1, Act::End);
+        assert_eq!(judge(most, full, used(500, 300), false).1, Act::End);
+    }
+
+    #[test]
+    fn a_new_limit_below_what_is_there_ends_only_who_writes_more() {
+        let most = Most { bytes: Some(100 * MIB), entries: None };
+        let (full, act) = judge(most, None, bytes(500), true);
+        assert_eq!(act, Act::Tell);
+        let (full, act) = judge(most, full, bytes(501), false);
+        assert_eq!(act, Act::Nothing);
+        assert_eq!(judge(most, full, bytes(510), false).1, Act::End);
+        assert_eq!(judge(most, full, bytes(510), true).1, Act::Nothing, "told before");
     }
 
     #[tokio::test]
@@ -273,7 +292,7 @@ mod tests {
         assert!(disk.set(Most { bytes: Some(10 * MIB), entries: None }) && !disk.set(Most::default()));
         assert!(!disk.set(Most { bytes: Some(10 * MIB), entries: None }), "one watches already");
         let now = |mib| async move { Ok(bytes(mib)) };
-        disk.ask(6 * MIB, 1, now(0)).await.unwrap();
+        disk.ask(6 * MIB, 1, now(0)).await.unwrap(); // nobody had looked before
         let refused = disk.ask(6 * MIB, 1, now(6)).await.unwrap_err();
         assert!(matches!(refused, Error::NoSpace));
         disk.ask(6 * MIB, 1, now(2)).await.unwrap(); // something was deleted

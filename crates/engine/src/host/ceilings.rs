@@ -10,6 +10,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
 const SYS: &str = "/proc/sys";
+/// Of one process that has a thousand sandboxes.
+pub(super) const OPEN_FILES: u64 = 65_536;
 /// Each sandbox has one of each kind.
 const NAMESPACES: &str = "sandboxes at once";
 
@@ -113,15 +115,17 @@ fn raise_in(sys: &Path) -> Vec<Raised> {
     CEILINGS.iter().filter_map(raise).collect()
 }
 
-/// The soft limit is as high as the hard one: a descriptor or more for each sandbox.
+/// Root may raise the hard limit, everybody the soft one up to it: a descriptor or more for each sandbox.
 fn raise_files() -> Option<Raised> {
-    let limit = getrlimit(Resource::Nofile);
-    let (soft, hard) = (limit.current?, limit.maximum.unwrap_or(u64::MAX));
-    if soft >= hard {
+    let now = getrlimit(Resource::Nofile);
+    let (soft, hard) = (now.current?, now.maximum.unwrap_or(u64::MAX));
+    let set = |to| setrlimit(Resource::Nofile, Rlimit { current: Some(to), maximum: Some(to) }).ok().map(|()| to);
+    let to = if hard < OPEN_FILES { set(OPEN_FILES).unwrap_or(hard) } else { hard };
+    if soft >= to {
         return None;
     }
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).ok()?;
-    Some(Raised { key: "RLIMIT_NOFILE", from: soft, to: hard })
+    setrlimit(Resource::Nofile, Rlimit { current: Some(to), maximum: Some(to) }).ok()?;
+    Some(Raised { key: "RLIMIT_NOFILE", from: soft, to })
 }
 
 fn file(sys: &Path, ceiling: &Ceiling) -> PathBuf {

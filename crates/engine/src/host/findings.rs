@@ -4,14 +4,12 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::ceilings::OPEN_FILES;
 use super::{CEILINGS, Ceiling, CgroupVersion, Container, Facts, Obstacle, Tried};
 use crate::rootless::Mode;
 
 /// The oldest kernel that overlays idmapped layers.
 const MINIMUM: (u32, u32) = (5, 19);
-
-/// For a thousand sandboxes at once.
-const ENOUGH_FILES: u64 = 65_536;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -557,9 +555,9 @@ fn ceiling(ceiling: &Ceiling, value: u64) -> Finding {
 fn files(facts: &Facts) -> Finding {
     // The soft limit is ours to raise: only the hard one is a ceiling.
     match facts.ceilings.files_hard {
-        Some(hard) if hard < ENOUGH_FILES => {
+        Some(hard) if hard < OPEN_FILES => {
             Finding::lost("files", format!("at most {hard} open files for one process"))
-                .follows("Too few for a thousand sandboxes.")
+                .follows("Each sandbox takes some of the process that made it, and a command in one has no more: too few for a thousand sandboxes.")
                 .todo("ulimit -Hn 1048576 as root, LimitNOFILE=1048576 in systemd, --ulimit nofile=1048576 for Docker.")
         }
         Some(hard) => Finding::ok("files", format!("up to {hard} open files for one process")),

@@ -132,6 +132,16 @@ async fn neither_a_daemon_nor_a_file_without_a_name_gets_round_the_limit() {
 }
 
 #[tokio::test]
+async fn a_crowd_of_files_that_is_long_to_measure_hides_nobody() {
+    let (engine, sandbox) = with(disk(256)).await;
+    let crowd = "import os\nfor d in range(100):\n  os.makedirs(f'/home/user/t/{d}')\n  for f in range(300): os.mknod(f'/home/user/t/{d}/{f}')";
+    shell(&*sandbox, "user", &format!("exec python3 -c \"{crowd}\"")).await.ok();
+    let ran = user(&sandbox, "exec dd if=/dev/zero of=/home/user/fill bs=1M count=8000").await;
+    assert_eq!(ran.status, Status::DiskFull, "{ran:?}");
+    end(engine, sandbox).await;
+}
+
+#[tokio::test]
 async fn who_makes_too_many_files_is_ended_and_they_can_be_deleted() {
     let (engine, sandbox) = with(Limits { inodes: Some(500), ..Limits::NONE }).await;
     let fill = "import os\nos.mkdir('/home/user/d')\nfor n in range(10**7): os.mknod(f'/home/user/d/{n}')";

@@ -209,6 +209,23 @@ async fn limits_hold_also_where_no_init_waits() {
 }
 
 #[tokio::test]
+async fn the_least_of_everything_is_enough_for_a_command() {
+    let least = Limits {
+        memory: Some(4 << 20),
+        cpu_milli: Some(100),
+        pids: Some(8),
+        disk: Some(1 << 20),
+        inodes: Some(64),
+        open_files: Some(16),
+        io: Some(64 << 10),
+    };
+    let (engine, sandbox) = with(least).await;
+    let (exit, said) = run(&*sandbox, "echo well > /tmp/said; cat /tmp/said").await;
+    assert_eq!((exit.status, said.trim()), (Status::Code(0), "well"));
+    end(engine, sandbox).await;
+}
+
+#[tokio::test]
 async fn absurd_limits_are_refused_and_change_nothing() {
     let (engine, sandbox) = with(NONE).await;
     for limits in [
