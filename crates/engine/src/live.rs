@@ -323,7 +323,8 @@ impl Live {
 
     /// Processor time of all that ever ran in it; `None` where nobody counts it.
     pub(crate) fn cpu_us(&self) -> Option<u64> {
-        self.with_lease(|lease| lease.cgroup.as_ref().map(Cgroup::cpu_us)).flatten()
+        let cpu = self.with_lease(|lease| lease.cgroup.as_ref().map(Cgroup::cpu_us)).flatten();
+        cpu.filter(|cpu| *cpu > 0) // init has used some
     }
 
     /// Its processes as the host numbers them; none where nobody knows them.

@@ -15,6 +15,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Instant,
 };
 
 use cabana_guest::tree::Usage;
@@ -33,6 +34,8 @@ pub(crate) struct Disk {
     state: Mutex<State>,
     /// Something may have been written, or the limit is another.
     changed: Notify,
+    /// One at a time measures because it was asked; until when its answer holds, if nothing is removed.
+    asking: tokio::sync::Mutex<Instant>,
 }
 
 #[derive(Default)]
@@ -45,6 +48,8 @@ struct State {
     /// In files without a name yet, which no measuring sees.
     pending: u64,
     touched: bool,
+    /// Something may have been removed through the file interface.
+    removed: bool,
     watched: bool,
     /// Whether the limit is new: who was over it before has done nothing wrong.
     fresh: bool,
@@ -96,7 +101,7 @@ impl Most {
 impl Disk {
     /// `own` is the sandbox's own directory.
     pub(crate) fn new(own: PathBuf) -> Self {
-        Self { own, state: Mutex::default(), changed: Notify::new() }
+        Self { own, state: Mutex::default(), changed: Notify::new(), asking: tokio::sync::Mutex::new(Instant::now()) }
     }
 
     pub(crate) fn own(&self) -> &Path {
@@ -122,7 +127,7 @@ impl Disk {
     pub(crate) fn touch(&self) {
         let mut state = self.state();
         if state.most.is_some() {
-            state.touched = true;
+            (state.touched, state.removed) = (true, true);
             self.changed.notify_one();
         }
     }
@@ -137,9 +142,19 @@ impl Disk {
         if self.fits(bytes, entries) {
             return Ok(());
         }
-        let since = self.state().since;
+        // Who asks again and again costs no more than it would by writing.
+        let mut holds = self.asking.lock().await;
+        if self.fits(bytes, entries) {
+            return Ok(()); // somebody has measured meanwhile
+        }
+        let removed = std::mem::take(&mut self.state().removed);
+        if !removed && Instant::now() < *holds {
+            return Err(Error::NoSpace);
+        }
+        let (begun, since) = (Instant::now(), self.state().since);
         let used = measure.await.map_err(|error| Error::failed("measuring the sandbox's layer", error))?;
         self.measured(used, since);
+        *holds = Instant::now() + begun.elapsed();
         if self.fits(bytes, entries) { Ok(()) } else { Err(Error::NoSpace) }
     }
 
