@@ -138,16 +138,22 @@ pub(super) fn redirect(Ports { transparent, dns }: Ports) -> io::Result<()> {
     chain(&mut batch, OUT, c"nat", -100);
     rule(&mut batch, OUT, |rule| rule.protocol(UDP).port(DNS).redirect(dns));
     rule(&mut batch, OUT, |rule| rule.protocol(TCP).port(DNS).redirect(dns));
-    rule(&mut batch, OUT, |rule| rule.for_v4_loopback().accept());
-    rule(&mut batch, OUT, |rule| rule.for_v6_loopback().accept());
+    for_own(&mut batch, OUT);
     rule(&mut batch, OUT, |rule| rule.protocol(TCP).redirect(transparent));
     // Since every address is local, a socket of the guest's own would answer for any of them.
     chain(&mut batch, REST, c"filter", 0);
-    rule(&mut batch, REST, |rule| rule.for_v4_loopback().accept());
-    rule(&mut batch, REST, |rule| rule.for_v6_loopback().accept());
+    for_own(&mut batch, REST);
     rule(&mut batch, REST, |rule| rule.reject());
     edge(&mut batch, 0x11);
     batch.send(Some(rustix::net::netlink::NETFILTER))
+}
+
+/// What is for the sandbox itself stays as it is. Many a program calls itself by the address of its machine.
+fn for_own(batch: &mut Batch, chain: &CStr) {
+    rule(batch, chain, |rule| rule.for_v4(&[127]).accept());
+    rule(batch, chain, |rule| rule.for_v6(&Ipv6Addr::LOCALHOST.octets()).accept());
+    rule(batch, chain, |rule| rule.for_v4(&OWN_V4.octets()).accept());
+    rule(batch, chain, |rule| rule.for_v6(&OWN_V6.octets()).accept());
 }
 
 /// Of what leaves a process of the sandbox.
@@ -231,14 +237,15 @@ impl Rule<'_, '_> {
         self.payload(TRANSPORT, 2, 2).equals(&port.to_be_bytes())
     }
 
-    fn for_v4_loopback(&mut self) -> &mut Self {
+    /// The beginning of an address.
+    fn for_v4(&mut self, bytes: &[u8]) -> &mut Self {
         const NETWORK: u32 = 1;
-        self.family(libc::NFPROTO_IPV4 as u8).payload(NETWORK, 16, 1).equals(&[127])
+        self.family(libc::NFPROTO_IPV4 as u8).payload(NETWORK, 16, bytes.len() as u32).equals(bytes)
     }
 
-    fn for_v6_loopback(&mut self) -> &mut Self {
+    fn for_v6(&mut self, bytes: &[u8]) -> &mut Self {
         const NETWORK: u32 = 1;
-        self.family(libc::NFPROTO_IPV6 as u8).payload(NETWORK, 24, 16).equals(&Ipv6Addr::LOCALHOST.octets())
+        self.family(libc::NFPROTO_IPV6 as u8).payload(NETWORK, 24, bytes.len() as u32).equals(bytes)
     }
 
     fn accept(&mut self) {

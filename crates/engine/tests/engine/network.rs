@@ -99,8 +99,13 @@ async fn in_public_mode_the_host_itself_and_inner_networks_are_reset() {
 #[tokio::test(flavor = "multi_thread")]
 async fn loopback_stays_the_sandboxs_own_and_other_udp_is_refused() {
     let (engine, sandbox) = with(NetworkPolicy::Public).await;
-    let own = "import socket\nl=socket.create_server(('127.0.0.1',8080)); c=socket.create_connection(('127.0.0.1',8080)); c.sendall(b'own'); print(l.accept()[0].recv(3).decode())";
-    assert_eq!(shell(&*sandbox, "user", &format!("python3 -c \"{own}\"")).await.ok(), "own");
+    // By its own address, too: many a program calls itself by the address of its machine.
+    for address in ["127.0.0.1", "::1", "198.18.0.1", "fdca:ba2a:6e63::1"] {
+        let own = format!(
+            "import socket\nl=socket.create_server(('::',8080),family=socket.AF_INET6,dualstack_ipv6=True); c=socket.create_connection(('{address}',8080),20); c.sendall(b'own'); print(l.accept()[0].recv(3).decode())"
+        );
+        assert_eq!(shell(&*sandbox, "user", &format!("python3 -c \"{own}\"")).await.ok(), "own", "{address}");
+    }
     // A socket of its own on all addresses must not answer for the world.
     let udp = "import socket\nl=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); l.bind(('0.0.0.0',9999)); l.settimeout(1)\nc=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\ntry:\n  c.connect(('8.8.8.8',9999)); c.send(b'x'); c.send(b'x'); print('sent', l.recv(1))\nexcept OSError as e: print('refused', type(e).__name__)";
     let said = shell(&*sandbox, "user", &format!("python3 - <<'EOF'\n{udp}\nEOF")).await.ok();
