@@ -65,12 +65,17 @@ impl Resolve for System {
 impl Connect for System {
     async fn connect(&self, address: SocketAddr) -> io::Result<Outer> {
         let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
-        // A peer that vanished without a word would hold one of the sandbox's connections until it is idle too long.
-        let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15));
-        SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+        tune(&SockRef::from(&stream))?;
         Ok(stream.into())
     }
+}
+
+/// Small answers must not wait for an acknowledgement. And a peer that vanished without a word would hold one of the
+/// sandbox's connections until it is idle too long; so would a guest that ended while its server goes on.
+pub(crate) fn tune(socket: &SockRef<'_>) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15));
+    socket.set_tcp_keepalive(&keepalive)
 }
 
 #[cfg(test)]

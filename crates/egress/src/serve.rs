@@ -27,7 +27,7 @@ use crate::{
     gateway::Gateway,
     http,
     lookup::Lookup,
-    outside::Outside,
+    outside::{Outside, tune},
     policy::Policy,
     relay::reset,
     socks,
@@ -241,7 +241,7 @@ fn tcp(listeners: Vec<std::net::TcpListener>) -> io::Result<Vec<TcpListener>> {
     let listen = |listener: std::net::TcpListener| {
         listener.set_nonblocking(true)?;
         // What is accepted inherits it: small answers must not wait for an acknowledgement.
-        SockRef::from(&listener).set_tcp_nodelay(true)?;
+        tune(&SockRef::from(&listener))?;
         TcpListener::from_std(listener)
     };
     listeners.into_iter().map(listen).collect()
