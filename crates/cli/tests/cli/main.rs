@@ -4,6 +4,7 @@
 
 mod doctor;
 mod kit;
+mod network;
 mod run;
 mod signals;
 mod template;
