@@ -37,6 +37,7 @@ attacks! {
     PAGE_CACHE = "page_cache.c",
     PEER = "peer.c",
     PRLIMIT = "prlimit.c",
+    REACH = "reach.py",
     SLAUGHTER = "slaughter.c",
     SOCKETS = "sockets.py",
     SWAP = "swap.c",

@@ -10,7 +10,7 @@ mod tls;
 use std::{
     fs::{self, File},
     io::{Read as _, Write as _},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream},
     os::{fd::AsFd as _, linux::fs::MetadataExt as _},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -31,6 +31,9 @@ const INSIDE: &str = "CABANA_TEST_WORLD";
 /// The inner addresses of what is the host in there.
 pub const HOST: &str = "10.77.0.1";
 pub const HOST_V6: &str = "fd77::1";
+/// Its public ones: they are its own, too.
+pub const HOST_PUBLIC: &str = "93.184.216.1";
+pub const HOST_PUBLIC_V6: &str = "2606:2800:220:1::1";
 
 /// Far more than anything takes: what never comes fails instead.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -110,10 +113,14 @@ impl World {
         world.inside(|| {
             run(&["ip", "link", "set", "lo", "up"]);
             run(&["ip", "link", "set", "in", "up"]);
+            run(&["ip", "route", "add", "default", "via", HOST]);
+            run(&["ip", "-6", "route", "add", "default", "via", HOST_V6]);
         });
         for arguments in [
             "address add 10.77.0.1/24 dev out",
             "address add fd77::1/64 dev out nodad",
+            "address add 93.184.216.1/32 dev out",
+            "address add 2606:2800:220:1::1/128 dev out nodad",
             "link set out up",
             "route add default via 10.77.0.2",
             "-6 route add default via fd77::2",
@@ -245,6 +252,7 @@ impl Web {
                     let text = String::from_utf8_lossy(&head[..length]).into_owned();
                     seen.lock().unwrap_or_else(PoisonError::into_inner)[place].1 = text;
                     let _ = stream.write_all(answer.as_bytes());
+                    let _ = stream.shutdown(Shutdown::Write);
                     // What the client still sends is read, so that it reads the answer before a reset.
                     while matches!(stream.read(&mut head), Ok(1..)) {}
                 });

@@ -1,0 +1,109 @@
+//! Floods: of connections, of questions, of ports. The neighbour and the server go on.
+
+use std::net::TcpListener;
+
+use cabana_sandbox::{NetworkPolicy, Provider, Wanted};
+use cabana_testkit::world::{World, in_world};
+
+use crate::{
+    inside::{Inside, engine, until},
+    network::{SITE, Servers, beside},
+};
+
+/// Accepts on port 7000 and says nothing until the other side ends.
+fn holder(world: &World) {
+    world.inside(|| {
+        let listener = TcpListener::bind(("::", 7000)).unwrap();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                std::thread::spawn(move || std::io::copy(&mut stream, &mut std::io::sink()));
+            }
+        });
+    });
+}
+
+async fn fetches(inside: &Inside) {
+    let said = inside.user(&format!("curl -sS --max-time 50 http://{SITE}/")).await.ok();
+    assert_eq!(said, "served");
+}
+
+/// Runs the flood in one sandbox; while it lasts, and afterwards, a neighbour and new sandboxes have their network.
+async fn flood(code: &str) {
+    let engine = engine().await;
+    let attacker = beside(&engine, NetworkPolicy::Public).await;
+    let neighbour = beside(&engine, NetworkPolicy::Public).await;
+    fetches(&neighbour).await;
+    attacker
+        .user(&format!("cat >/tmp/flood.py <<'EOF'\n{code}\nheld[-1:] = []; open('/tmp/up', 'w')\nimport time; time.sleep(600)\nEOF"))
+        .await
+        .ok();
+    attacker.user("setsid python3 /tmp/flood.py >/tmp/log 2>&1 &").await.ok();
+    until("the flood is at its height", async || {
+        fetches(&neighbour).await;
+        attacker.user("test -e /tmp/up && echo up").await.out.contains("up")
+    })
+    .await;
+    fetches(&neighbour).await;
+    let newcomer = beside(&engine, NetworkPolicy::Public).await;
+    fetches(&newcomer).await;
+    attacker.user("pkill -f flood.py").await.ok();
+    until("the attacker itself has a network again", async || {
+        attacker.user(&format!("curl -sS --max-time 50 http://{SITE}/")).await.out == "served"
+    })
+    .await;
+    // A change still gets through.
+    attacker.sandbox.update(Wanted::Network(NetworkPolicy::Off)).await.unwrap();
+    for inside in [attacker, neighbour, newcomer] {
+        engine.destroy(inside.sandbox.id()).await.unwrap();
+    }
+    engine.close().await;
+}
+
+#[test]
+fn a_flood_of_connections_that_are_held_open() {
+    in_world(async |world| {
+        let servers = Servers::new(&world);
+        holder(&world);
+        flood(
+            "import resource, socket\nhard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\nresource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))\nheld = []\nfor number in range(3000):\n  s = socket.socket(); s.setblocking(False)\n  s.connect_ex(('93.184.216.34', 7000)); held.append(s)",
+        )
+        .await;
+        servers.are_untouched();
+    });
+}
+
+#[test]
+fn a_flood_of_half_requests_to_the_proxies() {
+    in_world(async |world| {
+        let servers = Servers::new(&world);
+        flood(
+            "import resource, socket\nhard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\nresource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))\nheld = []\nfor number in range(2000):\n  s = socket.socket(); s.setblocking(False)\n  s.connect_ex(('127.0.0.1', 65502 + number % 2)); held.append(s)\nfor s in held:\n  try: s.send(b'GET http://')\n  except OSError: pass",
+        )
+        .await;
+        servers.are_untouched();
+    });
+}
+
+#[test]
+fn a_flood_of_questions_for_names() {
+    in_world(async |world| {
+        let servers = Servers::new(&world);
+        flood(
+            "import os, socket\nheld = []\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.setblocking(False)\nfor number in range(20000):\n  label = os.urandom(8).hex().encode()\n  try: s.sendto(b'\\0\\1\\1\\0\\0\\1\\0\\0\\0\\0\\0\\0' + bytes([len(label)]) + label + b'\\7example\\0\\0\\1\\0\\1', ('127.0.0.1', 53))\n  except OSError: pass",
+        )
+        .await;
+        servers.are_untouched();
+    });
+}
+
+#[test]
+fn a_flood_of_ports_that_are_taken() {
+    in_world(async |world| {
+        let servers = Servers::new(&world);
+        flood(
+            "import resource, socket\nhard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\nresource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))\nheld = []\ntry:\n  for port in range(30000, 65536):\n    s = socket.socket()\n    try: s.bind(('0.0.0.0', port)); s.listen(1); held.append(s)\n    except PermissionError: pass\n    except OSError as e:\n      if e.errno == 24: break\nexcept OSError: pass",
+        )
+        .await;
+        servers.are_untouched();
+    });
+}
