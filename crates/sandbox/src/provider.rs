@@ -76,7 +76,9 @@ pub enum SandboxEvent {
         host: String,
         port: u16,
         allowed: bool,
+        /// As it was written, or the mode where no rule spoke.
         rule: String,
+        reason: String,
     },
 }
 

@@ -41,8 +41,9 @@ impl Network {
         let made = spawn_blocking(move || inside(namespace, redirect::set_up)).await;
         let listeners: Listeners = made.map_err(io::Error::other).flatten().map_err(failed)?;
         let tell = move |event: Event| {
-            let Event { host, port, allowed, rule, .. } = event;
-            let _ = happened.try_send((id.clone(), SandboxEvent::Network { host, port, allowed, rule }));
+            let Event { host, port, allowed, rule, reason, .. } = event;
+            let told = SandboxEvent::Network { host, port, allowed, rule, reason: reason.to_string() };
+            let _ = happened.try_send((id.clone(), told));
         };
         let config = Config { outside: ways.outside.clone(), ..Config::new(policy, Arc::new(tell)) };
         Ok(Self(cabana_egress::serve(listeners, config).map_err(failed)?))

@@ -76,12 +76,13 @@ async fn an_address_on_the_list_is_reached_without_any_proxy_and_another_is_rese
     let mut told = Vec::new();
     while told.len() < 2 {
         let (_, event) = events.next().await.unwrap().unwrap();
-        if let SandboxEvent::Network { port, allowed, rule, .. } = event {
-            told.push((port, allowed, rule));
+        if let SandboxEvent::Network { port, allowed, rule, reason, .. } = event {
+            told.push((port, allowed, rule, reason));
         }
     }
-    assert_eq!(told[0], (listed.port(), true, listed.to_string()));
-    assert_eq!((told[1].0, told[1].1), (other.port(), false));
+    assert_eq!(told[0], (listed.port(), true, listed.to_string(), "the allow-list names it".into()));
+    let why = "no rule of the allow-list covers it".to_owned();
+    assert_eq!(told[1], (other.port(), false, "allowlist".into(), why));
     end(engine, sandbox).await;
 }
 
