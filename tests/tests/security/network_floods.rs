@@ -34,7 +34,9 @@ async fn flood(code: &str) {
     let neighbour = beside(&engine, NetworkPolicy::Public).await;
     fetches(&neighbour).await;
     attacker
-        .user(&format!("cat >/tmp/flood.py <<'EOF'\n{code}\nheld[-1:] = []; open('/tmp/up', 'w')\nimport time; time.sleep(600)\nEOF"))
+        .user(&format!(
+            "cat >/tmp/flood.py <<'EOF'\n{code}\ndel held[-9:]; open('/tmp/up', 'w')\nimport time; time.sleep(600)\nEOF"
+        ))
         .await
         .ok();
     attacker.user("setsid python3 /tmp/flood.py >/tmp/log 2>&1 &").await.ok();
@@ -102,6 +104,18 @@ fn a_flood_of_ports_that_are_taken() {
         let servers = Servers::new(&world);
         flood(
             "import resource, socket\nhard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\nresource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))\nheld = []\ntry:\n  for port in range(30000, 65536):\n    s = socket.socket()\n    try: s.bind(('0.0.0.0', port)); s.listen(1); held.append(s)\n    except PermissionError: pass\n    except OSError as e:\n      if e.errno == 24: break\nexcept OSError: pass",
+        )
+        .await;
+        servers.are_untouched();
+    });
+}
+
+#[test]
+fn a_flood_of_network_namespaces() {
+    in_world(async |world| {
+        let servers = Servers::new(&world);
+        flood(
+            "import ctypes\nheld = []\nlibc = ctypes.CDLL(None)\nNET, USER = 0x40000000, 0x10000000\nfor number in range(5000):\n  for flags in [NET, NET | USER]:\n    assert libc.unshare(flags) == -1",
         )
         .await;
         servers.are_untouched();
