@@ -21,6 +21,7 @@ mod network_floods;
 mod network_others;
 mod network_proxies;
 mod processes;
+mod snapshots;
 mod soak_file_races;
 mod terminals;
 mod views;
