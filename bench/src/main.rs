@@ -17,6 +17,7 @@ mod rhythm;
 mod run;
 mod series;
 mod server;
+mod snapshots;
 mod stats;
 mod subject;
 mod table;

@@ -23,6 +23,7 @@ use crate::{
     rhythm::Rhythm,
     series::{Effort, Pool, Series},
     server::Server,
+    snapshots,
     subject::Subject,
 };
 
@@ -122,6 +123,10 @@ impl Bench {
             Series::Exec => self.subject().await?.exec(back_to_back).await,
             Series::ExecSpaced => self.subject().await?.exec(spaced).await,
             Series::WakeExec => self.subject().await?.wake_exec(back_to_back).await,
+            Series::SnapshotOne => snapshots::stopped(self.subject().await?, 1, samples).await,
+            Series::SnapshotMany => snapshots::stopped(self.subject().await?, snapshots::MANY, samples).await,
+            Series::CreateTen => snapshots::forks(self.subject().await?, false, back_to_back).await,
+            Series::ForkTen => snapshots::forks(self.subject().await?, true, back_to_back).await,
             Series::Burst => self.burst(self.subject().await?, samples).await,
             Series::CrowdFirst => Ok(self.crowd().await?.first()),
             Series::CrowdLast => Ok(self.crowd().await?.last()),

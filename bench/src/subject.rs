@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use cabana_sandbox::{Event, ExecId, ExecSpec, Provider, Sandbox, SandboxId, SandboxPath, SandboxSpec, Status};
+use cabana_sandbox::{Base, Event, ExecId, ExecSpec, Provider, Sandbox, SandboxId, SandboxPath, SandboxSpec, Status};
 use futures_util::StreamExt;
 use tokio::{sync::OnceCell, task::JoinSet};
 
@@ -26,6 +26,19 @@ impl Subject {
 
     pub(crate) async fn create(&self) -> Result<Arc<dyn Sandbox>> {
         Ok(self.provider.create(&SandboxId::random(), &self.spec).await?)
+    }
+
+    pub(crate) async fn create_from(&self, base: &Base) -> Result<Arc<dyn Sandbox>> {
+        let spec = SandboxSpec { base: base.clone(), ..self.spec.clone() };
+        Ok(self.provider.create(&SandboxId::random(), &spec).await?)
+    }
+
+    pub(crate) async fn stop(&self, sandbox: &dyn Sandbox) -> Result<()> {
+        Ok(self.provider.stop(sandbox.id()).await?)
+    }
+
+    pub(crate) async fn snapshot(&self, sandbox: &dyn Sandbox) -> Result<Base> {
+        Ok(self.provider.snapshot(sandbox.id()).await?)
     }
 
     pub(crate) async fn destroy(&self, sandbox: &dyn Sandbox) -> Result<()> {
