@@ -510,38 +510,22 @@ impl Shared {
             return Ok(Taken::Stopped(home));
         };
         fault::at(Point::FoundGreeted);
-        let lease = match found.lock.take() {
-            Some(lock) => {
-                let (shared, limits) = (self.clone(), spec.limits);
-                blocking(move || shared.ranges.take_up(presence.range, lock, &limits)).await
-            }
-            None => Err(Error::Gone),
-        };
-        let lease = match lease {
-            Ok(lease) => lease,
-            Err(error) => {
-                live::end_of(&pidfd).await;
-                return Err(error);
-            }
-        };
+        // From here on an error loses nothing: who stops talking to init leaves it as it was, for the next one.
+        let lock = found.lock.take().ok_or(Error::Gone)?;
+        let (shared, limits) = (self.clone(), spec.limits);
+        let lease = blocking(move || shared.ranges.take_up(presence.range, lock, &limits)).await?;
         fault::at(Point::FoundLeased);
         let holds = Holds { lease, home };
         let parts = self.parts(id, &spec, Self::defaults(plan), holds, channel, pidfd);
         let stillness = found.stillness;
-        let live = match Live::found(parts, found).await {
-            Ok(live) => live,
-            Err((error, holds)) => {
-                holds.into_iter().for_each(|holds| self.ranges.give_back(holds.lease));
-                return Err(error);
-            }
-        };
+        let live = Live::found(parts, found)?;
         self.tasks.spawn(self.clone().follow(live.clone()));
         let settled = match live.settle(stillness).await {
             Ok(()) => self.hold_to(&live, &spec).await,
             Err(error) => Err(error),
         };
         if let Err(error) = settled {
-            self.end(&live).await;
+            self.leave(&live).await;
             return Err(error);
         }
         Ok(Taken::Live(live))

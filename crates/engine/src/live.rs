@@ -173,7 +173,7 @@ impl Live {
     }
 
     /// A sandbox that outlived its server, as its init tells of it.
-    pub(crate) async fn found(parts: Parts, found: Found) -> std::result::Result<Arc<Self>, (Error, Option<Holds>)> {
+    pub(crate) fn found(parts: Parts, found: Found) -> Result<Arc<Self>> {
         let Found { root, terminals, last, used, execs, .. } = found;
         let inside = Inside { root: Rooted::new(root, parts.holds.lease.ids), terminals: Arc::new(terminals) };
         let failed = |error: io::Error| Error::failed("taking the sandbox up again", error);
@@ -181,11 +181,7 @@ impl Live {
         live.execs.found(last, used);
         for (kept, fds) in execs {
             let exit = kept.ended.map(|ended| live.exit_of(kept.exec, &ended));
-            if let Err(error) = exec::take_up(&live, &kept, exit, fds) {
-                live.kill_now();
-                drop(live.pidfd.readable().await);
-                return Err((failed(error), live.take_holds()));
-            }
+            exec::take_up(&live, &kept, exit, fds).map_err(failed)?;
         }
         Ok(live)
     }

@@ -6,6 +6,7 @@ mod guest {
     mod alter;
     mod identity;
     mod kit;
+    mod layer;
     mod pack;
     mod props;
     mod read;

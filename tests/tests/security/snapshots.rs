@@ -103,7 +103,10 @@ async fn names_and_links_that_look_like_ours() {
     let inside = prepared(&script).await;
     let forks = forks(&inside).await;
     for fork in &forks {
-        assert_eq!(fork.root("readlink /tree; cat /tree/secret 2>/dev/null; cat /srv/b").await.ok(), format!("{at}\nx"));
+        assert_eq!(
+            fork.root("readlink /tree; cat /tree/secret 2>/dev/null; cat /srv/b").await.ok(),
+            format!("{at}\nx")
+        );
         assert_eq!(fork.root("stat -c %h /srv/b; test -p /srv/pipe && stat -c %a /srv/pipe").await.ok(), "2\n0");
     }
     let is = fs::metadata(canary.path()).unwrap();
@@ -121,7 +124,8 @@ async fn setuid_programs_in_a_layer_are_nobodys_outside() {
         let gained = "/srv/shell -p -c 'id -u; cat /etc/shadow >/dev/null 2>&1 && echo read' || true";
         assert_eq!(fork.user(gained).await.ok(), "1000", "without sudo nothing is gained");
     }
-    let shells: Vec<_> = kept().into_iter().map(|layer| layer.join("tree/srv/shell")).filter(|path| path.exists()).collect();
+    let shells: Vec<_> =
+        kept().into_iter().map(|layer| layer.join("tree/srv/shell")).filter(|path| path.exists()).collect();
     assert!(!shells.is_empty());
     for shell in shells {
         let owner = fs::metadata(&shell).unwrap();
@@ -255,7 +259,8 @@ async fn a_disk_filled_so_that_no_snapshot_fits() {
 
 fn names(data: &Path) -> Vec<PathBuf> {
     let parts = ["layers", "snapshots", "sandboxes"].map(|part| data.join(part));
-    let mut all: Vec<_> = parts.iter().flat_map(|part| fs::read_dir(part).unwrap().flatten().map(|entry| entry.path())).collect();
+    let mut all: Vec<_> =
+        parts.iter().flat_map(|part| fs::read_dir(part).unwrap().flatten().map(|entry| entry.path())).collect();
     all.sort();
     all
 }

@@ -108,7 +108,7 @@ impl<'a> Templates<'a> {
             layers: layers.iter().map(|layer| layer.id).collect(),
             defaults,
             sudo: wishes.sudo,
-            made: rfc3339(SystemTime::now()),
+            made: now(),
             source: source.describe(),
         };
         self.publish(&template, layers)?;
@@ -271,8 +271,12 @@ pub(crate) fn write(path: &Path, record: &impl Serialize) -> io::Result<()> {
     file.sync_all()
 }
 
+pub(crate) fn now() -> String {
+    rfc3339(SystemTime::now())
+}
+
 /// `2026-01-31T23:59:59Z`. Years begin in March here, so that the leap day is the last of its year.
-pub(crate) fn rfc3339(time: SystemTime) -> String {
+fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (days, clock) = (seconds / 86_400 + 719_468, seconds % 86_400); // since 0000-03-01
     let (era, day) = (days / 146_097, days % 146_097); // of 400 years

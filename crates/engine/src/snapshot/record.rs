@@ -5,7 +5,6 @@ use std::{
     fs,
     io::{self, ErrorKind},
     path::PathBuf,
-    time::SystemTime,
 };
 
 use cabana_sandbox::{Base, Error, Result, SandboxId};
@@ -14,7 +13,7 @@ use uuid::Uuid;
 
 use crate::{
     DataDir,
-    layers::{LayerName, Store, failed, rfc3339, write},
+    layers::{LayerName, Store, failed, now},
     plan::Plan,
 };
 
@@ -99,13 +98,15 @@ impl<'a> Snapshots<'a> {
         Ok(layers)
     }
 
-    /// Gives a plan whose layers are all there a name. Whole or not at all.
+    /// Gives a plan whose layers are all there a name. Whole or not at all, as long as the machine has power: to wait for the
+    /// disk here would be to wait for every file that the sandbox has just made.
     pub(crate) fn publish(&self, of: &SandboxId, plan: Plan) -> Result<Base> {
         let name = format!("{PREFIX}{}", Uuid::new_v4().simple());
-        let record = Record { of: of.clone(), made: rfc3339(SystemTime::now()), plan };
+        let record = Record { of: of.clone(), made: now(), plan };
         let file = self.file(&name)?;
         let new = file.with_extension("new");
-        let published = write(&new, &record).and_then(|()| fs::rename(&new, &file));
+        let text = serde_json::to_vec(&record).map_err(|e| failed("writing the snapshot")(e.into()))?;
+        let published = fs::write(&new, text).and_then(|()| fs::rename(&new, &file));
         published.inspect_err(|_| drop(fs::remove_file(&new))).map_err(failed("writing the snapshot"))?;
         Ok(Base::Named(name))
     }

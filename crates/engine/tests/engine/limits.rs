@@ -218,6 +218,7 @@ async fn the_least_of_everything_is_enough_for_a_command() {
         inodes: Some(64),
         open_files: Some(16),
         io: Some(64 << 10),
+        output: Some(4 << 10),
     };
     let (engine, sandbox) = with(least).await;
     let (exit, said) = run(&*sandbox, "echo well > /tmp/said; cat /tmp/said").await;

@@ -301,12 +301,11 @@ impl Extract<'_> {
     fn node(&self, dir: BorrowedFd<'_>, name: &CString, entry: &Entry, kind: FileType, path: &[u8]) -> Result<()> {
         let mode = Mode::from_raw_mode(entry.mode & 0o777);
         self.make(dir, name, path, || rustix::fs::mknodat(dir, name, kind, mode, 0))?;
-        if kind == FileType::Fifo {
-            // By its name: to open it would be to wait for the other end. It was made here, in a tree that nobody else sees.
-            rustix::fs::chmodat(dir, name, Mode::from_raw_mode(entry.mode), AtFlags::empty())
-                .map_err(|e| self.fault(path, "unpack", e))?;
-        }
-        self.dress(dir, name, entry, path)
+        self.dress(dir, name, entry, path)?;
+        // By its name: to open it would be to wait for the other end. It was made here, in a tree that nobody else sees. After
+        // the owner, whose change takes bits away.
+        rustix::fs::chmodat(dir, name, Mode::from_raw_mode(entry.mode), AtFlags::empty())
+            .map_err(|e| self.fault(path, "unpack", e))
     }
 
     /// Owner and time of what is never opened.
