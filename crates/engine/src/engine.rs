@@ -577,7 +577,9 @@ impl Shared {
         let layers_stay = self.store.hold()?;
         let mut plan = plan::of(&self.data, &self.store, &|| self.host_base(), &spec)?;
         plan.trust = self.trust(&plan)?;
-        self.compare_base(id, plan.fingerprint.as_deref())?;
+        if let (Base::Named(_), Some(was)) = (&spec.base, &plan.fingerprint) {
+            self.compare_base(id, was, &*self.host_base()?);
+        }
         let record = Record { spec, plan };
         let (home, owned) = self.homes.make(id, &record)?;
         fault::at(Point::HomeNamed);
@@ -588,13 +590,11 @@ impl Shared {
     }
 
     /// Tells of a base that is not what it was.
-    fn compare_base(&self, id: &SandboxId, was: Option<&str>) -> Result<()> {
-        let Some(was) = was else { return Ok(()) };
-        let now = self.host_base()?.fingerprint.clone();
-        if was != now {
-            let _ = self.happened.try_send((id.clone(), SandboxEvent::BaseChanged { was: was.to_owned(), now }));
+    fn compare_base(&self, id: &SandboxId, was: &str, base: &HostBase) {
+        if was != base.fingerprint {
+            let changed = SandboxEvent::BaseChanged { was: was.to_owned(), now: base.fingerprint.clone() };
+            let _ = self.happened.try_send((id.clone(), changed));
         }
-        Ok(())
     }
 
     /// The descriptors of a sandbox that is there.
@@ -603,9 +603,10 @@ impl Shared {
         self.trust_again(id, &mut record)?;
         let home = self.homes.open_home(id)?;
         snapshot::settle(&self.store, &record.plan, &home.fs())?;
-        if record.plan.fingerprint.is_some() {
-            record.plan.rebase(&*self.host_base()?);
-            self.compare_base(id, record.plan.fingerprint.as_deref())?;
+        if let Some(was) = record.plan.fingerprint.clone() {
+            let base = self.host_base()?;
+            record.plan.rebase(&base);
+            self.compare_base(id, &was, &base);
         }
         let mounts = plan::mounts(&self.data, &self.store, &record, &home.fs(), self.ranges.storage())?;
         Ok(Prepared { mounts, record, home: owned })

@@ -251,9 +251,10 @@ async fn a_disk_filled_so_that_no_snapshot_fits() {
     inside.still_works().await;
     // What needs no room can still be done.
     small.stop(inside.sandbox.id()).await.unwrap();
-    let base = small.snapshot(inside.sandbox.id()).await.unwrap();
-    let fork = Inside::of(small.clone(), &SandboxSpec::new(base)).await;
-    assert_eq!(fork.root("stat -c %s /home/user/large").await.ok(), half.to_string());
+    small.snapshot(inside.sandbox.id()).await.unwrap();
+    let after = names(&disk.path().join("data"));
+    let layer = after.iter().find(|name| !before.contains(name) && name.join("tree").is_dir()).expect("a layer");
+    assert_eq!(fs::metadata(layer.join("tree/home/user/large")).unwrap().len(), half);
     small.close().await;
 }
 
@@ -271,4 +272,62 @@ impl Drop for Unmount {
     fn drop(&mut self) {
         let _ = std::process::Command::new("umount").arg("--lazy").arg(&self.0).status();
     }
+}
+
+/// Runs the program that takes snapshots as somebody without an account, and so with one id; or, with one, with a range.
+fn as_ordinary_user(uid: u32, account: Option<&str>) -> String {
+    let home = tempfile::tempdir().unwrap();
+    let mine = |path: &Path| std::os::unix::fs::chown(path, Some(uid), Some(uid)).unwrap();
+    fs::set_permissions(home.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    mine(home.path());
+    let program = home.path().join("snapshots");
+    fs::copy(env!("CARGO_BIN_EXE_cabana-tests-snapshots"), &program).unwrap();
+    let _account = account.map(|name| Account::new(name, uid));
+    let id = uid.to_string();
+    let said = std::process::Command::new("setpriv")
+        .args(["--reuid", &id, "--regid", &id, "--clear-groups"])
+        .arg(&program)
+        .arg(home.path().join("data"))
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("HOME", home.path())
+        .current_dir(home.path())
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(said.status.success(), "{}{}", text(&said.stdout), text(&said.stderr));
+    text(&said.stdout)
+}
+
+/// One with a range of ids, for as long as the test runs.
+struct Account(String);
+
+impl Account {
+    fn new(name: &str, uid: u32) -> Self {
+        let _ = std::process::Command::new("userdel").arg(name).output(); // left by a test that was killed
+        let made =
+            std::process::Command::new("useradd").args(["--no-create-home", "--uid", &uid.to_string(), name]).output();
+        assert!(made.unwrap().status.success());
+        Self(name.to_owned())
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("userdel").arg(&self.0).output();
+    }
+}
+
+#[test]
+fn an_ordinary_user_with_one_id_has_snapshots() {
+    let said = as_ordinary_user(47_111, None);
+    assert!(said.starts_with("identities Single") && said.contains("snapshot true"), "{said}");
+    assert!(said.ends_with("all is as it was\n"), "{said}");
+}
+
+#[test]
+fn an_ordinary_user_with_a_range_of_ids_has_snapshots() {
+    let said = as_ordinary_user(47_112, Some("cabana47112"));
+    assert!(said.starts_with("identities Shared") && said.contains("snapshot true"), "{said}");
+    assert!(said.ends_with("all is as it was\n"), "{said}");
 }

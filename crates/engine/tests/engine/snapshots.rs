@@ -14,6 +14,7 @@ use cabana_sandbox::{
     Source, View, read_all, write_all,
 };
 use futures_util::StreamExt;
+use tokio::task::JoinSet;
 
 use crate::{
     inside::{Inside, PATIENCE, command, path, python, rounds, shell, tiny_root},
@@ -192,7 +193,8 @@ while True:
     let counter = inside.sandbox.exec(ExecSpec::argv(["/usr/bin/python3", "-c", count], SandboxPath::root())).await;
     let counter = counter.unwrap();
     let files = inside.files("user");
-    let outside = tokio::spawn(async move {
+    let mut outside = JoinSet::new();
+    outside.spawn(async move {
         for number in 0_u64.. {
             for name in ["/home/user/x", "/home/user/y"] {
                 let written = write_all(&*files, &path(name), number.to_string()).await;
@@ -242,8 +244,7 @@ print(flat[0])";
     {
         tokio::task::yield_now().await;
     }
-    outside.abort();
-    let _ = outside.await;
+    outside.shutdown().await;
     drop(counter);
     bases.iter().for_each(|base| engine.snapshots().rm(name(base)).unwrap());
     inside.end().await;
@@ -254,14 +255,15 @@ async fn commands_that_come_while_a_snapshot_is_taken_are_run() {
     let inside = Inside::new().await;
     inside.root("dd if=/dev/urandom of=/home/user/large bs=1M count=64 2>/dev/null").await.ok();
     let (engine, id) = (inside.engine.clone(), inside.sandbox.id().clone());
-    let taking = tokio::spawn(async move { engine.snapshot(&id).await });
+    let mut tasks = JoinSet::new();
+    let taking = tasks.spawn(async move { engine.snapshot(&id).await });
     let mut ran = 0;
     while !taking.is_finished() {
         assert_eq!(inside.user("echo works").await.ok(), "works");
         ran += 1;
     }
     assert!(ran > 0);
-    let base = taking.await.unwrap().unwrap();
+    let base = tasks.join_next().await.unwrap().unwrap().unwrap();
     inside.engine.snapshots().rm(name(&base)).unwrap();
     inside.end().await;
 }
