@@ -68,7 +68,13 @@ impl EngineSandbox {
 
     async fn record(&self, change: impl FnOnce(&mut SandboxSpec) + Send + 'static) -> Result<SandboxSpec> {
         let (shared, id) = (self.shared.clone(), self.live.id.clone());
-        let recorded = spawn_blocking(move || shared.homes.change(&id, change)).await;
+        // A snapshot of a sandbox that has just been stopped writes the same record.
+        let entered = shared.gates.of(&id).enter().await;
+        let recorded = spawn_blocking(move || {
+            let _entered = entered;
+            shared.homes.change(&id, change)
+        })
+        .await;
         recorded.map_err(|error| Error::failed("writing the sandbox's record", error))?
     }
 }

@@ -17,11 +17,11 @@ const MANY: usize = 16;
 /// What is left for views.
 const VIEWS: usize = 12;
 
-/// Merges what snapshots kept into one layer for each overlay, if there is too much of it. The layers of templates, which
-/// others use too, stay below. The old layers stay in the store as long as somebody names them.
-pub(super) fn flatten(store: &Store, plan: &mut Plan, fresh: &mut Fresh) -> Result<()> {
+/// Merges what snapshots kept into one layer for each overlay, if that is too much with what is to come. The layers of
+/// templates, which others use too, stay below. The old layers stay in the store as long as somebody names them.
+pub(super) fn flatten(store: &Store, plan: &mut Plan, to_come: usize, fresh: &mut Fresh) -> Result<()> {
     let kept = plan.all_layers().filter(LayerName::is_kept).count();
-    if kept <= MANY && plan.mounts() + plan.overlays() + VIEWS <= MAX_LOWER {
+    if kept + to_come <= MANY && plan.mounts() + to_come + VIEWS <= MAX_LOWER {
         return Ok(());
     }
     for overlay in 0..plan.overlays() {

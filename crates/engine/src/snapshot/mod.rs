@@ -32,7 +32,7 @@ impl Shared {
         let still = self.still_by_id(&id).await?;
         blocking(move || {
             let Still { mut plan, mut fresh, _layers_stay } = still;
-            flatten::flatten(&self.store, &mut plan, &mut fresh)?;
+            flatten::flatten(&self.store, &mut plan, 0, &mut fresh)?;
             let base = Snapshots::new(&self.data, &self.store).publish(&id, plan)?;
             fresh.named();
             Ok(base)

@@ -83,7 +83,7 @@ impl Shared {
             let overlay = place(&plan, head, overlay)?;
             plan.stack_mut(overlay).push(layer);
         }
-        flatten(&self.store, &mut plan, &mut fresh)?;
+        flatten(&self.store, &mut plan, 0, &mut fresh)?;
         if let Some(user) = &spec.user {
             plan.defaults.user = user.clone();
         }

@@ -24,7 +24,8 @@ const FRAME: usize = 256 * 1024;
 const DIGEST: usize = 32;
 /// Of the head: far more than a plan has.
 const MAX_HEAD: u64 = 1024 * 1024;
-const MAX_LAYERS: usize = 1024;
+/// Far more than lie on each other before they are merged; each has a draft that is open.
+const MAX_LAYERS: usize = 64;
 
 /// What a saved sandbox stands on, without anything that is a path or a name of this machine.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]

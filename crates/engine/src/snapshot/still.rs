@@ -72,7 +72,8 @@ impl Shared {
         settle(&self.store, &record.plan, &own)?;
         let mut fresh = Fresh::new(&self.store);
         let Record { spec, mut plan } = record.clone();
-        flatten(&self.store, &mut plan, &mut fresh)?;
+        let to_come = plan.overlays();
+        flatten(&self.store, &mut plan, to_come, &mut fresh)?;
         for overlay in 0..plan.overlays() {
             if !is_untouched(&upper(&own, overlay), ids)? {
                 let name = self.store.reserve()?;

@@ -250,6 +250,51 @@ print(flat[0])";
     inside.end().await;
 }
 
+/// An archive of one file after the other, as it comes through the channel.
+fn feed(name: &str) -> bytes::Bytes {
+    let mut tar = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_ustar();
+    header.set_size(100_000);
+    header.set_mode(0o644);
+    tar.append_data(&mut header, name, &[b'x'; 100_000][..]).unwrap();
+    let whole = tar.into_inner().unwrap();
+    whole[..whole.len() - 1024].to_vec().into()
+}
+
+#[tokio::test]
+async fn a_snapshot_waits_for_what_is_being_unpacked_also_after_a_stop() {
+    let alone = Alone::new().await;
+    for stopped in [false, true] {
+        let sandbox = alone.create(&alone.spec()).await;
+        let (send, receive) = tokio::sync::mpsc::channel(4);
+        let body =
+            futures_util::stream::unfold(receive, |mut receive: tokio::sync::mpsc::Receiver<bytes::Bytes>| async {
+                receive.recv().await.map(|part| (Ok(part), receive))
+            });
+        let files = sandbox.files(None);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { files.unpack(&path("/home/user"), body.boxed()).await.map(|()| None) });
+        send.send(feed("first")).await.unwrap();
+        while sandbox.files(None).stat(&path("/home/user/first")).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+        if stopped {
+            alone.engine.stop(sandbox.id()).await.unwrap();
+        }
+        let (engine, id) = (alone.engine.clone(), sandbox.id().clone());
+        tasks.spawn(async move { engine.snapshot(&id).await.map(Some) });
+        send.send(feed("second")).await.unwrap();
+        send.send(vec![0; 1024].into()).await.unwrap();
+        drop(send);
+        let ended = tasks.join_all().await;
+        let base = ended.into_iter().find_map(|ended| ended.unwrap()).expect("a snapshot");
+        let fork = alone.create(&from(&base)).await;
+        let sizes = shell(&*fork, "user", "stat -c %s /home/user/first /home/user/second").await.ok();
+        assert_eq!(sizes, "100000\n100000", "stopped: {stopped}");
+    }
+    alone.engine.close().await;
+}
+
 #[tokio::test]
 async fn commands_that_come_while_a_snapshot_is_taken_are_run() {
     let inside = Inside::new().await;
