@@ -169,7 +169,7 @@ async fn a_template_of_a_directory_runs_its_own_programs() {
     assert_eq!(shell(&*sandbox, "user", "id -u; cd; pwd; echo x > y; cat y").await.ok(), "1000\n/home/user\nx");
     assert_eq!(
         shell(&*sandbox, "root", "id -u; ls /bin | while read x; do echo -n $x,; done").await.ok(),
-        "0\nbash,cat,dd,env,id,ls,sh,sleep,stat,touch,"
+        "0\nbash,cat,chmod,dd,env,id,ls,mkdir,rm,sh,sleep,stat,touch,"
     );
     shell(&*sandbox, "root", "/usr/bin/python3").await.refused();
     // Another sandbox of it has none of the changes, nor has the template.
