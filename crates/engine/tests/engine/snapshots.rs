@@ -204,7 +204,8 @@ while True:
             }
         }
     });
-    while inside.files("user").stat(&path("/home/user/h")).await.is_err()
+    // All have their first number.
+    while inside.files("user").stat(&path("/home/user/h")).await.map_or(0, |info| info.size) < 60_000
         || inside.files("user").stat(&path("/home/user/y")).await.is_err()
     {
         tokio::task::yield_now().await;
