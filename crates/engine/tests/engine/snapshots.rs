@@ -732,3 +732,39 @@ async fn soak_files_are_as_they_were_when_layers_are_kept_copied_and_merged() {
     assert!(flattened > 0, "no layers were merged");
     forget(&engine, &[], &[sandbox.id()]).await;
 }
+
+/// Redirects and copies without content would depend on what lay below: a layer with one could not be moved, nor merged.
+#[tokio::test]
+async fn what_the_kernel_notes_in_a_layer_depends_on_no_other() {
+    let engine = stage::engine().await;
+    let sandbox = engine.create(&SandboxId::random(), &SandboxSpec::new(Base::Host)).await.unwrap();
+    python(&*sandbox, "root", MAKE).await.ok();
+    shell(&*sandbox, "root", "mv /usr/share/doc/bash /usr/share/doc/moved; chown 5 /etc/profile; touch /etc/hosts")
+        .await
+        .ok();
+    engine.stop(sandbox.id()).await.unwrap();
+    let base = engine.snapshot(sandbox.id()).await.unwrap();
+    let record = stage::shared_data().join("sandboxes").join(sandbox.id().as_str()).join("record.json");
+    let record = fs::read_to_string(record).unwrap();
+    let layers: Vec<_> = record.split('"').filter(|word| word.starts_with("kept-")).collect();
+    assert_eq!(layers.len(), 2, "one of the root, and one of /usr");
+    let (mut noted, mut whiteouts) = (BTreeSet::new(), 0);
+    let mut left: Vec<_> =
+        layers.iter().map(|layer| stage::shared_data().join("layers").join(layer).join("tree")).collect();
+    while let Some(path) = left.pop() {
+        let stat = fs::symlink_metadata(&path).unwrap();
+        whiteouts += u32::from(stat.mode() & 0o170_000 == 0o020_000 && stat.rdev() == 0);
+        let mut list = vec![0_u8; 4096];
+        let length = rustix::fs::llistxattr(&path, &mut list).unwrap();
+        let names = String::from_utf8_lossy(&list[..length]).into_owned();
+        noted.extend(names.split('\0').filter_map(|name| name.strip_prefix("user.overlay.")).map(str::to_owned));
+        if stat.is_dir() {
+            left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+    assert!(whiteouts > 0 && noted.contains("opaque"), "{whiteouts} {noted:?}");
+    // The inode numbers of before, and the number of the overlay: nothing is found by them.
+    let harmless = ["opaque", "origin", "impure", "uuid"];
+    assert!(noted.iter().all(|name| harmless.contains(&name.as_str())), "{noted:?}");
+    forget(&engine, &[&base], &[sandbox.id()]).await;
+}
