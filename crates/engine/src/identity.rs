@@ -194,6 +194,13 @@ impl Ranges {
         }
     }
 
+    /// Removes the groups of a range whose sandbox has just ended, without having been ours.
+    pub(crate) fn clear(&self, number: u32) {
+        if let (Some(cgroups), Ok(Some(_lock))) = (&self.cgroups, self.lock(number)) {
+            cgroups.remove_left_over(number);
+        }
+    }
+
     /// `None` when somebody else has it. Each lock is an open file of its own, which can be passed on.
     fn lock(&self, number: u32) -> io::Result<Option<OwnedFd>> {
         let Some(locks) = &self.locks else { return Ok(None) };

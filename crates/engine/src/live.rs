@@ -625,28 +625,32 @@ pub(crate) struct Found {
 }
 
 /// Says who we are to an init that outlived its server. `None`: it speaks another protocol, does not answer, or says
-/// something else than it should, and is of no use.
-pub(crate) async fn greet(channel: &Channel, token: u128) -> Option<Found> {
-    tokio::time::timeout(ANSWER, ask_for_all(channel, token)).await.ok().flatten()
+/// something else than it should, and is of no use. An error is ours.
+pub(crate) async fn greet(channel: &Channel, token: u128) -> io::Result<Option<Found>> {
+    match tokio::time::timeout(ANSWER, ask_for_all(channel, token)).await {
+        Ok(Err(error)) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+            Ok(None)
+        }
+        Ok(answered) => answered,
+        Err(_) => Ok(None),
+    }
 }
 
-async fn ask_for_all(channel: &Channel, token: u128) -> Option<Found> {
-    channel.send(&ToInit::hello(fault::protocol(), token), &[]).await.ok()?;
-    let (bytes, fds) = channel.receive().await.ok()??;
+async fn ask_for_all(channel: &Channel, token: u128) -> io::Result<Option<Found>> {
+    channel.send(&ToInit::hello(fault::protocol(), token), &[]).await?;
+    let Some((bytes, fds)) = channel.receive().await? else { return Ok(None) };
     let Ok(FromInit::Welcome { protocol: PROTOCOL, stillness, last, execs: count }) = FromInit::decode(&bytes) else {
-        return None;
+        return Ok(None);
     };
-    let [root, terminals, lock, used] = <[OwnedFd; 4]>::try_from(fds).ok()?;
-    let used = used_ids(&used)?;
+    let Ok([root, terminals, lock, used]) = <[OwnedFd; 4]>::try_from(fds) else { return Ok(None) };
+    let Some(used) = used_ids(&used) else { return Ok(None) };
     let mut execs = Vec::new();
     for _ in 0..count {
-        let (bytes, fds) = channel.receive().await.ok()??;
-        match FromInit::decode(&bytes) {
-            Ok(FromInit::Kept(kept)) => execs.push((kept, fds)),
-            _ => return None,
-        }
+        let Some((bytes, fds)) = channel.receive().await? else { return Ok(None) };
+        let Ok(FromInit::Kept(kept)) = FromInit::decode(&bytes) else { return Ok(None) };
+        execs.push((kept, fds));
     }
-    Some(Found { root, terminals, lock: Some(lock), stillness, last, used, execs })
+    Ok(Some(Found { root, terminals, lock: Some(lock), stillness, last, used, execs }))
 }
 
 /// As many as init remembers, and not more, whatever it passes.

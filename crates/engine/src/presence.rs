@@ -10,7 +10,10 @@ use std::{
     path::Path,
 };
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with},
+};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -76,12 +79,15 @@ fn open_door(home: &Path) -> io::Result<OwnedFd> {
     Ok(door)
 }
 
-/// Knocks: init answers to whoever has the token.
-pub(crate) fn knock(home: &Path) -> io::Result<OwnedFd> {
+/// Knocks: init answers to whoever has the token. `None` when nobody listens there.
+pub(crate) fn knock(home: &Path) -> io::Result<Option<OwnedFd>> {
     let dir = fs::File::open(home)?;
     let ours = seqpacket()?;
-    connect(&ours, &address(dir.as_fd())?)?;
-    Ok(ours)
+    match connect(&ours, &address(dir.as_fd())?) {
+        Ok(()) => Ok(Some(ours)),
+        Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 fn seqpacket() -> io::Result<OwnedFd> {
@@ -111,11 +117,11 @@ mod tests {
         let read = Presence::read(home.path()).unwrap();
         assert_eq!(read, presence);
         assert!(read.find().is_some());
-        let _knocked = knock(home.path()).unwrap();
+        let _knocked = knock(home.path()).unwrap().unwrap();
         assert!(rustix::net::accept(&door).is_ok());
         let _again = presence.announce(home.path()).unwrap();
         withdraw(home.path());
-        assert!(Presence::read(home.path()).is_none() && knock(home.path()).is_err());
+        assert!(Presence::read(home.path()).is_none() && knock(home.path()).unwrap().is_none());
     }
 
     #[test]

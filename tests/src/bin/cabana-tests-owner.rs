@@ -1,6 +1,7 @@
 //! A process that owns sandboxes, to be killed by a test. It does what it is told, line by line, and says when it is done.
 //!
-//! `create ID LIFETIME`, `attach ID`, `start ID`, `stop ID`, `destroy ID`, `pause ID`, `limit ID PIDS`,
+//! `create ID LIFETIME`, `attach ID`, `start ID`, `stop ID`, `destroy ID`, `pause ID`, `snapshot ID`,
+//! `limit ID PIDS`,
 //! `exec ID EXEC STDIO SCRIPT`, `type EXEC TEXT`. What commands say is read, as a server would, and not shown.
 
 use std::{collections::HashMap, sync::Arc};
@@ -73,6 +74,7 @@ impl Owner {
             ["stop", _] => self.engine.stop(&id()?).await?,
             ["destroy", _] => self.engine.destroy(&id()?).await?,
             ["pause", _] => self.engine.pause(&id()?).await?,
+            ["snapshot", _] => drop(self.engine.snapshot(&id()?).await?),
             ["limit", _, pids] => {
                 let limits = Limits { pids: Some(pids.parse()?), ..Limits::default() };
                 self.sandbox(&id()?)?.update(Wanted::Limits(limits)).await?;

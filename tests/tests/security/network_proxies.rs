@@ -30,7 +30,7 @@ fn an_allowed_tunnel_with_another_tls_name() {
                     "s = socket.create_connection(('127.0.0.1', 65502), 50); s.sendall(b'CONNECT {SITE}:443 HTTP/1.1\\r\\nHost: {SITE}:443\\r\\n\\r\\n'); assert b' 200 ' in s.recv(4096)"
                 ),
                 "socks" => format!(
-                    "s = socket.create_connection(('127.0.0.1', 65503), 50); s.sendall(b'\\x05\\x01\\x00\\x05\\x01\\x00\\x03\\x0c{SITE}\\x01\\xbb'); answer = s.recv(12, socket.MSG_WAITALL); assert answer[3] == 0, answer"
+                    "s = socket.create_connection(('127.0.0.1', 65503), 50); s.sendall(b'\\x05\\x01\\x00\\x05\\x01\\x00\\x03\\x0c{SITE}\\x01\\xbb'); answer = b''.join(s.recv(1) for _ in range(12)); assert answer[3] == 0, answer"
                 ),
                 _ => format!("s = socket.create_connection(('{SITE}', 443), 50)"),
             };

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use cabana_engine::FAULT_POINTS;
-use cabana_sandbox::{ExecId, Found, Provider, SandboxId, Status};
+use cabana_sandbox::{ExecId, ExecSpec, Found, Provider, SandboxId, SandboxPath, Status, run};
 
 use crate::{
     owner::{Owner, exec_line},
@@ -15,6 +15,8 @@ struct Known {
     id: SandboxId,
     may_be: BTreeSet<State>,
     commands: Vec<Counting>,
+    /// What they wrote, as far as they are known to have.
+    files: BTreeSet<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,7 +27,7 @@ enum State {
     Running,
 }
 
-/// A command that counts on both channels, so that a byte too many or too few shows.
+/// A command that leaves a file and counts on both channels, so that a byte too many or too few shows.
 struct Counting {
     exec: ExecId,
     lines: u32,
@@ -37,21 +39,28 @@ impl Counting {
         let pace = "if [ $((i % 40)) -eq 0 ]; then sleep 0.01; fi";
         let Self { lines, .. } = self;
         format!(
-            "i=0; while [ $i -lt {lines} ]; do i=$((i+1)); echo out $i; echo err $i >&2; {pace}; done; exit {}",
+            "echo {lines} > /tmp/{}; i=0; while [ $i -lt {lines} ]; do i=$((i+1)); echo out $i; echo err $i >&2; {pace}; done; exit {}",
+            self.file(),
             lines % 100
         )
     }
 
-    async fn check(&self, sandbox: &dyn cabana_sandbox::Sandbox, place: &str) {
+    fn file(&self) -> String {
+        format!("counted-{:032x}", self.exec.as_u128())
+    }
+
+    /// Whether it ran.
+    async fn check(&self, sandbox: &dyn cabana_sandbox::Sandbox, place: &str) -> bool {
         let Some(said) = all_of(sandbox, self.exec).await else {
             assert!(!self.answered, "{place}: a command is lost");
-            return;
+            return false;
         };
         let lines = |word: &str| (1..=self.lines).map(|i| format!("{word} {i}\n")).collect::<String>();
         assert_eq!(said.gaps, 0, "{place}");
         assert_eq!(said.exit.unwrap().status, Status::Code((self.lines % 100) as i32), "{place}");
         assert!(said.out == lines("out").as_bytes(), "{place}: other output\n{}", said.out());
         assert!(said.err == lines("err").as_bytes(), "{place}: other errors\n{}", String::from_utf8_lossy(&said.err));
+        true
     }
 }
 
@@ -82,6 +91,7 @@ impl World {
             id,
             may_be: [State::Absent, State::Stopped, State::Running].into(),
             commands: Vec::new(),
+            files: BTreeSet::new(),
         });
         self.settle(owner.ask(&asked), self.sandboxes.len() - 1, State::Running)
     }
@@ -112,6 +122,10 @@ impl World {
         owner.ask(&format!("limit {} {pids}", self.sandboxes[number].id)).is_some_and(|answer| answer == "done")
     }
 
+    fn snapshot(&self, owner: &mut Owner, number: usize) -> bool {
+        owner.ask(&format!("snapshot {}", self.sandboxes[number].id)).is_some_and(|answer| answer == "done")
+    }
+
     fn exec(&mut self, owner: &mut Owner, number: usize, lines: u32) -> bool {
         let known = &mut self.sandboxes[number];
         let command = Counting { exec: ExecId::now(), lines, answered: false };
@@ -138,19 +152,24 @@ impl World {
             assert!(known.may_be.contains(&state), "{place}: it is {state:?} and may be {:?}", known.may_be);
             match state {
                 State::Absent => continue,
-                State::Stopped => known.commands.clear(),
+                State::Stopped => {
+                    known.commands.clear();
+                    drop(engine.start(&known.id).await.unwrap());
+                }
                 State::Paused => drop(engine.start(&known.id).await.unwrap()),
                 State::Running => {}
             }
-            if state != State::Stopped {
-                let sandbox = found(&engine, &known.id).await;
-                for command in &known.commands {
-                    command.check(&*sandbox, place).await;
+            let sandbox = found(&engine, &known.id).await;
+            for command in &known.commands {
+                if command.check(&*sandbox, place).await {
+                    known.files.insert(command.file());
                 }
-                known.may_be = [State::Running].into();
-            } else {
-                known.may_be = [State::Stopped].into();
             }
+            let listed = run(&*sandbox, ExecSpec::shell("ls /tmp", SandboxPath::root()), 1 << 20).await.unwrap();
+            let listed = String::from_utf8(listed.stdout.whole().unwrap()).unwrap();
+            let there: BTreeSet<String> = listed.lines().map(str::to_owned).collect();
+            assert!(known.files.is_subset(&there), "{place}: files are lost: {:?}", known.files.difference(&there));
+            known.may_be = [State::Running].into();
             left.push(known);
         }
         self.sandboxes = left;
@@ -223,9 +242,11 @@ fn work(world: &mut World, owner: &mut Owner) -> bool {
         && world.exec(owner, number, 60)
         && world.limit(owner, number, 200)
         && world.exec(owner, 0, 30)
+        && world.snapshot(owner, number)
         && world.change(owner, number, "pause", State::Paused)
         && world.change(owner, number, "start", State::Running)
         && world.change(owner, number, "stop", State::Stopped)
+        && world.snapshot(owner, number)
         && world.change(owner, number, "start", State::Running)
         && world.exec(owner, number, 90)
         && owner.ask(&format!("attach {}", world.sandboxes[0].id)).is_some()
@@ -261,6 +282,7 @@ fn act(world: &mut World, owner: &mut Owner, chance: &mut Chance) -> bool {
             world.sandboxes.remove(number);
             true
         }
+        (_, 4) => world.snapshot(owner, number),
         (State::Stopped | State::Paused, _) => world.change(owner, number, "start", State::Running),
         (State::Running, 0) => world.change(owner, number, "destroy", State::Absent),
         (State::Running, 1) => world.change(owner, number, "stop", State::Stopped),

@@ -196,6 +196,9 @@ impl Disk {
     fn measured(&self, used: Usage, since: Usage) {
         let mut state = self.state();
         state.used = Some(used);
+        if state.most.allows(used) {
+            state.full = None; // whoever looked: the next time that it is full is told again
+        }
         state.since.bytes = state.since.bytes.saturating_sub(since.bytes);
         state.since.entries = state.since.entries.saturating_sub(since.entries);
     }

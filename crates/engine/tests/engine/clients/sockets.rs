@@ -35,7 +35,7 @@ def talk(host, family):
     try:
         where = socket.getaddrinfo(host, 7777, family, socket.SOCK_STREAM)[0]
         s = socket.socket(where[0]); s.settimeout(50); s.connect(where[4])
-        word = s.recv(5, socket.MSG_WAITALL)
+        word = b''.join(s.recv(1) for _ in range(5))
         data = os.urandom(3_000_000)
         s.sendall(data); s.shutdown(socket.SHUT_WR)
         back = b""

@@ -1,0 +1,143 @@
+//! Sandboxes that outlived their server: how they are found, and taken up.
+
+use std::{os::fd::OwnedFd, sync::Arc};
+
+use cabana_sandbox::{Error, Result, SandboxId};
+use tokio::io::unix::AsyncFd;
+
+use super::{Shared, blocking};
+use crate::{
+    channel::Channel,
+    fault::{self, Point},
+    home::{Owned, Record},
+    kernel::readiness,
+    live::{self, Holds, Live},
+    presence::{self, Presence},
+};
+
+/// What a sandbox is when somebody wants something of it.
+pub(crate) enum Taken {
+    Live(Arc<Live>),
+    Stopped(Owned),
+    Absent,
+}
+
+enum Looked {
+    Left(Box<Left>),
+    Other(Taken),
+}
+
+/// A sandbox that outlived its server.
+struct Left {
+    record: Record,
+    presence: Presence,
+    pidfd: OwnedFd,
+    /// None if nobody opens.
+    control: Option<OwnedFd>,
+    home: Owned,
+}
+
+impl Shared {
+    /// What the sandbox is by now. One that outlived its server is taken up, and is ours.
+    pub(crate) async fn take_up(self: &Arc<Self>, id: &SandboxId, held: &mut Option<Arc<Live>>) -> Result<Taken> {
+        if let Some(live) = held.as_ref() {
+            return Ok(Taken::Live(live.clone()));
+        }
+        let looked = blocking({
+            let (shared, id) = (self.clone(), id.clone());
+            move || shared.look_for(&id)
+        });
+        let left = match looked.await? {
+            Looked::Left(left) => left,
+            Looked::Other(taken) => return Ok(taken),
+        };
+        let taken = self.revive(id, *left).await?;
+        if let Taken::Live(live) = &taken {
+            *held = Some(live.clone());
+        }
+        Ok(taken)
+    }
+
+    /// Ends what runs of it, and gives its directory; `None` when there is no such sandbox. No word of its init is needed for
+    /// that: one that lies about itself can be ended, too.
+    pub(super) async fn take_down(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        held: &mut Option<Arc<Live>>,
+    ) -> Result<Option<Owned>> {
+        if let Some(live) = held.take()
+            && let Some(owned) = self.end(&live).await
+        {
+            return Ok(Some(owned));
+        }
+        let looked = blocking({
+            let (shared, id) = (self.clone(), id.clone());
+            move || shared.look_for(&id)
+        });
+        let Left { presence, pidfd, home, .. } = match looked.await? {
+            Looked::Left(left) => *left,
+            Looked::Other(Taken::Stopped(owned)) => return Ok(Some(owned)),
+            Looked::Other(_) => return Ok(None),
+        };
+        live::end_of(&watched(pidfd)?).await;
+        let (shared, id) = (self.clone(), id.clone());
+        blocking(move || {
+            shared.ranges.clear(presence.range);
+            presence::withdraw(&shared.homes.open_home(&id)?.path());
+            Ok(Some(home))
+        })
+        .await
+    }
+
+    fn look_for(&self, id: &SandboxId) -> Result<Looked> {
+        let Some(home) = self.homes.own(id)? else { return Ok(Looked::Other(Taken::Absent)) };
+        let alive = self.homes.presence(id).and_then(|presence| Some((presence.find()?, presence)));
+        let Some((pidfd, presence)) = alive else { return Ok(Looked::Other(Taken::Stopped(home))) };
+        let (record, path) = (self.homes.read(id)?, self.homes.open_home(id)?.path());
+        let control = presence::knock(&path).map_err(|error| Error::failed("knocking at the sandbox's door", error))?;
+        Ok(Looked::Left(Box::new(Left { record, presence, pidfd, control, home })))
+    }
+
+    /// An init that cannot be talked to is ended: the sandbox is stopped then, and its files are kept.
+    async fn revive(self: &Arc<Self>, id: &SandboxId, left: Left) -> Result<Taken> {
+        let Left { record: Record { spec, plan }, presence, pidfd, control, home } = left;
+        let pidfd = watched(pidfd)?;
+        // An error loses nothing: who stops talking to init leaves it as it was, for the next one.
+        let failed = |error| Error::failed("talking to the sandbox's init", error);
+        let greeted = match control {
+            Some(control) => {
+                let channel = Channel::new(control).map_err(failed)?;
+                let found = live::greet(&channel, presence.token.as_u128()).await.map_err(failed)?;
+                found.map(|found| (channel, found))
+            }
+            None => None,
+        };
+        let Some((channel, mut found)) = greeted else {
+            live::end_of(&pidfd).await;
+            return Ok(Taken::Stopped(home));
+        };
+        fault::at(Point::FoundGreeted);
+        let lock = found.lock.take().ok_or(Error::Gone)?;
+        let (shared, limits) = (self.clone(), spec.limits);
+        let lease = blocking(move || shared.ranges.take_up(presence.range, lock, &limits)).await?;
+        fault::at(Point::FoundLeased);
+        let holds = Holds { lease, home };
+        let parts = self.parts(id, &spec, Self::defaults(plan), holds, channel, pidfd);
+        let stillness = found.stillness;
+        let live = Live::found(parts, found)?;
+        self.tasks.spawn(self.clone().follow(live.clone()));
+        let settled = match live.settle(stillness).await {
+            Ok(()) => self.hold_to(&live, &spec).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = settled {
+            self.leave(&live).await;
+            return Err(error);
+        }
+        Ok(Taken::Live(live))
+    }
+}
+
+fn watched(pidfd: OwnedFd) -> Result<AsyncFd<OwnedFd>> {
+    readiness::watch(pidfd).map_err(|error| Error::failed("watching the sandbox's init", error))
+}

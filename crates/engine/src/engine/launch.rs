@@ -1,0 +1,243 @@
+//! From directories to a running sandbox.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
+
+use cabana_sandbox::{
+    Base, Defaults, Error, Identities, LayerId, Lifetime, Limits, Result, SandboxEvent, SandboxId, SandboxSpec,
+};
+use tokio::io::unix::AsyncFd;
+
+use super::{Shared, blocking};
+use crate::{
+    channel::Channel,
+    disk::{self, Most, pool},
+    fault::{self, Point},
+    home::{Owned, Record},
+    layers::{self, HostBase},
+    live::{Holds, Live, Parts, SetupError},
+    plan::{self, Mounts},
+    presence::Presence,
+    snapshot,
+    spawner::LaunchError,
+    warm::Warm,
+    wire::{Failure, Step, ToInit},
+};
+
+/// A sandbox before it lives.
+pub(super) struct Prepared {
+    pub(super) record: Record,
+    pub(super) mounts: Mounts,
+    pub(super) home: Owned,
+}
+
+impl Shared {
+    /// Everything on disk, and the descriptors of a new sandbox.
+    pub(super) fn prepare_new(&self, id: &SandboxId, spec: SandboxSpec) -> Result<Prepared> {
+        let layers_stay = self.store.hold()?;
+        let mut plan = plan::of(&self.data, &self.store, &|| self.host_base(), &spec)?;
+        plan.trust = self.trust(&plan)?;
+        if let (Base::Named(_), Some(was)) = (&spec.base, &plan.fingerprint) {
+            self.compare_base(id, was, &*self.host_base()?);
+        }
+        let record = Record { spec, plan };
+        let (home, owned) = self.homes.make(id, &record)?;
+        fault::at(Point::HomeNamed);
+        drop(layers_stay); // the record says from here on that they are used
+        let mounts = snapshot::dress_new(&self.store, &record.plan, &home.fs())
+            .and_then(|()| plan::mounts(&self.data, &self.store, &record, &home.fs(), self.ranges.storage()));
+        Ok(Prepared { mounts: mounts.inspect_err(|_| drop(home.remove()))?, record, home: owned })
+    }
+
+    /// Tells of a base that is not what it was.
+    fn compare_base(&self, id: &SandboxId, was: &str, base: &HostBase) {
+        if was != base.fingerprint {
+            let changed = SandboxEvent::BaseChanged { was: was.to_owned(), now: base.fingerprint.clone() };
+            let _ = self.happened.try_send((id.clone(), changed));
+        }
+    }
+
+    /// The descriptors of a sandbox that is there.
+    pub(super) fn prepare_again(&self, id: &SandboxId, owned: Owned) -> Result<Prepared> {
+        let mut record = self.homes.read(id)?;
+        self.trust_again(id, &mut record)?;
+        let home = self.homes.open_home(id)?;
+        snapshot::settle(&self.store, &record.plan, &home.fs())?;
+        if let Some(was) = record.plan.fingerprint.clone() {
+            let base = self.host_base()?;
+            record.plan.rebase(&base);
+            self.compare_base(id, &was, &base);
+        }
+        let mounts = plan::mounts(&self.data, &self.store, &record, &home.fs(), self.ranges.storage())?;
+        Ok(Prepared { mounts, record, home: owned })
+    }
+
+    fn trust(&self, plan: &plan::Plan) -> Result<Option<LayerId>> {
+        self.ways.trust.as_ref().map(|trust| trust.layer(&self.store, &plan.layers)).transpose()
+    }
+
+    /// The settings may have changed since the sandbox was made.
+    fn trust_again(&self, id: &SandboxId, record: &mut Record) -> Result<()> {
+        let _layers_stay = self.store.hold()?; // until the record names the new one
+        let trust = self.trust(&record.plan)?;
+        if trust == record.plan.trust {
+            return Ok(());
+        }
+        record.plan.trust = trust;
+        self.homes.rewrite(id, record)
+    }
+
+    /// What every command of the sandbox has.
+    pub(super) fn defaults(plan: plan::Plan) -> Defaults {
+        let mut defaults = plan.defaults;
+        if plan.trust.is_some() {
+            layers::trusting(&mut defaults.env);
+        }
+        defaults
+    }
+
+    /// From directories to a running sandbox. If it fails, its directory comes back.
+    pub(super) async fn launch(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        prepared: Prepared,
+    ) -> Result<Arc<Live>, (Error, Option<Owned>)> {
+        let Prepared { record: Record { mut spec, plan }, mounts, home } = prepared;
+        spec.sudo |= plan.sudo;
+        let overlays = plan.overlays();
+        let warm = match self.warm_for(id, mounts, &spec).await {
+            Ok(warm) => warm,
+            Err(error) => return Err((error, Some(home))),
+        };
+        let Warm { lease, channel, pidfd, .. } = warm;
+        let parts = self.parts(id, &spec, Self::defaults(plan), Holds { lease, home }, channel, pidfd);
+        let live = Live::new(parts).await.map_err(|(error, Holds { lease, home })| {
+            self.ranges.give_back(lease);
+            match error {
+                SetupError::Refused(failure) => (setup_error(failure), Some(home)),
+                SetupError::Lost(error) => (Error::failed("setting the sandbox up", error), Some(home)),
+            }
+        })?;
+        fault::at(Point::InitReady);
+        self.tasks.spawn(self.clone().follow(live.clone()));
+        if let Err(error) = self.hold_to(&live, &spec).await {
+            return Err((error, self.end(&live).await));
+        }
+        self.refill(overlays);
+        Ok(live)
+    }
+
+    /// What is set once it lives.
+    pub(super) async fn hold_to(self: &Arc<Self>, live: &Arc<Live>, spec: &SandboxSpec) -> Result<()> {
+        if spec.limits.disk.is_some() || spec.limits.inodes.is_some() {
+            self.limit_disk(live, spec.limits).await?;
+        }
+        if spec.limits.memory.is_some() {
+            self.tasks.spawn(live.clone().watch_memory());
+        }
+        live.set_network(&self.ways, &spec.network).await
+    }
+
+    /// By the kernel where it can, else by looking.
+    pub(crate) async fn limit_disk(&self, live: &Arc<Live>, limits: Limits) -> Result<()> {
+        let own = live.disk.own().to_owned();
+        let limited = blocking(move || {
+            pool::limit(&own, limits.disk).map_err(|error| Error::failed("limiting the sandbox's layer", error))
+        });
+        if live.disk.set(Most::of(&limits, limited.await?)) {
+            self.tasks.spawn(disk::watch(live.clone()));
+        }
+        Ok(())
+    }
+
+    /// An init that is becoming this sandbox.
+    async fn warm_for(self: &Arc<Self>, id: &SandboxId, mounts: Mounts, spec: &SandboxSpec) -> Result<Warm> {
+        let warm = self.warm().await?;
+        let warm = self.limit(warm, spec.limits).await?;
+        let handed = self.hand_over(&warm, mounts, spec).await;
+        fault::at(Point::InitTold);
+        let handed = match handed {
+            Ok(()) if self.outlives(spec) => self.let_stay(&warm, id).await,
+            handed => handed,
+        };
+        match handed {
+            Ok(()) => Ok(warm),
+            Err(error) => {
+                self.cool(warm).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Tells init to outlive us, once it can be found. It is setting itself up meanwhile.
+    async fn let_stay(&self, warm: &Warm, id: &SandboxId) -> Result<()> {
+        let failed = |error| Error::failed("making the sandbox stay", error);
+        let presence = Presence::of(warm.pidfd.as_fd(), warm.lease.number).map_err(failed)?;
+        let (path, token) = (self.homes.open_home(id)?.path(), presence.token.as_u128());
+        let door = blocking(move || presence.announce(&path).map_err(failed)).await?;
+        fault::at(Point::InitAnnounced);
+        let lock = warm.lease.lock.as_ref().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+        let told = warm.channel.send(&ToInit::keep(token), &[door.as_fd(), lock.as_fd()]).await;
+        fault::at(Point::InitKept);
+        told.map_err(failed)
+    }
+
+    pub(super) fn parts(
+        &self,
+        id: &SandboxId,
+        spec: &SandboxSpec,
+        defaults: Defaults,
+        holds: Holds,
+        channel: Channel,
+        pidfd: AsyncFd<OwnedFd>,
+    ) -> Parts {
+        Parts {
+            id: id.clone(),
+            defaults,
+            limits: spec.limits,
+            own: self.homes.fs(id),
+            holds,
+            kept: self.outlives(spec),
+            channel,
+            pidfd,
+            tasks: self.tasks.clone(),
+            happened: self.happened.clone(),
+        }
+    }
+
+    /// Whether the sandbox lives on when this process ends.
+    pub(super) fn outlives(&self, spec: &SandboxSpec) -> bool {
+        spec.lifetime == Lifetime::Persistent && self.ranges.identities() == Identities::Own
+    }
+}
+
+pub(crate) fn launch_error(error: LaunchError) -> Error {
+    match error {
+        LaunchError::Refused(failure) => setup_error(failure),
+        LaunchError::NeverWorked(why) => Error::Host(why),
+        LaunchError::Unreachable(error) => Error::Offline(error.into()),
+    }
+}
+
+pub(crate) fn map_error(error: &io::Error) -> Error {
+    setup_error(Failure { step: Step::MountIds, errno: error.raw_os_error().unwrap_or(libc::EIO) })
+}
+
+/// Says what is behind it where the kernel's answer is a riddle.
+fn setup_error(failure: Failure) -> Error {
+    let errno = io::Error::from_raw_os_error(failure.errno);
+    let why = match (failure.step, failure.errno) {
+        (Step::MountIds, libc::EINVAL) => "the file system of the layers does not support mapped ids",
+        (Step::MountIds, libc::EPERM | libc::EACCES) => "the layers' ids may not be mapped by this process",
+        (Step::Proc, libc::EPERM) => "/proc of this host is partly masked, as in a container",
+        (Step::Clone, libc::ENOSPC) => "the limit of namespaces is reached (user.max_*_namespaces)",
+        (Step::Clone | Step::IdMap, libc::EPERM) => "this host does not allow user namespaces",
+        (Step::Clone, libc::EAGAIN) => "the limit of processes is reached (kernel.pid_max or RLIMIT_NPROC)",
+        (_, libc::ENOSPC) => return Error::NoSpace,
+        _ => return Error::failed(failure.step.text(), errno),
+    };
+    Error::Host(format!("{}: {why} ({errno})", failure.step.text()))
+}

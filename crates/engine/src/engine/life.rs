@@ -1,0 +1,206 @@
+//! From nothing to a sandbox and back: whoever changes what one is holds its slot meanwhile.
+
+use std::{io, sync::Arc};
+
+use cabana_sandbox::{Error, Found, Result, Sandbox, SandboxEvent, SandboxId, SandboxSpec, State};
+use tokio::task::spawn_blocking;
+
+use super::{Shared, Slot, blocking, found::Taken};
+use crate::{
+    fault::{self, Point},
+    home::Owned,
+    live::{Holds, Live},
+    presence,
+    sandbox::EngineSandbox,
+};
+
+impl Shared {
+    pub(super) async fn create(self: Arc<Self>, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
+        let slot = self.slot(&id);
+        let mut held = slot.lock().await;
+        let created = match self.take_up(&id, &mut held).await {
+            Ok(Taken::Live(live)) => Ok(live),
+            Ok(Taken::Stopped(_) | Taken::Absent) => self.make(&id, spec).await,
+            Err(error) => Err(error),
+        };
+        self.settle(&id, held, &slot, created)
+    }
+
+    pub(super) async fn find(self: Arc<Self>, id: SandboxId) -> Result<Found> {
+        let slot = self.slot(&id);
+        let mut held = slot.lock().await;
+        let found = match self.take_up(&id, &mut held).await {
+            Ok(Taken::Live(live)) if live.is_paused() => Ok(Found::Paused),
+            Ok(Taken::Live(live)) => Ok(Found::Running(Arc::new(EngineSandbox::new(self.clone(), live)))),
+            Ok(Taken::Stopped(_)) => Ok(Found::Stopped),
+            Ok(Taken::Absent) => Ok(Found::Absent),
+            Err(error) => Err(error),
+        };
+        drop(held);
+        self.let_go(&id, &slot);
+        found
+    }
+
+    async fn make(self: &Arc<Self>, id: &SandboxId, spec: SandboxSpec) -> Result<Arc<Live>> {
+        let prepared = blocking({
+            let (shared, id) = (self.clone(), id.clone());
+            move || shared.prepare_new(&id, spec)
+        });
+        match self.launch(id, prepared.await?).await {
+            Ok(live) => Ok(live),
+            Err((error, owned)) => {
+                let (shared, id) = (self.clone(), id.clone());
+                let _ = blocking(move || shared.homes.remove(&id).map_err(removing)).await;
+                drop(owned);
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) async fn start(self: Arc<Self>, id: SandboxId) -> Result<Arc<dyn Sandbox>> {
+        let slot = self.slot(&id);
+        let mut held = slot.lock().await;
+        let started = match self.take_up(&id, &mut held).await {
+            Ok(Taken::Live(live)) => live.pause(false).await.map(|()| live),
+            Ok(Taken::Stopped(owned)) => self.wake(&id, owned).await,
+            Ok(Taken::Absent) => Err(Error::NoSandbox(id.clone())),
+            Err(error) => Err(error),
+        };
+        self.settle(&id, held, &slot, started)
+    }
+
+    async fn wake(self: &Arc<Self>, id: &SandboxId, owned: Owned) -> Result<Arc<Live>> {
+        // What was being written from outside when it was stopped is written into the same layer, which is mounted once.
+        drop(self.gates.of(id).close().await?);
+        let (shared, id_too) = (self.clone(), id.clone());
+        let prepared = blocking(move || shared.prepare_again(&id_too, owned)).await?;
+        self.launch(id, prepared).await.map_err(|(error, _)| error)
+    }
+
+    /// Notes a sandbox that lives now, or lets the slot of one that does not go.
+    fn settle(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        mut held: tokio::sync::MutexGuard<'_, Option<Arc<Live>>>,
+        slot: &Arc<Slot>,
+        launched: Result<Arc<Live>>,
+    ) -> Result<Arc<dyn Sandbox>> {
+        match launched {
+            Ok(live) => {
+                *held = Some(live.clone());
+                Ok(Arc::new(EngineSandbox::new(self.clone(), live)))
+            }
+            Err(error) => {
+                drop(held);
+                self.let_go(id, slot);
+                Err(error)
+            }
+        }
+    }
+
+    /// Stopped is less than paused: there is no memory to keep.
+    pub(super) async fn pause(self: Arc<Self>, id: SandboxId) -> Result<()> {
+        let slot = self.slot(&id);
+        let mut held = slot.lock().await;
+        let paused = match self.take_up(&id, &mut held).await {
+            Ok(Taken::Live(live)) => live.pause(true).await,
+            Ok(Taken::Stopped(_)) => Err(Error::Gone),
+            Ok(Taken::Absent) => Err(Error::NoSandbox(id.clone())),
+            Err(error) => Err(error),
+        };
+        drop(held);
+        self.let_go(&id, &slot);
+        paused
+    }
+
+    pub(super) async fn stop(self: Arc<Self>, id: SandboxId) -> Result<()> {
+        let slot = self.slot(&id);
+        let mut held = slot.lock().await;
+        let stopped = match self.take_down(&id, &mut held).await {
+            Ok(Some(_owned)) => {
+                let (shared, id) = (self.clone(), id.clone());
+                blocking(move || shared.homes.remove_ephemeral(&id).map_err(removing)).await
+            }
+            Ok(None) => Err(Error::NoSandbox(id.clone())),
+            Err(error) => Err(error),
+        };
+        drop(held);
+        self.let_go(&id, &slot);
+        stopped
+    }
+
+    pub(super) async fn destroy(self: Arc<Self>, id: SandboxId) -> Result<()> {
+        let slot = self.slot(&id);
+        let mut held = slot.lock().await;
+        let removed = match self.take_down(&id, &mut held).await {
+            Ok(_owned) => {
+                fault::at(Point::DestroyEnded);
+                let (shared, id) = (self.clone(), id.clone());
+                blocking(move || shared.homes.remove(&id).map_err(removing)).await
+            }
+            Err(error) => Err(error),
+        };
+        drop(held);
+        self.let_go(&id, &slot);
+        removed
+    }
+
+    /// Its directory stays ours until what is returned is dropped.
+    pub(super) async fn end(&self, live: &Live) -> Option<Owned> {
+        live.stop().await;
+        self.ended(live)
+    }
+
+    /// Gives back what a sandbox had that lives no more.
+    fn ended(&self, live: &Live) -> Option<Owned> {
+        let Holds { lease, home } = live.take_holds()?;
+        fault::at(Point::StopEnded);
+        self.ranges.give_back(lease);
+        if live.is_kept()
+            && let Ok(home) = self.homes.open_home(&live.id)
+        {
+            presence::withdraw(&home.path());
+        }
+        Some(home)
+    }
+
+    /// It lives on, and is somebody else's from here on.
+    pub(super) async fn leave(&self, live: &Live) {
+        live.leave().await;
+        drop(live.take_holds());
+    }
+
+    /// All sandboxes of the data directory, as they look from outside.
+    pub(super) fn states(&self) -> Vec<(SandboxId, State)> {
+        let state = |id: &SandboxId| match self.homes.presence(id) {
+            Some(presence) if presence.find().is_none() => State::Stopped,
+            Some(presence) if self.ranges.is_frozen(presence.range) => State::Paused,
+            Some(_) => State::Running,
+            None => State::Stopped,
+        };
+        self.homes.all().into_iter().map(|id| (id.clone(), state(&id))).collect()
+    }
+
+    /// Hears of the end of a sandbox that nobody asked for.
+    pub(super) async fn follow(self: Arc<Self>, live: Arc<Live>) {
+        if !live.listen().await {
+            return;
+        }
+        let slot = self.slot(&live.id);
+        let mut held = slot.lock().await;
+        if held.as_ref().is_some_and(|held| Arc::ptr_eq(held, &live)) {
+            *held = None;
+        }
+        let owned = self.ended(&live);
+        let _ = self.happened.try_send((live.id.clone(), SandboxEvent::Died));
+        let (shared, id) = (self.clone(), live.id.clone());
+        let _ = spawn_blocking(move || shared.homes.remove_ephemeral(&id)).await;
+        drop(owned);
+        drop(held);
+        self.let_go(&live.id, &slot);
+    }
+}
+
+fn removing(error: io::Error) -> Error {
+    Error::failed("removing the sandbox's directory", error)
+}
