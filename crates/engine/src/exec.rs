@@ -39,6 +39,9 @@ const TOO_LONG: &str = "arguments and environment are longer than the kernel tak
 /// How long init may take to start a program: longer than any lease that a guest can hold on it.
 const START: Duration = Duration::from_secs(90);
 
+/// How much the output of all ended commands of one sandbox may take: it is the server's memory.
+const ENDED_OUTPUT: u64 = 16 << 20;
+
 /// The end of a command whose sandbox ended under it.
 pub(crate) fn killed() -> Exit {
     Exit { status: Status::Signal(libc::SIGKILL), wall: Duration::ZERO, cpu: Duration::ZERO, peak_rss: 0 }
@@ -59,6 +62,29 @@ struct Table {
     used: HashSet<ExecId>,
     used_in_order: VecDeque<ExecId>,
     closed: bool,
+}
+
+impl Table {
+    /// Init forgets by number as we do; of those that were too large it has to be told.
+    fn forget_the_oldest(&mut self) -> Vec<u64> {
+        if self.ended.len() > ENDED
+            && let Some(oldest) = self.ended.pop_front()
+        {
+            self.by_id.remove(&oldest);
+        }
+        let size = |id: &ExecId| self.by_id.get(id).map_or(0, |exec| exec.log.size());
+        let mut sizes: VecDeque<u64> = self.ended.iter().map(size).collect();
+        let mut total: u64 = sizes.iter().sum();
+        let mut forgotten = Vec::new();
+        while total > ENDED_OUTPUT
+            && self.ended.len() > 1
+            && let Some(oldest) = self.ended.pop_front()
+        {
+            total -= sizes.pop_front().unwrap_or(0);
+            forgotten.extend(self.by_id.remove(&oldest).map(|exec| exec.number));
+        }
+        forgotten
+    }
 }
 
 struct Exec {
@@ -95,16 +121,13 @@ impl Execs {
         }
     }
 
-    pub(crate) fn exited(&self, number: u64, exit: Exit) {
+    /// Gives the numbers of those that init has to forget for it.
+    pub(crate) fn exited(&self, number: u64, exit: Exit) -> Vec<u64> {
         let mut table = self.table();
-        let Some(exec) = table.by_number.remove(&number) else { return };
+        let Some(exec) = table.by_number.remove(&number) else { return Vec::new() };
         let _ = exec.exited.send(Some(exit));
         table.ended.push_back(exec.id);
-        if table.ended.len() > ENDED
-            && let Some(oldest) = table.ended.pop_front()
-        {
-            table.by_id.remove(&oldest);
-        }
+        table.forget_the_oldest()
     }
 
     fn drop_exec(&self, number: u64) {

@@ -187,7 +187,7 @@ impl Live {
     }
 
     /// Hears what init says until it ends. True when nobody had asked for the end.
-    pub(crate) async fn listen(&self) -> bool {
+    pub(crate) async fn listen(self: &Arc<Self>) -> bool {
         while let Some(Ok(Some((bytes, fds)))) = self.left.run_until_cancelled(self.channel.receive()).await {
             match FromInit::decode(&bytes) {
                 Ok(message) => self.heard(message, fds),
@@ -221,14 +221,17 @@ impl Live {
         let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
     }
 
-    fn heard(&self, message: FromInit, fds: Vec<OwnedFd>) {
+    fn heard(self: &Arc<Self>, message: FromInit, fds: Vec<OwnedFd>) {
         match message {
             FromInit::Started { exec, pid } => {
                 self.disk.touch();
                 self.execs.started(exec, Ok(pid));
             }
             FromInit::NotStarted { exec, failure } => self.execs.started(exec, Err(failure)),
-            FromInit::Exited { exec, ended } => self.execs.exited(exec, self.exit_of(exec, &ended)),
+            FromInit::Exited { exec, ended } => {
+                let forgotten = self.execs.exited(exec, self.exit_of(exec, &ended));
+                self.forget_inside(forgotten);
+            }
             FromInit::Socket { tag, errno } => {
                 let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
                 let Some(place) = sockets.iter().position(|(waiting, _)| *waiting == tag) else { return };
@@ -240,6 +243,19 @@ impl Live {
             }
             FromInit::Ready { .. } | FromInit::SetupFailed(_) | FromInit::Welcome { .. } | FromInit::Kept(_) => {}
         }
+    }
+
+    /// Init need not keep them either.
+    fn forget_inside(self: &Arc<Self>, forgotten: Vec<u64>) {
+        if forgotten.is_empty() || !self.kept {
+            return;
+        }
+        let live = self.clone();
+        self.tasks.spawn(async move {
+            for exec in forgotten {
+                let _ = live.send(&ToInit::forget(exec), &[]).await;
+            }
+        });
     }
 
     fn exit_of(&self, exec: u64, ended: &Ended) -> Exit {

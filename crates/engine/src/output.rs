@@ -76,6 +76,11 @@ impl Log {
         self.kept().exit
     }
 
+    /// How much memory it takes.
+    pub(crate) fn size(&self) -> u64 {
+        self.kept().spool.size()
+    }
+
     pub(crate) fn read(self: &Arc<Self>, from: Position) -> Reader {
         self.readers.fetch_add(1, Ordering::AcqRel);
         Reader { log: self.clone(), at: from, ended: false }

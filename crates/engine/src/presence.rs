@@ -35,7 +35,7 @@ pub(crate) struct Presence {
 impl Presence {
     pub(crate) fn of(init: BorrowedFd<'_>, range: u32) -> io::Result<Self> {
         let pid = pidfd::number(init)?;
-        Ok(Self { boot: pidfd::boot()?, pid, started: pidfd::started(pid)?, range, token: Uuid::new_v4() })
+        Ok(Self { boot: pidfd::boot()?.to_owned(), pid, started: pidfd::started(pid)?, range, token: Uuid::new_v4() })
     }
 
     /// Opens the door and leaves the note, in this order: whoever finds the note finds the door. Gives the door.

@@ -122,6 +122,11 @@ impl Spool {
         self.end
     }
 
+    /// How much memory the output takes.
+    pub(crate) fn size(&self) -> u64 {
+        self.end - self.punched
+    }
+
     /// Whether all output of the command is in it: what comes after its exit is somebody else's.
     pub(crate) fn is_sealed(&self) -> bool {
         self.sealed
@@ -216,23 +221,38 @@ pub(crate) struct Feed<P, T> {
 impl<P: AsFd, T: AsFd> Feed<P, T> {
     /// Takes some of what is there now, without waiting. False when there is nothing.
     pub(crate) fn take(&mut self, spool: &mut Spool) -> bool {
-        if let Some((master, into)) = &self.terminal {
-            let fed = rustix::pipe::splice(master, None, into, None, CHUNK, SpliceFlags::NONBLOCK);
-            // Nobody has the other side open any more; what it wrote is in the pipe.
-            if matches!(fed, Ok(0) | Err(rustix::io::Errno::IO)) {
-                self.terminal = None;
-            }
-        }
+        self.fill_the_pipe();
         let mut place = 0;
         while let Some((channel, pipe)) = self.pipes.get(place) {
             match spool.take(pipe.as_fd(), *channel) {
                 Ok(0) => drop(self.pipes.remove(place)),
                 Ok(_) => return true,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => place += 1,
+                // Where memory has run out, the bytes wait in the pipe.
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory) => {
+                    place += 1;
+                }
                 Err(_) => drop(self.pipes.remove(place)),
             }
         }
         false
+    }
+}
+
+impl<P: AsFd, T: AsFd> Feed<P, T> {
+    fn fill_the_pipe(&mut self) {
+        let Some((master, into)) = &self.terminal else { return };
+        let fed = rustix::pipe::splice(master, None, into, None, CHUNK, SpliceFlags::NONBLOCK);
+        // Nobody has the other side open any more; what it wrote is in the pipe.
+        if matches!(fed, Ok(0) | Err(rustix::io::Errno::IO)) {
+            self.terminal = None;
+        }
+    }
+
+    /// Lets some of what is there now go nowhere.
+    pub(crate) fn pour_away(&mut self, nowhere: &OwnedFd) {
+        self.fill_the_pipe();
+        let open = |pipe: &P| rustix::pipe::splice(pipe, None, nowhere, None, CHUNK, SpliceFlags::NONBLOCK) != Ok(0);
+        self.pipes.retain(|(_, pipe)| open(pipe));
     }
 }
 

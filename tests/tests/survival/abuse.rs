@@ -2,7 +2,9 @@
 
 use std::{fs, os::unix::fs::MetadataExt, path::PathBuf};
 
-use cabana_sandbox::{Base, ExecId, ExecSpec, Provider, SandboxId, SandboxPath, SandboxSpec, Status, User, run};
+use cabana_sandbox::{
+    Base, ExecId, ExecSpec, Provider, SandboxId, SandboxPath, SandboxSpec, Status, Stdio, TermSize, User, run,
+};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::{
@@ -60,6 +62,40 @@ async fn a_thousand_commands_leave_init_with_no_more_descriptors_than_it_remembe
     }
     let held = open_files(init_of(&id)).len();
     assert!(held < 128 + 60, "init holds {held} descriptors");
+    engine.destroy(&id).await.unwrap();
+    engine.close().await;
+}
+
+#[tokio::test]
+async fn commands_that_say_much_push_older_ones_out_and_not_the_server() {
+    let (id, engine) = (SandboxId::random(), engine().await);
+    let sandbox = engine.create(&id, &SandboxSpec::new(Base::Host)).await.unwrap();
+    let mut first = None;
+    for _ in 0..40 {
+        let spec = ExecSpec::shell("head -c 1000000 /dev/zero", SandboxPath::root());
+        first.get_or_insert(spec.id);
+        run(&*sandbox, spec, 100).await.unwrap();
+    }
+    let kept = || open_files(init_of(&id)).iter().map(|(_, bytes)| *bytes).sum::<u64>();
+    until("init lets go of them", async || kept() < 20 << 20).await;
+    assert!(all_of(&*sandbox, first.unwrap()).await.is_none());
+    engine.destroy(&id).await.unwrap();
+    engine.close().await;
+}
+
+/// What has ended must not keep init busy, which would turn in circles for as long as nobody comes.
+#[tokio::test]
+async fn terminals_and_pipes_that_are_over_are_let_go_of_while_nobody_is_there() {
+    let (id, engine) = (SandboxId::random(), engine().await);
+    let sandbox = engine.create(&id, &SandboxSpec::new(Base::Host)).await.unwrap();
+    for stdio in [Stdio::Terminal(TermSize { cols: 80, rows: 24 }), Stdio::Output, Stdio::InputOutput] {
+        let spec = ExecSpec { stdio, ..ExecSpec::shell("echo over", SandboxPath::root()) };
+        run(&*sandbox, spec, 100).await.unwrap();
+    }
+    engine.leave().await;
+    let busy = || open_files(init_of(&id)).iter().any(|(name, _)| name.contains("ptmx") || name.contains("pipe:"));
+    until("init lets go of them", async || !busy()).await;
+    let engine = crate::stage::engine().await;
     engine.destroy(&id).await.unwrap();
     engine.close().await;
 }

@@ -11,10 +11,11 @@ use std::{
 };
 
 use cabana_sandbox::Channel;
-use rustix::{fs::MemfdFlags, pipe::SpliceFlags};
+use rustix::fs::MemfdFlags;
 
 use crate::{
-    spool::{CHUNK, Feed, Spool},
+    kernel::sys,
+    spool::{Feed, Spool},
     wire::{Ended, ExecPlan, FromInit, KeptExec, PROTOCOL, Stillness},
 };
 
@@ -23,6 +24,9 @@ pub(crate) const ENDED: usize = 128;
 
 /// How many ids of commands are remembered, so that a server that comes back runs none a second time.
 const USED: usize = 4096;
+
+/// How long a server may take to read the last of what a command said.
+const SETTLED_NS: u64 = 20_000_000;
 
 pub(super) struct Keeper {
     /// For the server: it opens files and terminals itself.
@@ -33,6 +37,8 @@ pub(super) struct Keeper {
     door: Option<Door>,
     execs: BTreeMap<u64, Kept>,
     ended: VecDeque<u64>,
+    /// When to look after what ended last: by then the server has taken what it said.
+    tidy_at: Option<u64>,
     used: VecDeque<u128>,
     last: u64,
 }
@@ -59,7 +65,7 @@ struct Kept {
 impl Keeper {
     pub(super) fn new(root: OwnedFd, terminals: OwnedFd, null: OwnedFd) -> Self {
         let (execs, ended, used) = (BTreeMap::new(), VecDeque::new(), VecDeque::new());
-        Self { root, terminals, null, door: None, execs, ended, used, last: 0 }
+        Self { root, terminals, null, door: None, execs, ended, tidy_at: None, used, last: 0 }
     }
 
     /// From here on the sandbox outlives its server.
@@ -123,6 +129,7 @@ impl Keeper {
                 let Some(kept) = self.execs.get_mut(&exec) else { return };
                 kept.ended = Some(ended);
                 kept.stdin = None;
+                self.tidy_at = Some(sys::monotonic_ns() + SETTLED_NS);
                 self.ended.push_back(exec);
                 if self.ended.len() > ENDED
                     && let Some(oldest) = self.ended.pop_front()
@@ -147,11 +154,17 @@ impl Keeper {
         }
     }
 
-    /// Lets go of pipes that hold nothing and that nobody can write to.
-    pub(super) fn tidy(&mut self) {
+    pub(super) fn next_deadline(&self, now: u64) -> Option<u64> {
+        self.tidy_at.map(|at| at.saturating_sub(now))
+    }
+
+    /// Lets go of pipes and terminals that hold nothing and that nobody can write to: each takes some KiB.
+    pub(super) fn tidy(&mut self, now: u64) {
+        self.tidy_at.take_if(|at| *at <= now);
         for exec in &self.ended {
-            let Some(kept) = self.execs.get_mut(exec) else { continue };
-            kept.feed.pipes.retain(|(_, pipe)| !is_over(pipe));
+            let Some(Kept { feed, .. }) = self.execs.get_mut(exec) else { continue };
+            feed.terminal.take_if(|(master, _)| is_over(master));
+            feed.pipes.retain(|(_, pipe)| !is_over(pipe));
         }
     }
 
@@ -209,9 +222,7 @@ impl Kept {
         let Some(spool) = &mut self.spool else { return };
         if spool.is_sealed() {
             // A daemon that was left behind writes on: nobody listens, but a closed pipe would kill it.
-            self.feed.pipes.retain(|(_, pipe)| {
-                !matches!(rustix::pipe::splice(pipe, None, null, None, CHUNK, SpliceFlags::NONBLOCK), Ok(0))
-            });
+            self.feed.pour_away(null);
             return;
         }
         // As long as there is something, but not for ever: others have something to say, too.

@@ -128,7 +128,9 @@ impl Init {
         if self.control.is_none() {
             self.keeper.add_polled(&mut fds);
         }
-        let _ = sys::poll(&mut fds, self.execs.next_deadline(sys::monotonic_ns()));
+        let now = sys::monotonic_ns();
+        let deadlines = [self.execs.next_deadline(now), self.keeper.next_deadline(now)];
+        let _ = sys::poll(&mut fds, deadlines.into_iter().flatten().min());
     }
 
     fn take_requests(&mut self) {
@@ -241,7 +243,7 @@ impl Init {
             }
         }
         self.execs.tidy();
-        self.keeper.tidy();
+        self.keeper.tidy(sys::monotonic_ns());
     }
 
     fn say(&mut self, message: FromInit, fd: Option<OwnedFd>) {

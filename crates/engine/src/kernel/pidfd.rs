@@ -3,6 +3,7 @@
 use std::{
     fs, io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    sync::OnceLock,
 };
 
 use rustix::{
@@ -41,8 +42,13 @@ pub(crate) fn started(pid: u32) -> io::Result<u64> {
 }
 
 /// Another one for each start of the machine.
-pub(crate) fn boot() -> io::Result<String> {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned())
+pub(crate) fn boot() -> io::Result<&'static str> {
+    static BOOT: OnceLock<String> = OnceLock::new();
+    if let Some(known) = BOOT.get() {
+        return Ok(known);
+    }
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(BOOT.get_or_init(|| id.trim().to_owned()))
 }
 
 #[cfg(test)]
