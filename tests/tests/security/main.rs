@@ -8,6 +8,7 @@ mod attacks;
 mod capabilities;
 mod exhaustion;
 mod filter;
+mod fresh;
 mod host_files;
 mod hostile_files;
 mod init;

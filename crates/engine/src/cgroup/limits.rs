@@ -224,7 +224,11 @@ impl Group {
                 let bytes = bytes.as_deref().unwrap_or("-1");
                 self.write_if_there("memory.memsw.limit_in_bytes", "-1")?;
                 self.write("memory.limit_in_bytes", bytes)?;
-                self.write_if_there("memory.memsw.limit_in_bytes", bytes)
+                self.write_if_there("memory.memsw.limit_in_bytes", bytes)?;
+                // What lies in the queues of sockets is not counted as memory here, and takes from what the host has for
+                // all of them.
+                let queues = most.map_or("-1".to_owned(), |bytes| (bytes / 4).to_string());
+                self.write_if_there("memory.kmem.tcp.limit_in_bytes", &queues)
             }
         }
     }

@@ -9,6 +9,8 @@ use std::{
 
 use cabana_guest::tree::{self, Usage};
 
+use crate::kernel::sys::{self, Common};
+
 const OVERLAY: u64 = 0x794c_7630;
 
 /// Blocks. `pids` are the processes of the sandbox, as the host numbers them.
@@ -24,19 +26,32 @@ pub(crate) fn measure(own: &Path, pids: &[u32]) -> io::Result<Usage> {
 fn nameless(pids: &[u32]) -> Usage {
     let (mut usage, mut seen) = (Usage::default(), HashSet::new());
     for pid in pids {
-        for held in ["fd", "map_files"] {
-            let entries = fs::read_dir(format!("/proc/{pid}/{held}")).into_iter().flatten().flatten();
-            for path in entries.map(|entry| entry.path()) {
-                let Ok(file) = fs::metadata(&path) else { continue };
-                let gone = file.is_file() && file.nlink() == 0 && is_on_an_overlay(&path);
-                if gone && seen.insert((file.dev(), file.ino())) {
-                    usage.bytes = usage.bytes.saturating_add(file.blocks().saturating_mul(512));
-                    usage.entries += 1;
+        let mut last = None;
+        // Each thread may have a table of its own, and one whose leader has ended is seen nowhere else.
+        for thread in threads(*pid) {
+            for (held, common) in [("fd", Common::Files), ("map_files", Common::Memory)] {
+                if last.is_some_and(|last| sys::have_in_common(common, last, thread)) {
+                    continue;
+                }
+                let entries = fs::read_dir(format!("/proc/{thread}/{held}")).into_iter().flatten().flatten();
+                for path in entries.map(|entry| entry.path()) {
+                    let Ok(file) = fs::metadata(&path) else { continue };
+                    let gone = file.is_file() && file.nlink() == 0 && is_on_an_overlay(&path);
+                    if gone && seen.insert((file.dev(), file.ino())) {
+                        usage.bytes = usage.bytes.saturating_add(file.blocks().saturating_mul(512));
+                        usage.entries += 1;
+                    }
                 }
             }
+            last = Some(thread);
         }
     }
     usage
+}
+
+fn threads(pid: u32) -> impl Iterator<Item = u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok())
 }
 
 /// And not in memory, where others have no name either.

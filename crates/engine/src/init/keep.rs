@@ -178,7 +178,7 @@ impl Keeper {
 
     pub(super) fn add_polled(&self, fds: &mut Vec<libc::pollfd>) {
         let poll = |fd: &OwnedFd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        for kept in self.execs.values() {
+        for kept in self.execs.values().filter(|kept| kept.spool.is_some()) {
             fds.extend(kept.feed.pipes.iter().map(|(_, pipe)| poll(pipe)));
             fds.extend(kept.feed.terminal.iter().map(|(master, _)| poll(master)));
         }

@@ -90,6 +90,7 @@ pub(super) fn prepare(hostname: &[u8], cgroup: Option<OwnedFd>, devices: Option<
 
 /// From here to the end somebody waits.
 pub(super) fn finish(prepared: Prepared, plan: &SetupPlan, mounts: &[OwnedFd]) -> Done<Ready> {
+    bound_shared_memory(plan.shared_memory);
     attach_layers(plan, mounts)?;
     mount_overlays(plan)?;
     let new_root = open_dir(c"/n", Step::Overlay)?;
@@ -218,14 +219,24 @@ fn forbid_user_namespaces() -> Done {
     std::fs::write("/proc/sys/user/max_user_namespaces", "0").map_err(io_at(Step::Walls))
 }
 
+/// Segments of System V stay without any process, as files in `/dev/shm` do: so they have the same bound. A kernel whose
+/// settings of a namespace are the host's to make refuses it, and counts them as memory all the same.
+fn bound_shared_memory(bytes: u64) {
+    let pages = bytes / rustix::param::page_size() as u64;
+    let _ = std::fs::write("/proc/sys/kernel/shmall", pages.max(1).to_string());
+}
+
 /// What /proc tells of the host beyond what the kernel keeps to itself, and what could be written by mistake of a kernel.
 const HIDDEN: &[&CStr] = &[
     c"/n/proc/acpi",
     c"/n/proc/asound",
+    c"/n/proc/cmdline",
     c"/n/proc/kcore",
     c"/n/proc/key-users",
     c"/n/proc/keys",
     c"/n/proc/latency_stats",
+    c"/n/proc/locks",
+    c"/n/proc/pressure",
     c"/n/proc/scsi",
     c"/n/proc/sysrq-trigger",
     c"/n/proc/timer_list",

@@ -329,6 +329,19 @@ pub(crate) unsafe fn ioctl_with<T>(fd: RawFd, request: u64, value: &mut T) -> Re
     unsafe { sys!(SYS_ioctl, fd, request, ptr::from_mut(value)) }
 }
 
+/// What threads may have in common.
+#[derive(Clone, Copy)]
+pub(crate) enum Common {
+    Memory = 1,
+    Files = 2,
+}
+
+/// Whether two threads of this machine have it in common. False where the kernel does not say.
+pub(crate) fn have_in_common(what: Common, one: u32, other: u32) -> bool {
+    // SAFETY: plain numbers.
+    matches!(unsafe { sys!(SYS_kcmp, one, other, what as u32, 0, 0) }, Ok(0))
+}
+
 pub(crate) fn set_rlimit(what: u32, soft: u64, hard: u64) -> Result<()> {
     let limit = libc::rlimit64 { rlim_cur: soft, rlim_max: hard };
     // SAFETY: reads a local.

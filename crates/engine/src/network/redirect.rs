@@ -22,7 +22,7 @@ const TRANSPARENT: u16 = 65_501;
 const HTTP_PROXY: u16 = 65_502;
 const SOCKS_PROXY: u16 = 65_503;
 const DNS: u16 = 53;
-/// Instead of the first port and of the last: the rules lead to wherever these listen.
+/// Before all others, instead of the first port and of the last: the rules lead to wherever these listen.
 const SPARE: std::ops::Range<u16> = 65_400..65_500;
 
 /// In the blocks from which names get their addresses, among those that no name gets.
@@ -68,7 +68,8 @@ fn listen_all<T>(
     at: &[IpAddr],
     listen: impl Fn((IpAddr, u16)) -> io::Result<T>,
 ) -> io::Result<(u16, Vec<T>)> {
-    for port in std::iter::once(first).chain(SPARE) {
+    // Any port at all, at last: who wants to keep a sandbox from its owner has to hold every one of them.
+    for port in std::iter::once(first).chain(SPARE).chain((1..SPARE.start).rev()) {
         match at.iter().map(|at| listen((*at, port))).collect() {
             Ok(listeners) => return Ok((port, listeners)),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}

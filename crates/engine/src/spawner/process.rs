@@ -44,6 +44,7 @@ fn prepare() -> io::Result<()> {
     sys::prctl(libc::PR_SET_DUMPABLE, 0)?;
     sys::umask(0);
     raise_open_files();
+    give_up_privileges_of_time();
     // Children are not waited for: the server holds a pidfd of each.
     // SAFETY: ignoring a signal installs no handler.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
@@ -56,6 +57,29 @@ fn raise_open_files() {
     // SAFETY: fills a local.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0 {
         let _ = sys::set_rlimit(libc::RLIMIT_NOFILE, limit.rlim_max, limit.rlim_max);
+    }
+}
+
+/// What the server may have been given so that it goes on when others have to wait or end is not for sandboxes: their
+/// processes would have it from here. What cannot be given up was not there.
+fn give_up_privileges_of_time() {
+    for right in [libc::RLIMIT_RTPRIO, libc::RLIMIT_NICE] {
+        let _ = sys::set_rlimit(right, 0, 0);
+    }
+    let usual = libc::sched_param { sched_priority: 0 };
+    // SAFETY: reads a local; touches this process alone.
+    if unsafe { libc::sched_getscheduler(0) } != libc::SCHED_OTHER {
+        // SAFETY: as above.
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const usual) };
+    }
+    // SAFETY: plain numbers.
+    if unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) } < 0 {
+        // SAFETY: as above.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 0) };
+    }
+    const PROTECTED: &str = "/proc/self/oom_score_adj";
+    if std::fs::read_to_string(PROTECTED).is_ok_and(|score| score.starts_with('-')) {
+        let _ = std::fs::write(PROTECTED, "0");
     }
 }
 

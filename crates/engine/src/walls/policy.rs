@@ -202,6 +202,8 @@ const CONSTANTS: &[(&str, u32)] = &[
     ("IPPROTO_ICMPV6", libc::IPPROTO_ICMPV6 as u32),
     ("IPPROTO_TCP", libc::IPPROTO_TCP as u32),
     ("IPPROTO_UDP", libc::IPPROTO_UDP as u32),
+    ("MAP_HUGETLB", libc::MAP_HUGETLB as u32),
+    ("MFD_HUGETLB", libc::MFD_HUGETLB),
     ("NETLINK_ROUTE", libc::NETLINK_ROUTE as u32),
     ("PER_LINUX32", 8),
     ("PR_SCHED_CORE", libc::PR_SCHED_CORE as u32),

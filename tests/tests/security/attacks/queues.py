@@ -1,0 +1,130 @@
+"""Puts bytes where no process holds them: into queues of the kernel. Says how many mebibytes it got rid of, and waits."""
+import ctypes
+import errno
+import os
+import resource
+import socket
+import struct
+import sys
+import time
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.shmat.restype = ctypes.c_void_p
+BLOCK = b"x" * (1 << 20)
+held = []
+
+
+def check(result):
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+    return result
+
+
+def send_all(sender, block=BLOCK):
+    """As much as the queue takes."""
+    sender.setblocking(False)
+    sent = 0
+    try:
+        while True:
+            sent += sender.send(block)
+    except (BlockingIOError, ConnectionRefusedError):
+        return sent
+    except OSError as error:
+        if error.errno in (errno.ENOBUFS, errno.ENOMEM):
+            return sent
+        raise
+
+
+listener = None
+
+
+def tcp():
+    global listener
+    if not listener:
+        listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    one.settimeout(2)
+    try:
+        one.connect(listener.getsockname())
+        listener.settimeout(2)
+        other, _ = listener.accept()
+    except OSError:
+        return 0
+    held.append((one, other))
+    return send_all(one)
+
+
+def udp():
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+    receiver.bind(("127.0.0.1", 0))
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sender.connect(receiver.getsockname())
+    sender.setblocking(False)
+    for _ in range(40):
+        try:
+            sender.send(b"x" * 16000)
+        except OSError:
+            break
+    held.append((receiver, sender))
+    return struct.unpack("9I", receiver.getsockopt(socket.SOL_SOCKET, 55, 36))[0]  # SO_MEMINFO
+
+
+def unix():
+    one, other = socket.socketpair()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    held.append((one, other))
+    return send_all(one)
+
+
+def pipe():
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    held.append((read, write))
+    return os.write(write, b"x" * 65536)
+
+
+def shared(size):
+    segment = check(libc.shmget(0, size, 0o1600))
+    at = libc.shmat(segment, None, 0)
+    if at in (None, ctypes.c_void_p(-1).value):
+        raise OSError(errno.ENOMEM, "refused")
+    ctypes.memset(at, 120, size)
+    libc.shmdt(ctypes.c_void_p(at))
+    return size
+
+
+def messages():
+    queue = check(libc.msgget(0, 0o1600))
+    sent = 0
+    while libc.msgsnd(queue, struct.pack("l", 1) + b"x" * 8000, 8000, 0o4000) == 0:
+        sent += 8000
+    return sent
+
+
+KINDS = {
+    "tcp": tcp,
+    "udp": udp,
+    "unix": unix,
+    "pipe": pipe,
+    "shared": lambda: shared(1 << 20),
+    "small": lambda: shared(4096),
+    "messages": messages,
+}
+
+if __name__ == "__main__":
+    kind, most = sys.argv[1], int(sys.argv[2]) << 20
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    total, fruitless = 0, 0
+    try:
+        while total < most and fruitless < 20:
+            more = KINDS[kind]()
+            fruitless = 0 if more else fruitless + 1
+            total += more
+    except (OSError, MemoryError):
+        pass
+    print(total >> 20, flush=True)
+    if len(sys.argv) < 4:
+        time.sleep(3600)

@@ -1,0 +1,50 @@
+//! What the server has, its sandboxes have not: whatever a process hands down to those that it starts. Each test changes
+//! itself first, as a service's settings would.
+
+use std::process::Command;
+
+use crate::inside::Inside;
+
+/// Runs a tool of the host on this very process.
+fn on_ourselves(tool: &str, arguments: &[&str]) {
+    let pid = std::process::id().to_string();
+    let arguments = arguments.iter().map(|argument| if *argument == "PID" { pid.as_str() } else { argument });
+    let said = Command::new(tool).args(arguments).output().expect("the tool is there");
+    assert!(said.status.success(), "{tool}: {}", String::from_utf8_lossy(&said.stderr));
+}
+
+#[tokio::test]
+async fn the_servers_own_better_priority() {
+    on_ourselves("renice", &["-n", "-7", "-p", "PID"]);
+    let inside = Inside::new().await;
+    let nice = inside.user("nice").await.ok();
+    assert!(nice.parse::<i32>().unwrap() >= 0, "{nice}");
+    assert!(inside.root("ps -o ni= -p 1").await.ok().trim().parse::<i32>().unwrap() >= 0);
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn the_servers_own_real_time() {
+    on_ourselves("chrt", &["-a", "-r", "-p", "1", "PID"]);
+    let inside = Inside::new().await;
+    let said = inside.user("chrt -p $$").await.ok();
+    assert!(said.contains("SCHED_OTHER"), "{said}");
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn a_directory_that_the_server_left_open() {
+    use std::os::fd::AsRawFd;
+    let dir = std::fs::File::open("/").unwrap();
+    // Not closed by an exec, as of a library that forgot it.
+    rustix::io::fcntl_setfd(&dir, rustix::io::FdFlags::empty()).unwrap();
+    let seen = Command::new("ls").arg(format!("/proc/self/fd/{}/", dir.as_raw_fd())).output().unwrap();
+    assert!(seen.status.success(), "what we start has it");
+    let inside = Inside::new().await;
+    for user in ["root", "user"] {
+        let script = "for fd in /proc/[0-9]*/fd/*; do readlink $fd; done 2>/dev/null | grep -vE '^(pipe:|/proc/|/dev/null|/null)'; true";
+        let said = inside.command(user, cabana_sandbox::ExecSpec::shell(script, "/".parse().unwrap())).await.ok();
+        assert_eq!(said, "", "as {user}");
+    }
+    inside.end().await;
+}
