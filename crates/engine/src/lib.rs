@@ -31,6 +31,7 @@ mod disk;
 mod engine;
 mod exec;
 mod fault;
+mod feed;
 mod files;
 #[cfg(fuzzing)]
 #[doc(hidden)]

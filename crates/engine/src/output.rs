@@ -19,7 +19,10 @@ use rustix::pipe::SpliceFlags;
 use tokio::{io::unix::AsyncFd, sync::watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::spool::{self, Feed, Spool};
+use crate::{
+    feed::Feed,
+    spool::{self, Spool},
+};
 
 /// How long a terminal that is still open is listened to after the end of its command.
 const TERMINAL_GRACE: std::time::Duration = std::time::Duration::from_millis(100);

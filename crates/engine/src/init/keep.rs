@@ -14,8 +14,9 @@ use cabana_sandbox::Channel;
 use rustix::fs::MemfdFlags;
 
 use crate::{
+    feed::Feed,
     kernel::sys,
-    spool::{Feed, Spool},
+    spool::Spool,
     wire::{Ended, ExecPlan, FromInit, KeptExec, PROTOCOL, Stillness},
 };
 

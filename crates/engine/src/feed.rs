@@ -1,0 +1,54 @@
+//! Where the bytes of a command come from: its pipes, or its terminal. The server takes from them, or init in its place.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use cabana_sandbox::Channel;
+use rustix::pipe::SpliceFlags;
+
+use crate::spool::{CHUNK, Spool};
+
+/// What nobody can write to any more is let go.
+pub(crate) struct Feed<P, T> {
+    pub(crate) pipes: Vec<(Channel, P)>,
+    /// The master, and the other end of the pipe that its bytes pass through: a splice needs one.
+    pub(crate) terminal: Option<(T, OwnedFd)>,
+}
+
+impl<P: AsFd, T: AsFd> Feed<P, T> {
+    /// Takes some of what is there now, without waiting. False when there is nothing.
+    pub(crate) fn take(&mut self, spool: &mut Spool) -> bool {
+        self.fill_the_pipe();
+        let mut place = 0;
+        while let Some((channel, pipe)) = self.pipes.get(place) {
+            match spool.take(pipe.as_fd(), *channel) {
+                Ok(0) => drop(self.pipes.remove(place)),
+                Ok(_) => return true,
+                // Where memory has run out, the bytes wait in the pipe.
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory) => {
+                    place += 1;
+                }
+                Err(_) => drop(self.pipes.remove(place)),
+            }
+        }
+        false
+    }
+
+    fn fill_the_pipe(&mut self) {
+        let Some((master, into)) = &self.terminal else { return };
+        let fed = rustix::pipe::splice(master, None, into, None, CHUNK, SpliceFlags::NONBLOCK);
+        // Nobody has the other side open any more; what it wrote is in the pipe.
+        if matches!(fed, Ok(0) | Err(rustix::io::Errno::IO)) {
+            self.terminal = None;
+        }
+    }
+
+    /// Lets some of what is there now go nowhere.
+    pub(crate) fn pour_away(&mut self, nowhere: &OwnedFd) {
+        self.fill_the_pipe();
+        let open = |pipe: &P| rustix::pipe::splice(pipe, None, nowhere, None, CHUNK, SpliceFlags::NONBLOCK) != Ok(0);
+        self.pipes.retain(|(_, pipe)| open(pipe));
+    }
+}
