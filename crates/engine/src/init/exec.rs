@@ -361,6 +361,8 @@ impl Child {
         }
         attempt!(3, sys::setresgid(self.gid, self.gid, self.gid));
         attempt!(3, sys::setresuid(self.uid, self.uid, self.uid));
+        // Where fs.suid_dumpable is 1, a change of user opens the memory to that user, and until the exec it is init's.
+        let _ = sys::prctl(libc::PR_SET_DUMPABLE, 0);
         // As the user: a directory that it may not enter is no working directory for it.
         attempt!(4, sys::chdir(self.cwd));
         count(5);
