@@ -3,14 +3,13 @@
 //! As root, all layers lie on disk in one storage range, and each live sandbox has 65,536 ids that no other live sandbox
 //! on this machine has, whichever process made it. A layer's ids are mapped when it is mounted, so a stopped sandbox needs
 //! none, and nothing on disk is tied to a range. An ordinary user has one range for all, or a single id.
-#![allow(unsafe_code)]
 
 use std::{
     collections::HashSet,
-    fs::OpenOptions,
+    fs::{File, OpenOptions},
     io,
     os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::fs::{DirBuilderExt, OpenOptionsExt},
     },
     path::{Path, PathBuf},
@@ -22,6 +21,7 @@ use std::{
 
 use cabana_guest::IdMap;
 use cabana_sandbox::{Error, Identities, Limits, Result};
+use rustix::fs::FlockOperation;
 
 use crate::{
     cgroup::{Cgroup, Cgroups, Controllers, Limiter, held},
@@ -41,7 +41,7 @@ const RANGES: u32 = (STORAGE - FIRST_LIVE) / COUNT;
 pub(crate) struct Ranges {
     mode: Mode,
     cgroups: Option<Cgroups>,
-    /// A file with a byte for each range, locked while it is leased: by the kernel, so that who is killed gives back.
+    /// A directory with a file for each range, locked while it is leased: by the kernel, so that who is killed gives back.
     locks: Option<PathBuf>,
     /// Leased by us and free again: the next sandbox finds cgroup and id map as it needs them.
     free: Mutex<Vec<Lease>>,
@@ -201,11 +201,19 @@ impl Ranges {
         }
     }
 
-    /// `None` when somebody else has it. Each lock is an open file of its own, which can be passed on.
+    /// `None` when somebody else has it. Each lock is an open file of its own, which can be passed on: it is good for nothing
+    /// else.
     fn lock(&self, number: u32) -> io::Result<Option<OwnedFd>> {
         let Some(locks) = &self.locks else { return Ok(None) };
-        let file = OpenOptions::new().read(true).write(true).open(locks)?;
-        Ok(lock_byte(file.as_fd(), number)?.then(|| file.into()))
+        let path = locks.join(number.to_string());
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
+                File::open(&path)?
+            }
+            file => file?,
+        };
+        Ok(lock(file.as_fd())?.then(|| file.into()))
     }
 
     /// How files lie on disk.
@@ -282,10 +290,10 @@ impl Ranges {
 
     /// Init is not trusted with what it passes.
     fn check_lock(&self, number: u32, lock: &OwnedFd) -> io::Result<()> {
-        let known = self.locks.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-        let (known, given) = (rustix::fs::stat(known)?, rustix::fs::fstat(lock)?);
+        let known = self.locks.as_ref().ok_or(io::ErrorKind::Unsupported)?.join(number.to_string());
+        let (known, given) = (rustix::fs::stat(&known)?, rustix::fs::fstat(lock)?);
         let same = (known.st_dev, known.st_ino) == (given.st_dev, given.st_ino);
-        match number < RANGES && same && lock_byte(lock.as_fd(), number)? {
+        match number < RANGES && same && self::lock(lock.as_fd())? {
             true => Ok(()),
             false => Err(io::Error::other("another sandbox has them")),
         }
@@ -343,28 +351,17 @@ impl Drop for Ranges {
 }
 
 fn make_locks(dir: &Path) -> io::Result<PathBuf> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    let locks = dir.join("ranges");
-    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&locks)?;
+    let locks = dir.join("leases");
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&locks)?;
     Ok(locks)
 }
 
-/// Locks one byte for this open file, until the last descriptor of it is closed; false when somebody else has it.
-fn lock_byte(file: BorrowedFd<'_>, number: u32) -> io::Result<bool> {
-    // SAFETY: plain numbers: all zero is a value of it.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = libc::F_WRLCK as i16;
-    lock.l_whence = libc::SEEK_SET as i16;
-    lock.l_start = i64::from(number);
-    lock.l_len = 1;
-    // SAFETY: reads a local.
-    let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
-    if done == 0 {
-        return Ok(true);
-    }
-    match io::Error::last_os_error() {
-        error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
-        error => Err(error),
+/// Locks an open file, until the last descriptor of it is closed; false when somebody else has it.
+fn lock(file: BorrowedFd<'_>) -> io::Result<bool> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(errno) => Err(errno.into()),
     }
 }
 
@@ -383,16 +380,16 @@ mod tests {
     fn a_range_has_one_owner_and_comes_back() {
         let dir = tempfile::tempdir().unwrap();
         let locks = make_locks(dir.path()).unwrap();
-        let open = || OpenOptions::new().read(true).write(true).open(&locks).unwrap();
+        std::fs::write(locks.join("7"), "").unwrap();
+        let open = || File::open(locks.join("7")).unwrap();
         let (one, two) = (open(), open());
-        assert!(lock_byte(one.as_fd(), 7).unwrap());
-        assert!(!lock_byte(two.as_fd(), 7).unwrap());
-        assert!(lock_byte(two.as_fd(), 8).unwrap());
+        assert!(lock(one.as_fd()).unwrap());
+        assert!(!lock(two.as_fd()).unwrap());
         let passed_on = one.try_clone().unwrap();
         drop(one);
-        assert!(!lock_byte(two.as_fd(), 7).unwrap());
-        assert!(lock_byte(passed_on.as_fd(), 7).unwrap());
+        assert!(!lock(two.as_fd()).unwrap());
+        assert!(lock(passed_on.as_fd()).unwrap());
         drop(passed_on);
-        assert!(lock_byte(two.as_fd(), 7).unwrap());
+        assert!(lock(two.as_fd()).unwrap());
     }
 }

@@ -8,6 +8,7 @@ use std::{
     fs, io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     path::Path,
+    time::{Duration, Instant},
 };
 
 use rustix::{
@@ -21,6 +22,9 @@ use crate::kernel::pidfd;
 
 const NOTE: &str = "live.json";
 const DOOR: &str = "door";
+
+/// How long init may take to let in those who knocked before.
+const CROWDED: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Presence {
@@ -75,18 +79,22 @@ fn open_door(home: &Path) -> io::Result<OwnedFd> {
     let dir = fs::File::open(home)?;
     let door = seqpacket()?;
     bind(&door, &address(dir.as_fd())?)?;
-    listen(&door, 4)?;
+    listen(&door, 16)?;
     Ok(door)
 }
 
-/// Knocks: init answers to whoever has the token. `None` when nobody listens there.
+/// Knocks: init answers to whoever has the token. `None` when nobody listens there. Blocks while others knock, for a while.
 pub(crate) fn knock(home: &Path) -> io::Result<Option<OwnedFd>> {
     let dir = fs::File::open(home)?;
     let ours = seqpacket()?;
-    match connect(&ours, &address(dir.as_fd())?) {
-        Ok(()) => Ok(Some(ours)),
-        Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(None),
-        Err(errno) => Err(errno.into()),
+    let begun = Instant::now();
+    loop {
+        match connect(&ours, &address(dir.as_fd())?) {
+            Ok(()) => return Ok(Some(ours)),
+            Err(Errno::CONNREFUSED | Errno::NOENT) => return Ok(None),
+            Err(Errno::AGAIN) if begun.elapsed() < CROWDED => std::thread::sleep(CROWDED / 10_000),
+            Err(errno) => return Err(errno.into()),
+        }
     }
 }
 

@@ -155,7 +155,7 @@ async fn nothing_inside_leads_to_the_door_the_note_or_the_output_of_others() {
         done
         find / -xdev \( -name live.json -o -name door -o -name record.json \) -path '*sandboxes*' 2>/dev/null
         grep -a told-in-confidence /proc/1/mem 2>/dev/null
-        ls /proc/self/fd | while read fd; do readlink /proc/self/fd/$fd; done | grep -E 'memfd|socket|ranges'
+        ls /proc/self/fd | while read fd; do readlink /proc/self/fd/$fd; done | grep -E 'memfd|socket|leases'
         true"#;
     for user in ["root", "user"] {
         let spec = ExecSpec { user: Some(User::new(user).unwrap()), ..ExecSpec::shell(attempt, SandboxPath::root()) };

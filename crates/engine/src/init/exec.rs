@@ -352,7 +352,8 @@ impl Child {
         }
         // Closed by the exec, not before: the pipe to init is among them.
         attempt!(2, sys::close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC));
-        let _ = sys::set_rlimit(libc::RLIMIT_CORE, 0, u64::MAX);
+        // The host's own setting says where a core goes: to a program of the host, or beside its limits.
+        let _ = sys::set_rlimit(libc::RLIMIT_CORE, 0, 0);
         let _ = sys::set_rlimit(libc::RLIMIT_NOFILE, self.open_files.0, self.open_files.1);
         // Refused where there is a single id, and then there are no groups to have.
         let groups = sys::setgroups(&self.groups);

@@ -82,13 +82,18 @@ pub(crate) struct Ready {
     secret: sys::Secret,
 }
 
+/// How many children are waited for before anybody else is heard.
+const AT_ONCE: usize = 1024;
+
 struct Init {
     /// None while no server is there.
     control: Option<OwnedFd>,
-    /// A server that knocked and has not said who it is.
-    candidate: Option<OwnedFd>,
+    /// Those who knocked and have not said who they are, the oldest first.
+    knocking: VecDeque<OwnedFd>,
     execs: Execs,
     keeper: Keeper,
+    /// Whether more children may have ended than were waited for.
+    unwaited: bool,
     /// What the socket did not take yet, in order.
     unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
 }
@@ -102,7 +107,14 @@ fn serve(control: OwnedFd, ready: Ready) -> ! {
     let Ok(nowhere) = null.try_clone() else { sys::exit(1) };
     let keeper = Keeper::new(root, terminals, nowhere);
     let execs = Execs::new(null, forest, secret);
-    let mut init = Init { control: Some(control), candidate: None, execs, keeper, unsent: VecDeque::new() };
+    let mut init = Init {
+        control: Some(control),
+        knocking: VecDeque::new(),
+        execs,
+        keeper,
+        unwaited: false,
+        unsent: VecDeque::new(),
+    };
     loop {
         init.wait(&signals);
         init.take_requests();
@@ -123,13 +135,14 @@ impl Init {
         let mut fds = vec![poll(signals, libc::POLLIN)];
         let room = if self.unsent.is_empty() { 0 } else { libc::POLLOUT };
         fds.extend(self.control.iter().map(|control| poll(control, libc::POLLIN | room)));
-        fds.extend(self.keeper.door().into_iter().chain(&self.candidate).map(|fd| poll(fd, libc::POLLIN)));
+        fds.extend(self.keeper.door().into_iter().chain(&self.knocking).map(|fd| poll(fd, libc::POLLIN)));
         self.execs.add_polled(&mut fds);
         if self.control.is_none() {
             self.keeper.add_polled(&mut fds);
         }
         let now = sys::monotonic_ns();
-        let deadlines = [self.execs.next_deadline(now), self.keeper.next_deadline(now)];
+        let at_once = self.unwaited.then_some(0);
+        let deadlines = [self.execs.next_deadline(now), self.keeper.next_deadline(now), at_once];
         let _ = sys::poll(&mut fds, deadlines.into_iter().flatten().min());
     }
 
@@ -164,21 +177,33 @@ impl Init {
         self.keeper.take_over();
     }
 
-    /// Hears who is there. One at a time: who comes later is the one who is alive.
+    /// Hears who is there. Of many who say nothing, the last ones may stay.
     fn answer_the_door(&mut self) {
+        const WAITING: usize = 8;
         let Some(door) = self.keeper.door() else { return };
         let flags = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
         if let Ok(knocking) = rustix::net::accept_with(door, flags) {
-            self.candidate = Some(knocking);
+            self.knocking.push_back(knocking);
+            if self.knocking.len() > WAITING {
+                self.knocking.pop_front();
+            }
         }
-        let Some(candidate) = &self.candidate else { return };
+        for _ in 0..self.knocking.len() {
+            let Some(knocking) = self.knocking.pop_front() else { return };
+            self.hear(knocking);
+        }
+    }
+
+    fn hear(&mut self, server: OwnedFd) {
         let mut buffer = [0; 64];
-        let said = match fdpass::receive(candidate.as_fd(), &mut buffer) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+        let said = match fdpass::receive(server.as_fd(), &mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.knocking.push_back(server);
+                return;
+            }
             Ok((length, _)) => ToInit::decode(&buffer[..length]).ok(),
             Err(_) => None,
         };
-        let Some(server) = self.candidate.take() else { return };
         match said {
             Some(ToInit::Hello { protocol: PROTOCOL, token }) if self.keeper.knows(token) => self.welcome(server),
             Some(ToInit::Hello { token, .. }) if self.keeper.knows(token) => {
@@ -236,7 +261,13 @@ impl Init {
         for answer in self.execs.reported() {
             self.say(answer, None);
         }
-        while let Some(waited) = sys::wait_any() {
+        // Orphans may die as fast as they are waited for: the server is heard in between.
+        self.unwaited = true;
+        for _ in 0..AT_ONCE {
+            let Some(waited) = sys::wait_any() else {
+                self.unwaited = false;
+                break;
+            };
             // A command that could not start has no exit, and orphans that were given to us have nobody who asks.
             for answer in self.execs.ended(&waited) {
                 self.say(answer, None);

@@ -61,10 +61,14 @@ impl Outside {
 /// The ranges that somebody on this machine has leased.
 fn leased() -> BTreeSet<u32> {
     use std::os::unix::fs::MetadataExt;
-    let inode = fs::metadata("/run/cabana/ranges").expect("the engine made it").ino();
     let locks = fs::read_to_string("/proc/locks").expect("the kernel tells");
-    let of_ours = |line: &&str| line.contains("OFDLCK") && line.contains(&format!(":{inode} "));
-    locks.lines().filter(of_ours).filter_map(|line| line.split_whitespace().rev().nth(1)?.parse().ok()).collect()
+    let files = fs::read_dir("/run/cabana/leases").expect("the engine made it").flatten();
+    let numbers = files.filter_map(|file| {
+        let held = format!(":{} ", file.metadata().ok()?.ino());
+        locks.lines().any(|line| line.contains("FLOCK") && line.contains(&held)).then_some(())?;
+        file.file_name().to_str()?.parse().ok()
+    });
+    numbers.collect()
 }
 
 fn names(dir: &Path) -> BTreeSet<String> {

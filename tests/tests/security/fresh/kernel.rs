@@ -12,7 +12,7 @@ async fn locks_of_the_host_and_the_ranges_of_neighbours_in_proc() {
     let inside = Inside::new().await;
     let neighbour = Inside::of(inside.engine.clone(), &crate::inside::passing()).await;
     let outside = std::fs::read_to_string("/proc/locks").unwrap();
-    assert!(outside.contains("OFDLCK"), "each live range is a lock: {outside}");
+    assert!(outside.contains("FLOCK"), "each live range is a lock: {outside}");
     for user in ["root", "user"] {
         let seen = inside.command(user, ExecSpec::argv(["cat", "/proc/locks"], path("/"))).await.ok();
         assert_eq!(seen, "", "as {user}");
