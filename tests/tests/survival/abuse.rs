@@ -128,6 +128,29 @@ async fn strangers_at_the_door_are_sent_away_and_keep_nobody_out() {
     engine.close().await;
 }
 
+/// An init that lets nobody in, behind a record that nobody can read: it can be ended all the same.
+#[tokio::test]
+async fn a_sandbox_that_cannot_be_taken_up_can_be_destroyed() {
+    let (id, exec) = (SandboxId::random(), ExecId::now());
+    let mut owner = Owner::start(&data());
+    owner.tell(&format!("create {id} persistent"));
+    owner.exec(&id, exec, "output", "exec sleep 1000");
+    owner.kill();
+    let init = rustix::process::Pid::from_raw(init_of(&id) as i32).unwrap();
+    rustix::process::kill_process(init, rustix::process::Signal::STOP).unwrap();
+    let crowd: Vec<_> = (0..16).map(|_| knock(&id)).collect();
+    fs::write(home(&id).join("record.json"), "{").unwrap();
+    let engine = engine().await;
+    assert!(engine.attach(&id).await.is_err());
+    engine.destroy(&id).await.unwrap();
+    assert!(!home(&id).exists());
+    // Whoever adopted it may take a while to wait for it.
+    let stat = format!("/proc/{}/stat", init.as_raw_nonzero());
+    until("its init is gone", async || fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "))).await;
+    drop(crowd);
+    engine.close().await;
+}
+
 fn hello(protocol: u32, token: u128) -> Vec<u8> {
     [vec![16], protocol.to_le_bytes().to_vec(), token.to_le_bytes().to_vec()].concat()
 }

@@ -23,17 +23,14 @@ pub(crate) enum Taken {
 }
 
 enum Looked {
-    Left(Box<Left>),
+    Left(Left),
     Other(Taken),
 }
 
 /// A sandbox that outlived its server.
 struct Left {
-    record: Record,
     presence: Presence,
     pidfd: OwnedFd,
-    /// None if nobody opens.
-    control: Option<OwnedFd>,
     home: Owned,
 }
 
@@ -51,7 +48,7 @@ impl Shared {
             Looked::Left(left) => left,
             Looked::Other(taken) => return Ok(taken),
         };
-        let taken = self.revive(id, *left).await?;
+        let taken = self.revive(id, left).await?;
         if let Taken::Live(live) = &taken {
             *held = Some(live.clone());
         }
@@ -74,8 +71,8 @@ impl Shared {
             let (shared, id) = (self.clone(), id.clone());
             move || shared.look_for(&id)
         });
-        let Left { presence, pidfd, home, .. } = match looked.await? {
-            Looked::Left(left) => *left,
+        let Left { presence, pidfd, home } = match looked.await? {
+            Looked::Left(left) => left,
             Looked::Other(Taken::Stopped(owned)) => return Ok(Some(owned)),
             Looked::Other(_) => return Ok(None),
         };
@@ -93,18 +90,18 @@ impl Shared {
         let Some(home) = self.homes.own(id)? else { return Ok(Looked::Other(Taken::Absent)) };
         let alive = self.homes.presence(id).and_then(|presence| Some((presence.find()?, presence)));
         let Some((pidfd, presence)) = alive else { return Ok(Looked::Other(Taken::Stopped(home))) };
-        let (record, path) = (self.homes.read(id)?, self.homes.open_home(id)?.path());
-        let control = presence::knock(&path).map_err(|error| Error::failed("knocking at the sandbox's door", error))?;
-        Ok(Looked::Left(Box::new(Left { record, presence, pidfd, control, home })))
+        Ok(Looked::Left(Left { presence, pidfd, home }))
     }
 
     /// An init that cannot be talked to is ended: the sandbox is stopped then, and its files are kept.
     async fn revive(self: &Arc<Self>, id: &SandboxId, left: Left) -> Result<Taken> {
-        let Left { record: Record { spec, plan }, presence, pidfd, control, home } = left;
+        let Left { presence, pidfd, home } = left;
         let pidfd = watched(pidfd)?;
+        let Record { spec, plan } = self.homes.read(id)?;
         // An error loses nothing: who stops talking to init leaves it as it was, for the next one.
         let failed = |error| Error::failed("talking to the sandbox's init", error);
-        let greeted = match control {
+        let door = self.homes.open_home(id)?.path();
+        let greeted = match blocking(move || presence::knock(&door).map_err(failed)).await? {
             Some(control) => {
                 let channel = Channel::new(control).map_err(failed)?;
                 let found = live::greet(&channel, presence.token.as_u128()).await.map_err(failed)?;
