@@ -36,6 +36,7 @@ mod files;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
+mod greeting;
 mod home;
 pub mod host;
 mod identity;

@@ -13,8 +13,7 @@ use std::{
 
 use cabana_guest::{Account, IdMap, Rooted};
 use cabana_sandbox::{
-    Defaults, Error, ExecId, Exit, Limits, NetworkPolicy, Result, SandboxEvent, SandboxId, SandboxPath, Status,
-    TermSize, User,
+    Defaults, Error, Exit, Limits, NetworkPolicy, Result, SandboxEvent, SandboxId, SandboxPath, Status, TermSize, User,
 };
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use tokio::{
@@ -31,6 +30,7 @@ use crate::{
     disk::Disk,
     exec::{self, Execs, set_size},
     fault::{self, Point},
+    greeting::Found,
     home::Owned,
     identity::Lease,
     kernel::{
@@ -39,7 +39,7 @@ use crate::{
     },
     network::{Network, Ways},
     spool,
-    wire::{Ended, Failure, FromInit, KeptExec, LONG, PROTOCOL, Stillness, ToInit},
+    wire::{Ended, Failure, FromInit, LONG, PROTOCOL, Stillness, ToInit},
 };
 
 /// The longest message that init takes from the socket itself.
@@ -627,63 +627,6 @@ async fn until_ready(channel: &Channel, ids: IdMap) -> std::result::Result<Insid
     let mut fds = fds.into_iter();
     let (Some(root), Some(terminals)) = (fds.next(), fds.next()) else { return Err(lost()) };
     Ok(Inside { root: Rooted::new(root, ids), terminals: Arc::new(terminals) })
-}
-
-/// What init tells a server that comes back.
-pub(crate) struct Found {
-    root: OwnedFd,
-    terminals: OwnedFd,
-    pub(crate) lock: Option<OwnedFd>,
-    pub(crate) stillness: Stillness,
-    last: u64,
-    used: Vec<ExecId>,
-    execs: Vec<(KeptExec, Vec<OwnedFd>)>,
-}
-
-/// Says who we are to an init that outlived its server. `None`: it speaks another protocol, does not answer, or says
-/// something else than it should, and is of no use. An error is ours.
-pub(crate) async fn greet(channel: &Channel, token: u128) -> io::Result<Option<Found>> {
-    match tokio::time::timeout(ANSWER, ask_for_all(channel, token)).await {
-        Ok(Err(error)) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
-            Ok(None)
-        }
-        Ok(answered) => answered,
-        Err(_) => Ok(None),
-    }
-}
-
-async fn ask_for_all(channel: &Channel, token: u128) -> io::Result<Option<Found>> {
-    channel.send(&ToInit::hello(fault::protocol(), token), &[]).await?;
-    let Some((bytes, fds)) = channel.receive().await? else { return Ok(None) };
-    let Ok(FromInit::Welcome { protocol: PROTOCOL, stillness, last, execs: count }) = FromInit::decode(&bytes) else {
-        return Ok(None);
-    };
-    let Ok([root, terminals, lock, used]) = <[OwnedFd; 4]>::try_from(fds) else { return Ok(None) };
-    let Some(used) = used_ids(&used) else { return Ok(None) };
-    let mut execs = Vec::new();
-    for _ in 0..count {
-        let Some((bytes, fds)) = channel.receive().await? else { return Ok(None) };
-        let Ok(FromInit::Kept(kept)) = FromInit::decode(&bytes) else { return Ok(None) };
-        execs.push((kept, fds));
-    }
-    Ok(Some(Found { root, terminals, lock: Some(lock), stillness, last, used, execs }))
-}
-
-/// As many as init remembers, and not more, whatever it passes.
-fn used_ids(file: &OwnedFd) -> Option<Vec<ExecId>> {
-    const MOST: usize = 4096 * 16;
-    let (mut bytes, mut filled) = (vec![0; MOST], 0);
-    while filled < MOST {
-        match rustix::io::pread(file, &mut bytes[filled..], filled as u64).ok()? {
-            0 => break,
-            count => filled += count,
-        }
-    }
-    let ids = bytes[..filled].chunks_exact(16).map(|id| {
-        let number = id.iter().rev().fold(0, |number: u128, byte| number << 8 | u128::from(*byte));
-        ExecId::from(uuid::Uuid::from_u128(number))
-    });
-    Some(ids.collect())
 }
 
 /// Ends a process, and waits for its end.

@@ -9,6 +9,7 @@ use super::{Shared, blocking};
 use crate::{
     channel::Channel,
     fault::{self, Point},
+    greeting,
     home::{Owned, Record},
     kernel::readiness,
     live::{self, Holds, Live},
@@ -104,7 +105,7 @@ impl Shared {
         let greeted = match blocking(move || presence::knock(&door).map_err(failed)).await? {
             Some(control) => {
                 let channel = Channel::new(control).map_err(failed)?;
-                let found = live::greet(&channel, presence.token.as_u128()).await.map_err(failed)?;
+                let found = greeting::greet(&channel, presence.token.as_u128()).await.map_err(failed)?;
                 found.map(|found| (channel, found))
             }
             None => None,
