@@ -37,7 +37,7 @@ use crate::{
         mounts, readiness, sys,
         thread_identity::{ActingAs, Identity},
     },
-    network::{Network, Ways},
+    network::{Namespace, Network, Ways},
     spool,
     wire::{Ended, Failure, FromInit, LONG, PROTOCOL, Stillness, ToInit},
 };
@@ -455,11 +455,16 @@ impl Live {
             (Some(network), wanted) => network.set_policy(wanted),
             (None, NetworkPolicy::Off) => Ok(()),
             (None, wanted) => {
-                let pidfd = self.pidfd.get_ref().as_fd();
-                *network = Some(Network::open(ways, pidfd, wanted, self.id.clone(), self.happened.clone()).await?);
+                let namespace = Namespace::of(self.pidfd.get_ref().as_fd())?;
+                *network = Some(Network::open(ways, namespace, wanted, self.id.clone(), self.happened.clone()).await?);
                 Ok(())
             }
         }
+    }
+
+    /// What was opened while this was set up.
+    pub(crate) async fn give_network(&self, network: Option<Network>) {
+        *self.network.lock().await = network;
     }
 
     pub(crate) fn limits(&self) -> Limits {

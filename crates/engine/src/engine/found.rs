@@ -124,11 +124,12 @@ impl Shared {
         let stillness = found.stillness;
         let live = Live::found(parts, found)?;
         self.tasks.spawn(self.clone().follow(live.clone()));
-        let settled = match live.settle(stillness).await {
-            Ok(()) => self.hold_to(&live, &spec).await,
-            Err(error) => Err(error),
+        let settled = async {
+            live.settle(stillness).await?;
+            self.hold_to(&live, &spec).await?;
+            live.set_network(&self.ways, &spec.network).await
         };
-        if let Err(error) = settled {
+        if let Err(error) = settled.await {
             self.leave(&live).await;
             return Err(error);
         }

@@ -7,7 +7,8 @@ use std::{
 };
 
 use cabana_sandbox::{
-    Base, Defaults, Error, Identities, LayerId, Lifetime, Limits, Result, SandboxEvent, SandboxId, SandboxSpec,
+    Base, Defaults, Error, Identities, LayerId, Lifetime, Limits, NetworkPolicy, Result, SandboxEvent, SandboxId,
+    SandboxSpec,
 };
 use tokio::io::unix::AsyncFd;
 
@@ -19,6 +20,7 @@ use crate::{
     home::{Owned, Record},
     layers::{self, HostBase},
     live::{Holds, Live, Parts, SetupError},
+    network::{Namespace, Network},
     plan::{self, Mounts},
     presence::Presence,
     snapshot,
@@ -113,8 +115,20 @@ impl Shared {
             Err(error) => return Err((error, Some(home))),
         };
         let Warm { lease, channel, pidfd, .. } = warm;
+        // Init sets itself up meanwhile.
+        let namespace = Namespace::of(pidfd.get_ref().as_fd());
+        let network = async {
+            match spec.network {
+                NetworkPolicy::Off => Ok(None),
+                ref wanted => {
+                    let opened = Network::open(&self.ways, namespace?, wanted, id.clone(), self.happened.clone());
+                    opened.await.map(Some)
+                }
+            }
+        };
         let parts = self.parts(id, &spec, Self::defaults(plan), Holds { lease, home }, channel, pidfd);
-        let live = Live::new(parts).await.map_err(|(error, Holds { lease, home })| {
+        let (live, network) = tokio::join!(Live::new(parts), network);
+        let live = live.map_err(|(error, Holds { lease, home })| {
             self.ranges.give_back(lease);
             match error {
                 SetupError::Refused(failure) => (setup_error(failure), Some(home)),
@@ -123,7 +137,14 @@ impl Shared {
         })?;
         fault::at(Point::InitReady);
         self.tasks.spawn(self.clone().follow(live.clone()));
-        if let Err(error) = self.hold_to(&live, &spec).await {
+        let held = match network {
+            Ok(network) => {
+                live.give_network(network).await;
+                self.hold_to(&live, &spec).await
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = held {
             return Err((error, self.end(&live).await));
         }
         self.refill(overlays);
@@ -138,7 +159,7 @@ impl Shared {
         if spec.limits.memory.is_some() {
             self.tasks.spawn(live.clone().watch_memory());
         }
-        live.set_network(&self.ways, &spec.network).await
+        Ok(())
     }
 
     /// By the kernel where it can, else by looking.

@@ -27,18 +27,16 @@ pub(crate) use self::settings::Ways;
 pub(crate) struct Network(Egress);
 
 impl Network {
-    /// `pidfd` is of the sandbox's init.
     pub(crate) async fn open(
         ways: &Ways,
-        pidfd: BorrowedFd<'_>,
+        namespace: Namespace,
         wanted: &NetworkPolicy,
         id: SandboxId,
         happened: mpsc::Sender<(SandboxId, SandboxEvent)>,
     ) -> Result<Self> {
         let policy = policy(wanted)?;
         let failed = |error| Error::failed("setting the network up", error);
-        let namespace = namespace_of(pidfd).map_err(failed)?;
-        let made = spawn_blocking(move || inside(namespace, redirect::set_up)).await;
+        let made = spawn_blocking(move || namespace.inside(redirect::set_up)).await;
         let listeners: Listeners = made.map_err(io::Error::other).flatten().map_err(failed)?;
         let tell = move |event: Event| {
             let Event { host, port, allowed, rule, reason, .. } = event;
@@ -59,7 +57,7 @@ impl Network {
 /// Whether a network can be set up: in the namespace of the calling thread, which is good for nothing else then.
 pub(crate) fn try_out() -> std::result::Result<(), (&'static str, io::Error)> {
     let (_listeners, ports) = redirect::ways().map_err(|error| ("making routes and listeners", error))?;
-    redirect::redirect(ports).map_err(|error| ("redirecting connections by nf_tables", error))
+    redirect::redirect(&ports).map_err(|error| ("redirecting connections by nf_tables", error))
 }
 
 /// Refuses what makes no sense, before anything is made.
@@ -71,29 +69,35 @@ fn policy(wanted: &NetworkPolicy) -> Result<Policy> {
     Policy::new(wanted, own_addresses()).map_err(|error| Error::invalid("network", error.to_string()))
 }
 
-/// The network namespace of a process that lives, and not of one that has its number now.
-fn namespace_of(pidfd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
-    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")).map(str::trim);
-    let pid: u32 = pid.and_then(|pid| pid.parse().ok()).ok_or(io::ErrorKind::NotFound)?;
-    let namespace = std::fs::File::open(format!("/proc/{pid}/ns/net"))?;
-    let mut ended = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
-    match rustix::event::poll(&mut ended, Some(&rustix::event::Timespec::default()))? {
-        0 => Ok(namespace.into()),
-        _ => Err(io::ErrorKind::NotFound.into()),
-    }
-}
+/// Of a sandbox.
+pub(crate) struct Namespace(OwnedFd);
 
-/// On a thread that is in the namespace, and ends there: one that came back half-way would be a danger to what runs next.
-fn inside<T: Send + 'static>(
-    namespace: OwnedFd,
-    act: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    let thread = std::thread::Builder::new().name("network".into()).spawn(move || {
-        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
-        act()
-    })?;
-    thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread ended early")))
+impl Namespace {
+    /// That of a process that lives, and not of one that has its number now.
+    pub(crate) fn of(pidfd: BorrowedFd<'_>) -> Result<Self> {
+        Self::find(pidfd).map_err(|error| Error::failed("finding the sandbox's network", error))
+    }
+
+    fn find(pidfd: BorrowedFd<'_>) -> io::Result<Self> {
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
+        let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")).map(str::trim);
+        let pid: u32 = pid.and_then(|pid| pid.parse().ok()).ok_or(io::ErrorKind::NotFound)?;
+        let namespace = std::fs::File::open(format!("/proc/{pid}/ns/net"))?;
+        let mut ended = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
+        match rustix::event::poll(&mut ended, Some(&rustix::event::Timespec::default()))? {
+            0 => Ok(Self(namespace.into())),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// On a thread that is in it, and ends there: one that came back half-way would be a danger to what runs next.
+    fn inside<T: Send + 'static>(self, act: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+        let thread = std::thread::Builder::new().name("network".into()).spawn(move || {
+            move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))?;
+            act()
+        })?;
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread ended early")))
+    }
 }
 
 /// Every address of this machine: none of them is the public network.

@@ -32,7 +32,7 @@ const OWN_V6: Ipv6Addr = Ipv6Addr::new(0xfdca, 0xba2a, 0x6e63, 0, 0, 0, 0, 1);
 /// In the network namespace of the calling thread.
 pub(super) fn set_up() -> io::Result<Listeners> {
     let (listeners, ports) = ways()?;
-    redirect(ports)?;
+    redirect(&ports)?;
     Ok(listeners)
 }
 
@@ -124,18 +124,37 @@ const REST: &CStr = c"rest";
 const TCP: u8 = libc::IPPROTO_TCP as u8;
 const UDP: u8 = libc::IPPROTO_UDP as u8;
 
-/// All rules anew, in place of whichever were there.
-pub(super) fn redirect(Ports { transparent, dns }: Ports) -> io::Result<()> {
+/// All rules, in place of whichever a killed server left. Whoever deletes rules waits for every processor when the socket is
+/// closed: so it is tried without first.
+pub(super) fn redirect(ports: &Ports) -> io::Result<()> {
+    match rules(ports, Table::New).send(Some(rustix::net::netlink::NETFILTER)) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            rules(ports, Table::InPlace).send(Some(rustix::net::netlink::NETFILTER))
+        }
+        made => made,
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Table {
+    New,
+    InPlace,
+}
+
+fn rules(&Ports { transparent, dns }: &Ports, table: Table) -> Batch {
     const NEW_TABLE: u16 = 0;
     const DELETE_TABLE: u16 = 2;
+    const EXCLUSIVELY: u16 = 0x200;
     let mut batch = Batch::default();
     edge(&mut batch, 0x10);
-    // Made first, since what is not there cannot be deleted.
-    for step in [NEW_TABLE, DELETE_TABLE, NEW_TABLE] {
-        nftables(&mut batch, step, |table| {
+    if table == Table::InPlace {
+        nftables(&mut batch, DELETE_TABLE, 0, |table| {
             table.text(1, TABLE);
         });
     }
+    nftables(&mut batch, NEW_TABLE, EXCLUSIVELY, |table| {
+        table.text(1, TABLE);
+    });
     chain(&mut batch, OUT, c"nat", -100);
     rule(&mut batch, OUT, |rule| rule.protocol(UDP).port(DNS).redirect(dns));
     rule(&mut batch, OUT, |rule| rule.protocol(TCP).port(DNS).redirect(dns));
@@ -146,7 +165,7 @@ pub(super) fn redirect(Ports { transparent, dns }: Ports) -> io::Result<()> {
     for_own(&mut batch, REST);
     rule(&mut batch, REST, |rule| rule.reject());
     edge(&mut batch, 0x11);
-    batch.send(Some(rustix::net::netlink::NETFILTER))
+    batch
 }
 
 /// What is for the sandbox itself stays as it is. Many a program calls itself by the address of its machine.
@@ -161,7 +180,7 @@ fn for_own(batch: &mut Batch, chain: &CStr) {
 fn chain(batch: &mut Batch, name: &CStr, kind: &CStr, priority: i32) {
     const NEW_CHAIN: u16 = 3;
     const LOCAL_OUT: u32 = 3;
-    nftables(batch, NEW_CHAIN, |chain| {
+    nftables(batch, NEW_CHAIN, 0, |chain| {
         chain.text(1, TABLE).text(3, name).text(7, kind);
         chain.nested(4, |hook| {
             hook.number(1, LOCAL_OUT).number(2, priority as u32);
@@ -175,15 +194,15 @@ fn edge(batch: &mut Batch, kind: u16) {
     batch.message(kind, 0, false, &[0, 0, 0, NFTABLES], |_| ());
 }
 
-fn nftables(batch: &mut Batch, kind: u16, fill: impl FnOnce(&mut Message<'_>)) {
+fn nftables(batch: &mut Batch, kind: u16, flags: u16, fill: impl FnOnce(&mut Message<'_>)) {
     const INET: u8 = 1;
     const CREATE_AND_APPEND: u16 = 0xc00;
-    batch.message(10 << 8 | kind, CREATE_AND_APPEND, true, &[INET, 0, 0, 0], fill);
+    batch.message(10 << 8 | kind, CREATE_AND_APPEND | flags, true, &[INET, 0, 0, 0], fill);
 }
 
 fn rule(batch: &mut Batch, chain: &CStr, say: impl FnOnce(&mut Rule<'_, '_>)) {
     const NEW_RULE: u16 = 6;
-    nftables(batch, NEW_RULE, |message| {
+    nftables(batch, NEW_RULE, 0, |message| {
         message.text(1, TABLE).text(2, chain);
         message.nested(4, |expressions| say(&mut Rule(expressions)));
     });
