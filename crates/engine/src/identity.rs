@@ -92,8 +92,11 @@ impl Lease {
         if limits.memory.is_some() && self.ooms_before.is_none() {
             self.ooms_before = Some(self.limiter.oom_kills());
         }
-        self.limiter.set(limits)?;
-        self.limits = held(limits);
+        if let Err(error) = self.limiter.change(&self.limits, limits) {
+            let _ = self.limiter.set(&self.limits); // all or none
+            return Err(error);
+        }
+        self.limits = *limits;
         Ok(())
     }
 
@@ -125,7 +128,7 @@ impl Lease {
         self.attached = false;
         self.ooms_before = None;
         if self.differs(&Limits::default()) {
-            self.limiter.set(&Limits::default())?;
+            self.limiter.change(&self.limits, &Limits::default())?;
             self.limits = Limits::default();
         }
         match self.frozen {

@@ -158,7 +158,7 @@ impl Shared {
         None
     }
 
-    /// Before an init becomes a sandbox: nothing in it ever runs without its limits.
+    /// Before anything of a sandbox's own runs in it.
     pub(crate) async fn limit(&self, warm: Warm, limits: Limits) -> Result<Warm> {
         self.spares.limited.store(held(&limits) != Limits::NONE, Ordering::Relaxed);
         if !warm.lease.differs(&limits) {

@@ -2,6 +2,8 @@
 
 use std::{
     ffi::{CString, OsStr},
+    fs::File,
+    io::Read as _,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt,
@@ -299,14 +301,8 @@ fn read_text(found: Option<OwnedFd>, name: &str) -> Result<Vec<u8>> {
     let path: SandboxPath = name.parse()?;
     let failed = |e| fault(&path, "read the accounts", e);
     let (file, _) = sys::regular(&found, OFlags::RDONLY).map_err(failed)?;
-    let mut text = vec![0; accounts::MAX_FILE];
-    let mut length = 0;
-    while length < text.len() {
-        match sys::retry(|| rustix::io::read(&file, &mut text[length..])).map_err(failed)? {
-            0 => break,
-            n => length += n,
-        }
-    }
-    text.truncate(length);
+    let mut text = Vec::new();
+    let read = File::from(file).take(accounts::MAX_FILE as u64).read_to_end(&mut text);
+    read.map_err(|error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
     Ok(text)
 }

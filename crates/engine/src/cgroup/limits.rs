@@ -143,7 +143,16 @@ impl Limiter {
 
     /// The whole state: what is not limited is free again.
     pub(crate) fn set(&self, limits: &Limits) -> Result<()> {
-        if let Some(group) = &self.0.memory {
+        self.write(limits, |_| true)
+    }
+
+    /// Where it is known what they were.
+    pub(crate) fn change(&self, was: &Limits, limits: &Limits) -> Result<()> {
+        self.write(limits, |limit| limit(was) != limit(limits))
+    }
+
+    fn write(&self, limits: &Limits, is_new: impl Fn(fn(&Limits) -> Option<u64>) -> bool) -> Result<()> {
+        if let Some(group) = self.0.memory.as_ref().filter(|_| is_new(|limits| limits.memory)) {
             group.set_memory(limits.memory).map_err(|error| match error.raw_os_error() {
                 Some(libc::EBUSY) => {
                     Error::invalid("limits.memory", "the sandbox uses more than that now: end something first")
@@ -151,14 +160,16 @@ impl Limiter {
                 _ => Error::failed("limiting the memory", error),
             })?;
         }
-        if let Some(group) = &self.0.cpu {
+        if let Some(group) = self.0.cpu.as_ref().filter(|_| is_new(|limits| limits.cpu_milli.map(u64::from))) {
             group.set_cpu(limits.cpu_milli).map_err(|error| Error::failed("limiting the processor time", error))?;
         }
-        if let Some(group) = &self.0.pids {
+        if let Some(group) = self.0.pids.as_ref().filter(|_| is_new(|limits| limits.pids.map(u64::from))) {
             let most = limits.pids.map_or("max".to_owned(), |pids| pids.to_string());
             group.write("pids.max", &most).map_err(|error| Error::failed("limiting the processes", error))?;
         }
-        if let (Some(group), Some(disk)) = (&self.0.io, self.0.disk) {
+        if let (Some(group), Some(disk)) = (&self.0.io, self.0.disk)
+            && is_new(|limits| limits.io)
+        {
             group.set_io(disk, limits.io).map_err(|error| Error::failed("limiting the disk's traffic", error))?;
         }
         Ok(())

@@ -110,31 +110,35 @@ impl Shared {
         let Prepared { record: Record { mut spec, plan }, mounts, home } = prepared;
         spec.sudo |= plan.sudo;
         let overlays = plan.overlays();
-        let warm = match self.warm_for(id, mounts, &spec).await {
-            Ok(warm) => warm,
+        let (warm, namespace) = match self.begin(mounts, &spec).await {
+            Ok(begun) => begun,
             Err(error) => return Err((error, Some(home))),
         };
-        let Warm { lease, channel, pidfd, .. } = warm;
-        // Init sets itself up meanwhile.
-        let namespace = Namespace::of(pidfd.get_ref().as_fd());
         let network = async {
-            match spec.network {
-                NetworkPolicy::Off => Ok(None),
-                ref wanted => {
-                    let opened = Network::open(&self.ways, namespace?, wanted, id.clone(), self.happened.clone());
+            match namespace {
+                None => Ok(None),
+                Some(namespace) => {
+                    let opened = Network::open(&self.ways, namespace, &spec.network, id.clone(), self.happened.clone());
                     opened.await.map(Some)
                 }
             }
         };
-        let parts = self.parts(id, &spec, Self::defaults(plan), Holds { lease, home }, channel, pidfd);
-        let (live, network) = tokio::join!(Live::new(parts), network);
-        let live = live.map_err(|(error, Holds { lease, home })| {
-            self.ranges.give_back(lease);
-            match error {
-                SetupError::Refused(failure) => (setup_error(failure), Some(home)),
-                SetupError::Lost(error) => (Error::failed("setting the sandbox up", error), Some(home)),
-            }
-        })?;
+        let live = async {
+            let Warm { lease, channel, pidfd, .. } = match self.equip(warm, id, &spec).await {
+                Ok(warm) => warm,
+                Err(error) => return Err((error, Some(home))),
+            };
+            let parts = self.parts(id, &spec, Self::defaults(plan), Holds { lease, home }, channel, pidfd);
+            Live::new(parts).await.map_err(|(error, Holds { lease, home })| {
+                self.ranges.give_back(lease);
+                match error {
+                    SetupError::Refused(failure) => (setup_error(failure), Some(home)),
+                    SetupError::Lost(error) => (Error::failed("setting the sandbox up", error), Some(home)),
+                }
+            })
+        };
+        let (live, network) = tokio::join!(live, network);
+        let live = live?;
         fault::at(Point::InitReady);
         self.tasks.spawn(self.clone().follow(live.clone()));
         let held = match network {
@@ -174,17 +178,35 @@ impl Shared {
         Ok(())
     }
 
-    /// An init that is becoming this sandbox.
-    async fn warm_for(self: &Arc<Self>, id: &SandboxId, mounts: Mounts, spec: &SandboxSpec) -> Result<Warm> {
+    /// An init that is becoming this sandbox, and the network that it may want: whatever else there is to do is done while
+    /// it sets itself up.
+    async fn begin(self: &Arc<Self>, mounts: Mounts, spec: &SandboxSpec) -> Result<(Warm, Option<Namespace>)> {
         let warm = self.warm().await?;
-        let warm = self.limit(warm, spec.limits).await?;
-        let handed = self.hand_over(&warm, mounts, spec).await;
-        fault::at(Point::InitTold);
-        let handed = match handed {
-            Ok(()) if self.outlives(spec) => self.let_stay(&warm, id).await,
-            handed => handed,
+        let begun = async {
+            let namespace = match spec.network {
+                NetworkPolicy::Off => None,
+                _ => Some(Namespace::of(warm.pidfd.as_fd())?),
+            };
+            self.hand_over(&warm, mounts, spec).await?;
+            fault::at(Point::InitTold);
+            Ok(namespace)
         };
-        match handed {
+        match begun.await {
+            Ok(namespace) => Ok((warm, namespace)),
+            Err(error) => {
+                self.cool(warm).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Limits it, before anything of the sandbox's own runs in it, and lets it stay if it is to.
+    async fn equip(&self, warm: Warm, id: &SandboxId, spec: &SandboxSpec) -> Result<Warm> {
+        let warm = self.limit(warm, spec.limits).await?;
+        if !self.outlives(spec) {
+            return Ok(warm);
+        }
+        match self.let_stay(&warm, id).await {
             Ok(()) => Ok(warm),
             Err(error) => {
                 self.cool(warm).await;

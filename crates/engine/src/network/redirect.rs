@@ -45,6 +45,7 @@ pub(super) struct Ports {
 /// Routes that lead everything here, and who listens.
 pub(super) fn ways() -> io::Result<(Listeners, Ports)> {
     let (v4, v6) = (libc::AF_INET as u8, libc::AF_INET6 as u8);
+    raise_loopback()?;
     add_route(v4, &Ipv4Addr::LOCALHOST.octets())?;
     add_address(v4, &OWN_V4.octets())?;
     let mut at: Vec<IpAddr> = vec![Ipv4Addr::LOCALHOST.into()];
@@ -81,6 +82,15 @@ fn listen_all<T>(
 
 const LOOPBACK: u32 = 1; // of every namespace
 const CREATE_EXCLUSIVELY: u16 = 0x600;
+
+/// `ip link set lo up`: init may not have come to it yet.
+fn raise_loopback() -> io::Result<()> {
+    const NEW_LINK: u16 = 16;
+    let (index, up) = (LOOPBACK.to_ne_bytes(), (libc::IFF_UP as u32).to_ne_bytes());
+    let mut batch = Batch::default();
+    batch.message(NEW_LINK, 0, true, &[[0; 4], index, up, up].concat(), |_| ());
+    batch.send(None)
+}
 
 /// `ip route add local default dev lo src …`
 fn add_route(family: u8, source: &[u8]) -> io::Result<()> {
