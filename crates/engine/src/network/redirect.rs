@@ -145,7 +145,7 @@ pub(super) fn redirect(ports: &Ports) -> io::Result<()> {
     }
 }
 
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Table {
     New,
     InPlace,
