@@ -15,6 +15,10 @@ macro_rules! codes {
                 match self { $(Code::$name => $text,)* }
             }
 
+            pub fn parse(text: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|code| code.as_str() == text)
+            }
+
             /// What to do about it, in one sentence.
             pub fn hint(self) -> &'static str {
                 match self { $(Code::$name => $hint,)* }
@@ -27,28 +31,37 @@ codes! {
     AlreadyExists = "already_exists": "Choose another name, or write with a mode that replaces.",
     ArchiveInvalid = "archive_invalid": "Make the archive again and check that the transfer was complete.",
     BadRequest = "bad_request": "Correct the named field and send it again.",
+    CallNotFound = "call_not_found": "Check the id; calls of other tenants and calls that are no longer kept are not found.",
+    Cancelled = "cancelled": "It was ended on request; ask again under another Idempotency-Key.",
     DataDirNotOurs = "data_dir_not_ours": "Point --data or CABANA_DATA to a new or empty directory of your own.",
     DataDirReadOnly = "data_dir_read_only": "Point --data or CABANA_DATA to a directory that you may write to.",
     DataDirVersion = "data_dir_version": "Use the cabana that wrote it, or point --data to a new directory.",
     DuplicateExec = "duplicate_exec": "Choose a fresh exec id for each command, or reattach to the one that ran.",
     FileBusy = "file_busy": "A process inside holds a lease on the file: end it or try again.",
+    Forbidden = "forbidden": "Use a key whose role allows it: `use` changes sandboxes, `admin` manages keys and templates.",
     HostUnsupported = "host_unsupported": "Run `cabana doctor`: it says what this host lacks and how to get it.",
+    IdempotencyMismatch = "idempotency_mismatch": "Use a fresh Idempotency-Key for each different request.",
     Internal = "internal": "Run again with the same input; if it stays, report it with the message.",
     InvalidPath = "invalid_path": "Give an absolute path without NUL, `.`, `..` or empty parts.",
     IsDirectory = "is_directory": "Name a file, or use the operation for directories.",
+    KeyNotFound = "key_not_found": "`cabana key ls` shows the keys that there are.",
+    NoSpace = "no_space": "Free space on the disk or raise the sandbox's disk limit.",
     NotDirectory = "not_directory": "Name a directory: a part of the path is a file.",
     NotEmpty = "not_empty": "Remove what is inside first, or remove the whole tree.",
     NotFound = "not_found": "Check the path; parents are not made by a write.",
     NotRegular = "not_regular": "Only regular files can be read and written: this is a pipe, socket or device.",
-    NoSpace = "no_space": "Free space on the disk or raise the sandbox's disk limit.",
+    OutcomeUnknown = "outcome_unknown": "Look at what is there, then ask again under another Idempotency-Key.",
     PermissionDenied = "permission_denied": "Act as a user who may, or change the mode first.",
     PortClosed = "port_closed": "Start the service inside and wait until it listens on 127.0.0.1 or ::1.",
     ProgramNotFound = "program_not_found": "Check the name and PATH inside; run it through a shell if it is a built-in.",
     ProviderOffline = "provider_offline": "Try again; what was asked may have happened, so ask by its id first.",
     SandboxGone = "sandbox_gone": "Create or start it again; its files are there unless it was deleted.",
-    SandboxNotFound = "sandbox_not_found": "Check the id with `list`; a deleted sandbox does not come back.",
     SandboxInUse = "sandbox_in_use": "Ask the process that has it, or end that process: the sandbox lives on.",
+    SandboxNotFound = "sandbox_not_found": "Check the id with `list`; a deleted sandbox does not come back.",
     SandboxPaused = "sandbox_paused": "Start it: it goes on where it was.",
+    ServerRunning = "server_running": "Use the server that runs, or give this one a data directory of its own.",
+    StoreUnavailable = "store_unavailable": "Try again; if it stays, look at the disk and the log of the server.",
+    TaskNotFound = "task_not_found": "List the tasks; those of other tenants are not found.",
     TemplateExists = "template_exists": "Remove the template first or choose another name.",
     TemplateInUse = "template_in_use": "Delete the sandboxes made from it first.",
     TemplateInvalid = "template_invalid": "A template needs a root file system with a shell; check what --from names.",
@@ -56,8 +69,10 @@ codes! {
     TimedOut = "timed_out": "Try again or give it more time.",
     TooLarge = "too_large": "Send less, or raise the limit.",
     TooManyLinks = "too_many_links": "The path runs through too many symbolic links, or in a circle: name the target.",
+    Unauthorized = "unauthorized": "Send a valid key: `Authorization: Bearer KEY` or `X-API-KEY: KEY`.",
     UnknownUser = "unknown_user": "Name a user of the sandbox's own /etc/passwd, or give a number.",
     Unsupported = "unsupported": "Ask for what the provider's capabilities list.",
+    UserRequired = "user_required": "Name the user in the header Cabana-User, or use a key that has a subject.",
     WorkdirNotFound = "workdir_not_found": "Make the working directory first or name another.",
 }
 

@@ -89,6 +89,135 @@ impl fmt::Display for ExecId {
     }
 }
 
+/// What a restarted server asks for is the call's, or the task's, own command.
+impl From<ExecId> for Uuid {
+    fn from(id: ExecId) -> Uuid {
+        id.0
+    }
+}
+
+macro_rules! prefixed {
+    ($($(#[$doc:meta])* $name:ident = $prefix:literal, $what:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(Uuid);
+
+        impl $name {
+            /// A new one, ordered by time.
+            pub fn now() -> Self {
+                Self(Uuid::now_v7())
+            }
+
+            pub fn uuid(self) -> Uuid {
+                self.0
+            }
+        }
+
+        impl From<Uuid> for $name {
+            fn from(id: Uuid) -> Self {
+                Self(id)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = ParseIdError;
+            fn from_str(text: &str) -> Result<Self, ParseIdError> {
+                const RULE: ParseIdError = ParseIdError { what: $what, rule: concat!($prefix, "[0-9a-f]{32}") };
+                let digits = text.strip_prefix($prefix).ok_or(RULE)?;
+                let plain = digits.len() == 32 && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+                if plain { Uuid::try_parse(digits).map(Self).map_err(|_| RULE) } else { Err(RULE) }
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = ParseIdError;
+            fn try_from(text: String) -> Result<Self, ParseIdError> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> String {
+                id.to_string()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "{}"), self.0.simple())
+            }
+        }
+    )*};
+}
+
+prefixed! {
+    /// One thing that somebody asked for.
+    CallId = "call_", "a call's id";
+    /// A command in the background.
+    TaskId = "task_", "a task's id";
+    /// What a key is called. The key itself is nowhere.
+    KeyId = "key_", "a key's id";
+}
+
+impl From<CallId> for ExecId {
+    fn from(id: CallId) -> Self {
+        Self(id.0)
+    }
+}
+
+impl From<TaskId> for ExecId {
+    fn from(id: TaskId) -> Self {
+        Self(id.0)
+    }
+}
+
+/// Whose a sandbox is. Tenants know nothing of each other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Tenant(String);
+
+impl Tenant {
+    pub fn new(name: impl Into<String>) -> Result<Self, ParseIdError> {
+        const RULE: ParseIdError = ParseIdError { what: "a tenant", rule: "[a-z0-9][a-z0-9_-]{0,62}" };
+        let name = name.into();
+        let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+        let fits = (1..=63).contains(&name.len())
+            && name.bytes().all(|b| plain(b) || matches!(b, b'_' | b'-'))
+            && name.bytes().next().is_some_and(plain);
+        if fits { Ok(Self(name)) } else { Err(RULE) }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for Tenant {
+    fn default() -> Self {
+        Self("default".into())
+    }
+}
+
+impl TryFrom<String> for Tenant {
+    type Error = ParseIdError;
+    fn try_from(name: String) -> Result<Self, ParseIdError> {
+        Self::new(name)
+    }
+}
+
+impl From<Tenant> for String {
+    fn from(tenant: Tenant) -> String {
+        tenant.0
+    }
+}
+
+impl fmt::Display for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// The content of an immutable tree (a template's layer, a version of a skill): its BLAKE3 digest, written as 64 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -211,6 +340,25 @@ mod tests {
         for bad in ["", "a5", &"g".repeat(64), &"é".repeat(32), &"A5".repeat(32)] {
             assert!(bad.parse::<LayerId>().is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn an_id_with_a_prefix_reads_back_and_takes_no_other() {
+        let id = CallId::now();
+        assert_eq!(id.to_string().parse::<CallId>().unwrap(), id);
+        let text = id.to_string();
+        let spelled = [text.to_uppercase(), text.replace("call_", "task_"), text[5..].to_owned(), format!("{text}0")];
+        for bad in spelled.iter().map(String::as_str).chain(["", "call_", "call_{00000000000000000000000000000}"]) {
+            assert!(bad.parse::<CallId>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_tenant_is_a_plain_name() {
+        for bad in ["", "-x", "_x", "A", "a b", "a/b", "a\n", &"a".repeat(64)] {
+            assert!(Tenant::new(bad).is_err(), "{bad:?}");
+        }
+        assert!(Tenant::new("team-7_b").is_ok() && Tenant::new(Tenant::default().as_str()).is_ok());
     }
 
     #[test]

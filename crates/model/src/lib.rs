@@ -6,7 +6,11 @@
 mod code;
 mod id;
 mod path;
+mod record;
+mod scope;
 
 pub use code::Code;
-pub use id::{ExecId, LayerId, ParseIdError, SandboxId, User};
+pub use id::{CallId, ExecId, KeyId, LayerId, ParseIdError, SandboxId, TaskId, Tenant, User};
 pub use path::{PathError, SandboxPath};
+pub use record::{Outcome, Role, SandboxState, TaskState, Time};
+pub use scope::{Scheme, Scope, ScopeError, ScopeTemplate};
