@@ -1,9 +1,6 @@
 //! A connection that the guest thinks it made to the destination itself. A refusal is a reset, never an answer.
 
-use std::{
-    io,
-    net::{IpAddr, SocketAddr},
-};
+use std::{io, net::SocketAddr};
 
 use socket2::SockRef;
 use tokio::net::TcpStream;
@@ -31,13 +28,15 @@ pub(crate) async fn serve(gateway: &Gateway, original: &Original, guest: TcpStre
     }
 }
 
-/// Where a redirected connection was going, as the kernel's connection tracking remembers it.
+/// Where a redirected connection was going: its address here is the destination's, or else the kernel's connection tracking
+/// remembers it. Of one that was made to the listener itself nothing is remembered.
 pub fn original_destination(stream: &TcpStream) -> io::Result<SocketAddr> {
+    let mut own = stream.local_addr()?;
+    own.set_ip(own.ip().to_canonical());
+    if !own.ip().is_loopback() {
+        return Ok(own);
+    }
     let socket = SockRef::from(stream);
-    let is_v4 = match stream.local_addr()?.ip() {
-        IpAddr::V4(_) => true,
-        IpAddr::V6(v6) => v6.to_ipv4_mapped().is_some(),
-    };
-    let address = if is_v4 { socket.original_dst_v4()? } else { socket.original_dst_v6()? };
-    address.as_socket().ok_or_else(|| io::Error::other("the kernel gave an address that is none of IP"))
+    let remembered = if own.is_ipv4() { socket.original_dst_v4() } else { socket.original_dst_v6() };
+    Ok(remembered.ok().and_then(|address| address.as_socket()).unwrap_or(own))
 }

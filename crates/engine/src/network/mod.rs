@@ -6,6 +6,7 @@
 
 mod netlink;
 mod redirect;
+mod rules;
 mod settings;
 
 use std::{
@@ -20,6 +21,7 @@ use cabana_sandbox::{Error, NetworkPolicy, Result, SandboxEvent, SandboxId};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::{sync::mpsc, task::spawn_blocking};
 
+use self::rules::Way;
 pub use self::settings::NetworkSettings;
 pub(crate) use self::settings::Ways;
 
@@ -36,7 +38,7 @@ impl Network {
     ) -> Result<Self> {
         let policy = policy(wanted)?;
         let failed = |error| Error::failed("setting the network up", error);
-        let made = spawn_blocking(move || namespace.inside(redirect::set_up)).await;
+        let made = spawn_blocking(move || namespace.inside(|| redirect::set_up(Way::Tproxy))).await;
         let listeners: Listeners = made.map_err(io::Error::other).flatten().map_err(failed)?;
         let tell = move |event: Event| {
             let Event { host, port, allowed, rule, reason, .. } = event;
@@ -57,7 +59,7 @@ impl Network {
 /// Whether a network can be set up: in the namespace of the calling thread, which is good for nothing else then.
 pub(crate) fn try_out() -> std::result::Result<(), (&'static str, io::Error)> {
     let (_listeners, ports) = redirect::ways().map_err(|error| ("making routes and listeners", error))?;
-    redirect::redirect(&ports).map_err(|error| ("redirecting connections by nf_tables", error))
+    rules::redirect(&ports, Way::Tproxy).map_err(|error| ("redirecting connections by nf_tables", error))
 }
 
 /// Refuses what makes no sense, before anything is made.

@@ -1,50 +1,103 @@
-//! The rules in a real namespace, which a server may have left.
+//! The rules in a real namespace, which a server may have left, by either way.
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{ErrorKind, Read as _, Write as _},
     net::{SocketAddr, TcpStream},
     process::Command,
 };
 
+use cabana_egress::original_destination;
+use socket2::{Domain, Socket, Type};
+
 use super::*;
 
 const INSIDE: &str = "CABANA_ENGINE_TEST_INSIDE";
+const SITE: &str = "93.184.216.34:80";
+const SITE_V6: &str = "[2606:2800::1]:443";
 
-/// Runs the test again in a user and a network namespace of its own; true there.
-fn in_a_namespace(name: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        return true;
+/// Runs the test again for each way, in a user and a network namespace of its own; there it is told which.
+fn in_a_namespace(name: &str) -> Option<Way> {
+    if let Some(way) = std::env::var_os(INSIDE) {
+        return Some(if way == "Nat" { Way::Nat } else { Way::Tproxy });
     }
-    let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "--net"]);
-    command.arg(std::env::current_exe().unwrap()).args(["--exact", name, "--nocapture"]).env(INSIDE, "1");
-    let output = command.output().unwrap();
-    let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && told.contains("1 passed"), "{told}");
-    false
+    for way in [Way::Tproxy, Way::Nat] {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--net"]).arg(std::env::current_exe().unwrap());
+        command.args(["--exact", &format!("network::redirect::tests::{name}"), "--nocapture"]);
+        let output = command.env(INSIDE, format!("{way:?}")).output().unwrap();
+        let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && told.contains("1 passed"), "{way:?}: {told}");
+    }
+    None
 }
 
-/// A connection to anywhere arrives at one of the listeners, and nowhere else.
-fn is_caught(by: &[TcpListener], to: SocketAddr) -> bool {
-    let mut guest = TcpStream::connect(to).unwrap();
+fn at(address: &str) -> SocketAddr {
+    address.parse().unwrap()
+}
+
+/// A socket of a guest, with the address that it wants: there is a right to have any.
+fn bound(own: &str) -> Socket {
+    made(own, Type::STREAM)
+}
+
+fn made(own: &str, kind: Type) -> Socket {
+    let socket = Socket::new(Domain::for_address(at(own)), kind, None).unwrap();
+    let free = if at(own).is_ipv4() { socket.set_freebind_v4(true) } else { socket.set_freebind_v6(true) };
+    free.and_then(|()| socket.set_reuse_address(true)).and_then(|()| socket.bind(&at(own).into())).expect(own);
+    socket
+}
+
+fn listening(own: &str) -> TcpListener {
+    let socket = bound(own);
+    socket.listen(8).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket.into()
+}
+
+/// Arrives at one of the listeners and nowhere else, which talks with the guest and knows where it was going.
+fn is_caught(by: &[TcpListener], mut guest: TcpStream, to: SocketAddr) {
     guest.write_all(b"word").unwrap();
     let family = |listener: &&TcpListener| listener.local_addr().unwrap().is_ipv4() == to.is_ipv4();
     let (mut caught, _) = by.iter().find(family).unwrap().accept().unwrap();
     let mut word = [0; 4];
     caught.read_exact(&mut word).unwrap();
-    &word == b"word"
+    assert_eq!(&word, b"word", "{to}");
+    caught.write_all(b"back").unwrap();
+    guest.read_exact(&mut word).unwrap();
+    assert_eq!(&word, b"back", "{to}");
+    assert_eq!(destination(caught), to);
+}
+
+fn destination(of: TcpStream) -> SocketAddr {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let _inside = runtime.enter();
+    of.set_nonblocking(true).unwrap();
+    original_destination(&tokio::net::TcpStream::from_std(of).unwrap()).unwrap()
 }
 
 fn all_are_caught(listeners: &Listeners) {
-    for to in ["93.184.216.34:80", "[2606:2800::1]:443"] {
-        assert!(is_caught(&listeners.transparent, to.parse().unwrap()), "{to}");
+    for to in [SITE, SITE_V6].map(at) {
+        is_caught(&listeners.transparent, TcpStream::connect(to).unwrap(), to);
     }
-    for to in ["93.184.216.34:53", "[2606:2800::1]:53", "127.0.0.1:53"] {
-        assert!(is_caught(&listeners.dns_tcp, to.parse().unwrap()), "{to}");
+    for to in ["93.184.216.34:53", "[2606:2800::1]:53", "127.0.0.1:53"].map(at) {
+        is_caught(&listeners.dns_tcp, TcpStream::connect(to).unwrap(), to);
     }
-    let asker = UdpSocket::bind("127.0.0.1:0").unwrap();
-    asker.send_to(b"word", "127.0.0.1:53").unwrap();
-    assert_eq!(listeners.dns_udp[0].recv(&mut [0; 9]).unwrap(), 4);
+    for to in ["127.0.0.1:53", "93.184.216.34:53"] {
+        let asker = UdpSocket::bind("127.0.0.1:0").unwrap();
+        asker.connect(to).unwrap();
+        asker.send(b"word").unwrap();
+        let (length, from) = listeners.dns_udp[0].recv_from(&mut [0; 9]).unwrap();
+        listeners.dns_udp[0].send_to(b"answer", from).unwrap();
+        assert_eq!((length, asker.recv(&mut [0; 9]).unwrap()), (4, 6), "{to}");
+    }
+}
+
+/// Nobody came to it.
+fn caught_nothing(listeners: &[TcpListener]) {
+    for listener in listeners {
+        listener.set_nonblocking(true).unwrap();
+        assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "{listener:?}");
+    }
 }
 
 fn rules() -> String {
@@ -54,37 +107,174 @@ fn rules() -> String {
 
 #[test]
 fn what_a_killed_server_left_is_set_up_again_with_the_same_rules() {
-    if !in_a_namespace("network::redirect::tests::what_a_killed_server_left_is_set_up_again_with_the_same_rules") {
-        return;
-    }
-    let first = set_up().unwrap();
+    let Some(way) = in_a_namespace("what_a_killed_server_left_is_set_up_again_with_the_same_rules") else { return };
+    let first = set_up(way).unwrap();
     all_are_caught(&first);
     let before = rules();
-    assert!(before.contains("redirect to :65501"), "{before}");
+    assert_eq!(before.contains("tproxy ip to 127.0.0.1:65501 accept"), way == Way::Tproxy, "{before}");
+    assert_eq!(before.contains("redirect to :65501"), way == Way::Nat, "{before}");
     drop(first);
-    let again = set_up().unwrap();
+    let again = set_up(way).unwrap();
     assert_eq!(rules(), before);
     all_are_caught(&again);
+    drop(again);
+    let other = if way == Way::Nat { Way::Tproxy } else { Way::Nat };
+    all_are_caught(&set_up(other).unwrap());
+    assert_ne!(rules(), before);
 }
 
 #[test]
 fn a_guest_that_took_the_ports_of_a_killed_server_catches_nothing_with_them() {
-    if !in_a_namespace(
-        "network::redirect::tests::a_guest_that_took_the_ports_of_a_killed_server_catches_nothing_with_them",
-    ) {
+    let Some(way) = in_a_namespace("a_guest_that_took_the_ports_of_a_killed_server_catches_nothing_with_them") else {
         return;
-    }
-    drop(set_up().unwrap());
-    let taken: Vec<_> = [DNS, TRANSPARENT, HTTP_PROXY, SPARE.start, SPARE.start + 1]
-        .map(|port| TcpListener::bind(("0.0.0.0", port)).unwrap())
-        .into();
+    };
+    drop(set_up(way).unwrap());
+    let taken =
+        [DNS, TRANSPARENT, HTTP_PROXY, SPARE.start, SPARE.start + 1].map(|port| listening(&format!("0.0.0.0:{port}")));
     let datagrams = UdpSocket::bind(("0.0.0.0", DNS)).unwrap();
-    let again = set_up().unwrap();
+    let again = set_up(way).unwrap();
     all_are_caught(&again);
     datagrams.set_nonblocking(true).unwrap();
     assert!(datagrams.recv(&mut [0; 9]).is_err());
-    for listener in taken {
-        listener.set_nonblocking(true).unwrap();
-        assert!(listener.accept().is_err());
+    caught_nothing(&taken);
+}
+
+#[test]
+fn nobody_of_the_sandbox_shares_the_port_of_a_listener() {
+    let Some(way) = in_a_namespace("nobody_of_the_sandbox_shares_the_port_of_a_listener") else { return };
+    let _listeners = set_up(way).unwrap();
+    for own in ["0.0.0.0:65501", "127.0.0.1:65501", "[::]:65501", "[::1]:65501"] {
+        let socket = Socket::new(Domain::for_address(at(own)), Type::STREAM, None).unwrap();
+        socket.set_reuse_address(true).unwrap();
+        socket.set_reuse_port(true).unwrap();
+        socket.bind_device(Some(b"lo")).unwrap();
+        let shared = socket.bind(&at(own).into()).and_then(|()| socket.listen(8));
+        assert_eq!(shared.unwrap_err().kind(), ErrorKind::AddrInUse, "{own}");
+    }
+}
+
+#[test]
+fn who_connects_to_the_listener_itself_was_going_nowhere_else() {
+    let Some(way) = in_a_namespace("who_connects_to_the_listener_itself_was_going_nowhere_else") else { return };
+    let listeners = set_up(way).unwrap();
+    // From the port of the DNS the connection is tracked.
+    for from in ["127.0.0.1:0", "127.0.0.3:53"] {
+        let (guest, to) = (bound(from), at("127.0.0.1:65501"));
+        guest.connect(&to.into()).unwrap();
+        is_caught(&listeners.transparent, guest.into(), to);
+    }
+}
+
+#[test]
+fn a_port_of_the_dns_to_come_from_changes_nothing() {
+    let Some(way) = in_a_namespace("a_port_of_the_dns_to_come_from_changes_nothing") else { return };
+    // Also where the guest has taken the port, so that answers come from another.
+    for (taken, mine) in [(None, "127.0.0.5"), (Some("127.0.0.1:53"), "127.0.0.6")] {
+        let taken = taken.map(listening);
+        let listeners = set_up(way).unwrap();
+        for (from, to) in [(53, SITE), (65400, SITE), (65501, "93.184.216.34:65400")] {
+            let guest = bound(&format!("{mine}:{from}"));
+            guest.connect(&at(to).into()).unwrap();
+            is_caught(&listeners.transparent, guest.into(), at(to));
+        }
+        for from in [53, 65400] {
+            let (guest, to) = (bound(&format!("{mine}:{from}")), at("93.184.216.34:53"));
+            guest.connect(&to.into()).unwrap();
+            is_caught(&listeners.dns_tcp, guest.into(), to);
+        }
+        caught_nothing(&Vec::from_iter(taken));
+    }
+}
+
+#[test]
+fn while_no_server_is_there_all_is_refused_and_no_guest_answers() {
+    let Some(way) = in_a_namespace("while_no_server_is_there_all_is_refused_and_no_guest_answers") else { return };
+    drop(set_up(way).unwrap());
+    let mut guests = Vec::from([SITE, SITE_V6, "0.0.0.0:81", "[::]:82"].map(listening));
+    if way == Way::Tproxy {
+        guests.extend(["127.0.0.1:65501", "[::1]:65501"].map(listening));
+    }
+    let (v4, v6, mapped) = ("93.184.216.34", "[2606:2800::1]", "[::ffff:93.184.216.34]");
+    for to in [(v4, 80), (v4, 81), (v4, 82), (v4, 1), (v6, 443), (v6, 82), (v6, 1), (mapped, 80), (mapped, 82)] {
+        let refused = TcpStream::connect(at(&format!("{}:{}", to.0, to.1))).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{to:?}");
+    }
+    caught_nothing(&guests);
+}
+
+#[test]
+fn a_guest_with_the_address_of_somebody_else_answers_for_nobody() {
+    let Some(way) = in_a_namespace("a_guest_with_the_address_of_somebody_else_answers_for_nobody") else { return };
+    let listeners = set_up(way).unwrap();
+    let guests = [SITE, SITE_V6, "0.0.0.0:81", "[::]:82", "198.18.7.7:80"].map(listening);
+    for to in [SITE, SITE_V6, "93.184.216.34:81", "[2606:2800::1]:82", "198.18.7.7:80"].map(at) {
+        is_caught(&listeners.transparent, TcpStream::connect(to).unwrap(), to);
+    }
+    let mapped = TcpStream::connect(at("[::ffff:93.184.216.34]:80")).unwrap();
+    is_caught(&listeners.transparent, mapped, at(SITE));
+    caught_nothing(&guests);
+    // Nor does it get an answer there, from us or from a guest: it has no such address.
+    for from in ["93.184.216.35:7777", "198.18.7.8:7777"] {
+        let guest = bound(from);
+        guest.set_nonblocking(true).unwrap();
+        assert_eq!(guest.connect(&at(SITE).into()).unwrap_err().raw_os_error(), Some(libc::EINPROGRESS));
+        all_are_caught(&listeners);
+        assert_eq!(guest.peer_addr().unwrap_err().kind(), ErrorKind::NotConnected, "{from}");
+    }
+    caught_nothing(&guests);
+}
+
+/// Two that call each other at once need nobody who listens.
+#[test]
+fn two_that_call_each_other_do_not_meet_at_an_address_of_somebody_else() {
+    let Some(way) = in_a_namespace("two_that_call_each_other_do_not_meet_at_an_address_of_somebody_else") else {
+        return;
+    };
+    let listeners = set_up(way).unwrap();
+    listeners.transparent[0].set_nonblocking(true).unwrap();
+    let call = |socket: &Socket, to: &str| {
+        socket.set_nonblocking(true).unwrap();
+        let _ = socket.connect(&at(to).into());
+        socket.send(b"met").is_ok()
+    };
+    for round in 0..200 {
+        let inner = &format!("127.0.0.1:{}", 7000 + round);
+        let (one, other) = (bound(inner), bound(SITE));
+        let spoke = std::thread::scope(|scope| {
+            let other = scope.spawn(|| call(&other, inner));
+            (call(&one, SITE), other.join().unwrap())
+        });
+        let heard = |socket: &Socket| socket.recv(&mut [std::mem::MaybeUninit::uninit(); 9]).unwrap_or(0) > 0;
+        assert!(!spoke.1 && !heard(&one) && !heard(&other), "they met in round {round}");
+        while listeners.transparent[0].accept().is_ok() {}
+    }
+}
+
+#[test]
+fn what_is_not_tcp_is_refused_though_a_guest_has_the_address() {
+    let Some(way) = in_a_namespace("what_is_not_tcp_is_refused_though_a_guest_has_the_address") else { return };
+    let _listeners = set_up(way).unwrap();
+    for (own, to) in [("0.0.0.0:0", "93.184.216.34:123"), ("[::]:0", "[2606:2800::1]:123")] {
+        let (guest, asker) = (UdpSocket::from(made(to, Type::DGRAM)), UdpSocket::bind(own).unwrap());
+        asker.connect(to).unwrap();
+        let refused = asker.send(b"word").and_then(|_| asker.recv(&mut [0; 9]));
+        assert!(matches!(refused.unwrap_err().raw_os_error(), Some(libc::EACCES | libc::EHOSTUNREACH | libc::EPERM)));
+        guest.set_nonblocking(true).unwrap();
+        assert_eq!(guest.recv(&mut [0; 9]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    }
+}
+
+#[test]
+fn a_sandbox_reaches_itself_at_all_its_addresses() {
+    let Some(way) = in_a_namespace("a_sandbox_reaches_itself_at_all_its_addresses") else { return };
+    let _listeners = set_up(way).unwrap();
+    let guest = TcpListener::bind("[::]:8080").unwrap();
+    for to in ["127.0.0.1", "127.9.9.9", "198.18.0.1", "[::1]", "[fdca:ba2a:6e63::1]"] {
+        let mut came = TcpStream::connect(at(&format!("{to}:8080"))).unwrap();
+        let (mut there, _) = guest.accept().unwrap();
+        there.write_all(b"self").unwrap();
+        let mut word = [0; 4];
+        came.read_exact(&mut word).unwrap();
+        assert_eq!(&word, b"self", "{to}");
     }
 }
