@@ -33,6 +33,7 @@ attacks! {
     IOCTLS = "ioctls.c",
     IPC = "ipc.c",
     LEASE = "lease.c",
+    MASQUERADE = "masquerade.py",
     NAMELESS = "nameless.c",
     NAMESPACES = "namespaces.c",
     NEIGHBOUR = "neighbour.py",

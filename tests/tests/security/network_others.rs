@@ -1,4 +1,4 @@
-//! Other sandboxes' ports, abstract sockets of the host, and what is not TCP.
+//! Other sandboxes' ports, abstract sockets of the host, what is not TCP, and who pretends to be somebody else.
 
 use std::{
     net::UdpSocket,
@@ -10,9 +10,10 @@ use std::{
 };
 
 use cabana_sandbox::{NetworkPolicy, Provider};
-use cabana_testkit::world::in_world;
+use cabana_testkit::world::{Web, in_world};
 
 use crate::{
+    attacks::MASQUERADE,
     inside::{engine, unique, until},
     network::{SITE, SITE_ADDRESS, Servers, allow, beside, none_served, reach, sandbox},
 };
@@ -127,5 +128,65 @@ fn a_network_of_ones_own_beside_the_redirect() {
         assert_eq!(inside.user(&format!("curl -sS http://{SITE}/")).await.ok(), "served");
         servers.are_untouched();
         inside.end().await;
+    });
+}
+
+/// Every address is local inside, and free to be taken: so the rules alone say who answers.
+#[test]
+fn the_address_of_a_site_taken_by_a_guest() {
+    in_world(async |world| {
+        let servers = Servers::new(&world);
+        let inside = sandbox(NetworkPolicy::Public).await;
+        for user in ["user", "root"] {
+            inside.attack(user, &MASQUERADE, &["rights"]).await.report().all_refused(&["EPERM"]);
+            inside.attack(user, &MASQUERADE, &["share", "65501"]).await.report().all_refused(&["EADDRINUSE"]);
+        }
+        inside.attack("root", &MASQUERADE, &["share", "53"]).await.report().all_refused(&["EADDRINUSE"]);
+        for (host, own) in [(SITE_ADDRESS, "127.0.0.9"), ("2606:2800:220:1::34", "fdca:ba2a:6e63::1")] {
+            let _forger = inside.start("root", &MASQUERADE, &["serve", host, "80"]).await;
+            let from = [0, 53, 65400, 65501].map(|port| format!("{own}:{port}"));
+            let words = ["reach", "50", host, "80"].into_iter().chain(from.iter().map(String::as_str));
+            let report = inside.attack("root", &MASQUERADE, &Vec::from_iter(words)).await.report();
+            assert!(from.iter().all(|from| report.of(from) == "served"), "{report:?}");
+            // Itself it reaches, of course.
+            let report = inside.attack("root", &MASQUERADE, &["reach", "50", own, "80", &from[0]]).await.report();
+            assert_eq!(report.of(&from[0]), "forged");
+        }
+        inside.end().await;
+        servers.are_untouched();
+    });
+}
+
+#[test]
+fn inner_addresses_from_the_ports_and_addresses_of_others() {
+    in_world(async |world| {
+        let servers = Servers::new(&world);
+        let inside = sandbox(NetworkPolicy::Public).await;
+        let own = ["127.0.0.9:53", "198.18.0.1:53", "93.184.216.34:53", "10.1.2.3:80", "10.77.0.1:65501", "8.8.8.8:53"];
+        for host in ["10.1.2.3", "169.254.169.254", "10.77.0.1"] {
+            let words: Vec<&str> = ["reach", "1", host, "80"].into_iter().chain(own).collect();
+            let report = inside.attack("root", &MASQUERADE, &words).await.report();
+            assert!(own.iter().all(|from| report.of(from) != "served"), "{report:?}");
+        }
+        inside.end().await;
+        servers.are_untouched();
+    });
+}
+
+/// Who connects to the listener itself must not be taken for one that goes to the host's loopback.
+#[test]
+fn the_listener_of_the_redirect_called_by_its_own_address() {
+    in_world(async |world| {
+        let servers = Servers::new(&world);
+        let there = Web::on_host(65501);
+        let inside = sandbox(NetworkPolicy::Host).await;
+        for (host, own) in [("127.0.0.1", ["127.0.0.1:0", "127.0.0.9:53"]), ("::1", ["::1:0", "fdca:ba2a:6e63::1:53"])]
+        {
+            let words: Vec<&str> = ["reach", "50", host, "65501"].into_iter().chain(own).collect();
+            inside.attack("root", &MASQUERADE, &words).await.report().all_refused(&["ECONNRESET"]);
+        }
+        inside.end().await;
+        there.is_untouched();
+        servers.are_untouched();
     });
 }

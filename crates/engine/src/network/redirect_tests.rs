@@ -278,3 +278,17 @@ fn a_sandbox_reaches_itself_at_all_its_addresses() {
         assert_eq!(&word, b"self", "{to}");
     }
 }
+
+/// The connection's other end has that very port.
+#[test]
+fn a_guest_serves_a_port_to_which_it_is_connected_elsewhere() {
+    let Some(way) = in_a_namespace("a_guest_serves_a_port_to_which_it_is_connected_elsewhere") else { return };
+    let listeners = set_up(way).unwrap();
+    let _open = TcpStream::connect(at(SITE)).unwrap();
+    let _caught = listeners.transparent[0].accept().unwrap();
+    let guest = TcpListener::bind("0.0.0.0:80").unwrap();
+    let _came = TcpStream::connect("127.0.0.1:80").unwrap();
+    guest.accept().unwrap();
+    is_caught(&listeners.transparent, TcpStream::connect(SITE).unwrap(), at(SITE));
+    caught_nothing(&[guest]);
+}

@@ -43,11 +43,14 @@ const UDP: u8 = libc::IPPROTO_UDP as u8;
 /// All rules, in place of whichever a killed server left; by the other way where the kernel lacks the one that is wanted.
 pub(super) fn redirect(ports: &Ports, way: Way) -> io::Result<()> {
     match put(ports, way) {
-        Err(error) if way == Way::Tproxy && matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EOPNOTSUPP)) => {
-            put(ports, Way::Nat)
-        }
+        Err(error) if way == Way::Tproxy && is_lacking(&error) => put(ports, Way::Nat),
         put => put,
     }
+}
+
+/// An expression that the kernel does not have, or not there.
+fn is_lacking(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EOPNOTSUPP))
 }
 
 /// Whoever deletes rules waits for every processor when the socket is closed: so it is tried without first.
