@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 mod netlink;
+mod nftables;
 mod redirect;
 mod rules;
 mod settings;

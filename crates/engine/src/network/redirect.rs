@@ -133,4 +133,4 @@ fn unless_there(added: io::Result<()>) -> io::Result<()> {
 
 #[cfg(test)]
 #[path = "redirect_tests.rs"]
-mod tests;
+pub(super) mod tests;

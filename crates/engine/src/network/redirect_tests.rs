@@ -16,14 +16,14 @@ const SITE: &str = "93.184.216.34:80";
 const SITE_V6: &str = "[2606:2800::1]:443";
 
 /// Runs the test again for each way, in a user and a network namespace of its own; there it is told which.
-fn in_a_namespace(name: &str) -> Option<Way> {
+pub(in super::super) fn in_a_namespace(name: &str) -> Option<Way> {
     if let Some(way) = std::env::var_os(INSIDE) {
         return Some(if way == "Nat" { Way::Nat } else { Way::Tproxy });
     }
     for way in [Way::Tproxy, Way::Nat] {
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-root-user", "--net"]).arg(std::env::current_exe().unwrap());
-        command.args(["--exact", &format!("network::redirect::tests::{name}"), "--nocapture"]);
+        command.args(["--exact", &format!("network::{name}"), "--nocapture"]);
         let output = command.env(INSIDE, format!("{way:?}")).output().unwrap();
         let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success() && told.contains("1 passed"), "{way:?}: {told}");
@@ -107,7 +107,10 @@ fn rules() -> String {
 
 #[test]
 fn what_a_killed_server_left_is_set_up_again_with_the_same_rules() {
-    let Some(way) = in_a_namespace("what_a_killed_server_left_is_set_up_again_with_the_same_rules") else { return };
+    let Some(way) = in_a_namespace("redirect::tests::what_a_killed_server_left_is_set_up_again_with_the_same_rules")
+    else {
+        return;
+    };
     let first = set_up(way).unwrap();
     all_are_caught(&first);
     let before = rules();
@@ -125,7 +128,9 @@ fn what_a_killed_server_left_is_set_up_again_with_the_same_rules() {
 
 #[test]
 fn a_guest_that_took_the_ports_of_a_killed_server_catches_nothing_with_them() {
-    let Some(way) = in_a_namespace("a_guest_that_took_the_ports_of_a_killed_server_catches_nothing_with_them") else {
+    let Some(way) =
+        in_a_namespace("redirect::tests::a_guest_that_took_the_ports_of_a_killed_server_catches_nothing_with_them")
+    else {
         return;
     };
     drop(set_up(way).unwrap());
@@ -141,7 +146,9 @@ fn a_guest_that_took_the_ports_of_a_killed_server_catches_nothing_with_them() {
 
 #[test]
 fn nobody_of_the_sandbox_shares_the_port_of_a_listener() {
-    let Some(way) = in_a_namespace("nobody_of_the_sandbox_shares_the_port_of_a_listener") else { return };
+    let Some(way) = in_a_namespace("redirect::tests::nobody_of_the_sandbox_shares_the_port_of_a_listener") else {
+        return;
+    };
     let _listeners = set_up(way).unwrap();
     for own in ["0.0.0.0:65501", "127.0.0.1:65501", "[::]:65501", "[::1]:65501"] {
         let socket = Socket::new(Domain::for_address(at(own)), Type::STREAM, None).unwrap();
@@ -155,7 +162,10 @@ fn nobody_of_the_sandbox_shares_the_port_of_a_listener() {
 
 #[test]
 fn who_connects_to_the_listener_itself_was_going_nowhere_else() {
-    let Some(way) = in_a_namespace("who_connects_to_the_listener_itself_was_going_nowhere_else") else { return };
+    let Some(way) = in_a_namespace("redirect::tests::who_connects_to_the_listener_itself_was_going_nowhere_else")
+    else {
+        return;
+    };
     let listeners = set_up(way).unwrap();
     // From the port of the DNS the connection is tracked.
     for from in ["127.0.0.1:0", "127.0.0.3:53"] {
@@ -167,7 +177,7 @@ fn who_connects_to_the_listener_itself_was_going_nowhere_else() {
 
 #[test]
 fn a_port_of_the_dns_to_come_from_changes_nothing() {
-    let Some(way) = in_a_namespace("a_port_of_the_dns_to_come_from_changes_nothing") else { return };
+    let Some(way) = in_a_namespace("redirect::tests::a_port_of_the_dns_to_come_from_changes_nothing") else { return };
     // Also where the guest has taken the port, so that answers come from another.
     for (taken, mine) in [(None, "127.0.0.5"), (Some("127.0.0.1:53"), "127.0.0.6")] {
         let taken = taken.map(listening);
@@ -188,7 +198,10 @@ fn a_port_of_the_dns_to_come_from_changes_nothing() {
 
 #[test]
 fn while_no_server_is_there_all_is_refused_and_no_guest_answers() {
-    let Some(way) = in_a_namespace("while_no_server_is_there_all_is_refused_and_no_guest_answers") else { return };
+    let Some(way) = in_a_namespace("redirect::tests::while_no_server_is_there_all_is_refused_and_no_guest_answers")
+    else {
+        return;
+    };
     drop(set_up(way).unwrap());
     let mut guests = Vec::from([SITE, SITE_V6, "0.0.0.0:81", "[::]:82"].map(listening));
     if way == Way::Tproxy {
@@ -204,7 +217,10 @@ fn while_no_server_is_there_all_is_refused_and_no_guest_answers() {
 
 #[test]
 fn a_guest_with_the_address_of_somebody_else_answers_for_nobody() {
-    let Some(way) = in_a_namespace("a_guest_with_the_address_of_somebody_else_answers_for_nobody") else { return };
+    let Some(way) = in_a_namespace("redirect::tests::a_guest_with_the_address_of_somebody_else_answers_for_nobody")
+    else {
+        return;
+    };
     let listeners = set_up(way).unwrap();
     let guests = [SITE, SITE_V6, "0.0.0.0:81", "[::]:82", "198.18.7.7:80"].map(listening);
     for to in [SITE, SITE_V6, "93.184.216.34:81", "[2606:2800::1]:82", "198.18.7.7:80"].map(at) {
@@ -227,7 +243,9 @@ fn a_guest_with_the_address_of_somebody_else_answers_for_nobody() {
 /// Two that call each other at once need nobody who listens.
 #[test]
 fn two_that_call_each_other_do_not_meet_at_an_address_of_somebody_else() {
-    let Some(way) = in_a_namespace("two_that_call_each_other_do_not_meet_at_an_address_of_somebody_else") else {
+    let Some(way) =
+        in_a_namespace("redirect::tests::two_that_call_each_other_do_not_meet_at_an_address_of_somebody_else")
+    else {
         return;
     };
     let listeners = set_up(way).unwrap();
@@ -252,7 +270,9 @@ fn two_that_call_each_other_do_not_meet_at_an_address_of_somebody_else() {
 
 #[test]
 fn what_is_not_tcp_is_refused_though_a_guest_has_the_address() {
-    let Some(way) = in_a_namespace("what_is_not_tcp_is_refused_though_a_guest_has_the_address") else { return };
+    let Some(way) = in_a_namespace("redirect::tests::what_is_not_tcp_is_refused_though_a_guest_has_the_address") else {
+        return;
+    };
     let _listeners = set_up(way).unwrap();
     for (own, to) in [("0.0.0.0:0", "93.184.216.34:123"), ("[::]:0", "[2606:2800::1]:123")] {
         let (guest, asker) = (UdpSocket::from(made(to, Type::DGRAM)), UdpSocket::bind(own).unwrap());
@@ -266,7 +286,7 @@ fn what_is_not_tcp_is_refused_though_a_guest_has_the_address() {
 
 #[test]
 fn a_sandbox_reaches_itself_at_all_its_addresses() {
-    let Some(way) = in_a_namespace("a_sandbox_reaches_itself_at_all_its_addresses") else { return };
+    let Some(way) = in_a_namespace("redirect::tests::a_sandbox_reaches_itself_at_all_its_addresses") else { return };
     let _listeners = set_up(way).unwrap();
     let guest = TcpListener::bind("[::]:8080").unwrap();
     for to in ["127.0.0.1", "127.9.9.9", "198.18.0.1", "[::1]", "[fdca:ba2a:6e63::1]"] {
@@ -282,7 +302,9 @@ fn a_sandbox_reaches_itself_at_all_its_addresses() {
 /// The connection's other end has that very port.
 #[test]
 fn a_guest_serves_a_port_to_which_it_is_connected_elsewhere() {
-    let Some(way) = in_a_namespace("a_guest_serves_a_port_to_which_it_is_connected_elsewhere") else { return };
+    let Some(way) = in_a_namespace("redirect::tests::a_guest_serves_a_port_to_which_it_is_connected_elsewhere") else {
+        return;
+    };
     let listeners = set_up(way).unwrap();
     let _open = TcpStream::connect(at(SITE)).unwrap();
     let _caught = listeners.transparent[0].accept().unwrap();
