@@ -29,7 +29,7 @@ pub(super) struct Ports {
 /// How a connection comes to the listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// As it is, when it comes back in: the kernel need not remember it, which is a quarter of what a connection costs.
+    /// As it is, when it comes back in: the kernel need not remember it, which is a fifth of what a connection costs.
     Tproxy,
     /// With another destination, when it leaves: for a kernel that has nothing else.
     Nat,
