@@ -4,6 +4,7 @@ mod data;
 mod doctor;
 mod failure;
 mod run;
+mod serve;
 mod template;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -24,6 +25,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Verb {
     Run(Box<run::Args>),
+    Serve(serve::Args),
     Template(template::Args),
     Doctor(doctor::Args),
 }
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
     };
     match cli.verb {
         Verb::Run(args) => run::main(*args, data),
+        Verb::Serve(args) => serve::main(args, data),
         Verb::Template(args) => template::main(args, data),
         Verb::Doctor(args) => doctor::main(&args, &data),
     }

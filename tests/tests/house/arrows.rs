@@ -13,11 +13,25 @@ struct Row {
 const TABLE: &[Row] = &[
     Row { name: "cabana-model", may_use: &[] },
     Row { name: "cabana-sandbox", may_use: &["cabana-model"] },
+    Row { name: "cabana-store", may_use: &["cabana-model"] },
     Row { name: "cabana-testkit", may_use: &["cabana-sandbox", "cabana-model"] },
     Row { name: "cabana-guest", may_use: &["cabana-sandbox", "cabana-model"] },
     Row { name: "cabana-egress", may_use: &["cabana-sandbox", "cabana-model"] },
     Row { name: "cabana-engine", may_use: &["cabana-egress", "cabana-guest", "cabana-sandbox", "cabana-model"] },
-    Row { name: "cabana", may_use: &["cabana-engine", "cabana-guest", "cabana-sandbox", "cabana-model"] },
+    Row { name: "cabana-runtime", may_use: &["cabana-store", "cabana-sandbox", "cabana-model"] },
+    Row { name: "cabana-server", may_use: &["cabana-runtime", "cabana-sandbox", "cabana-model"] },
+    Row {
+        name: "cabana",
+        may_use: &[
+            "cabana-server",
+            "cabana-runtime",
+            "cabana-store",
+            "cabana-engine",
+            "cabana-guest",
+            "cabana-sandbox",
+            "cabana-model",
+        ],
+    },
     Row { name: "cabana-bench", may_use: &["cabana-engine", "cabana-guest", "cabana-sandbox", "cabana-model"] },
     Row { name: "cabana-tests", may_use: &["cabana-engine", "cabana-guest", "cabana-sandbox", "cabana-model"] },
 ];
@@ -37,6 +51,8 @@ const HOMES: &[(&str, &[&str])] = &[
     ("bollard", &["cabana-providers"]),
     ("rmcp", &["cabana-mcp"]),
     ("rusqlite", &["cabana-store"]),
+    ("utoipa", &["cabana-server"]),
+    ("utoipa-axum", &["cabana-server"]),
 ];
 
 fn breaches(packages: &[Package]) -> Vec<String> {

@@ -1,0 +1,130 @@
+//! A sandbox as a whole.
+
+use cabana_model::SandboxId;
+use cabana_sandbox::{Limits, NetworkPolicy, Wanted as Update};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::{Act, Cx, Error, Needs, Result, Wanted};
+
+/// Absent: made. Stopped or paused: started. Running: as it is.
+pub struct Ensure;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ensured {
+    pub sandbox: SandboxId,
+    /// Whether it was not there before.
+    pub created: bool,
+}
+
+impl Act for Ensure {
+    const VERB: &'static str = "ensure";
+    type Answer = Ensured;
+
+    fn needs(&self) -> Needs {
+        Needs::Running
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        [0; 32]
+    }
+
+    fn argv(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    async fn run(self, cx: Cx) -> Result<Ensured> {
+        Ok(Ensured { sandbox: cx.record()?.id.clone(), created: cx.made })
+    }
+}
+
+/// What its shape is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shape {
+    Stopped,
+    Paused,
+    Deleted,
+}
+
+pub struct Become(pub Shape);
+
+impl Act for Become {
+    const VERB: &'static str = "become";
+    type Answer = ();
+
+    fn needs(&self) -> Needs {
+        Needs::Record
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        Sha256::digest(format!("{:?}", self.0)).into()
+    }
+
+    fn argv(&self) -> Vec<String> {
+        let name = match self.0 {
+            Shape::Stopped => "stopped",
+            Shape::Paused => "paused",
+            Shape::Deleted => "deleted",
+        };
+        vec![name.to_owned()]
+    }
+
+    async fn run(self, cx: Cx) -> Result<()> {
+        let slot = cx.runtime.0.sandboxes.of_id(&cx.caller.tenant, &cx.record()?.id).await?;
+        match self.0 {
+            Shape::Stopped => cx.runtime.0.sandboxes.stop(&slot, "asked for").await,
+            Shape::Paused => cx.runtime.0.sandboxes.pause(&slot, "asked for").await,
+            Shape::Deleted => cx.runtime.0.sandboxes.delete(&slot, "asked for").await,
+        }
+    }
+}
+
+/// Other limits, another network, other variables: of one that runs, and of one that does not.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Change {
+    pub limits: Option<Limits>,
+    pub network: Option<NetworkPolicy>,
+    pub env: Option<std::collections::BTreeMap<String, String>>,
+}
+
+impl Act for Change {
+    const VERB: &'static str = "change";
+    type Answer = ();
+
+    fn needs(&self) -> Needs {
+        Needs::Running
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        Sha256::digest(serde_json::to_vec(self).unwrap_or_default()).into()
+    }
+
+    fn argv(&self) -> Vec<String> {
+        let named =
+            [("limits", self.limits.is_some()), ("network", self.network.is_some()), ("env", self.env.is_some())];
+        named.iter().filter(|(_, there)| *there).map(|(name, _)| (*name).to_owned()).collect()
+    }
+
+    async fn run(self, cx: Cx) -> Result<()> {
+        let slot = cx.runtime.0.sandboxes.of_id(&cx.caller.tenant, &cx.record()?.id).await?;
+        let mut wanted: Wanted = slot.wanted()?;
+        let capabilities = cx.runtime.0.sandboxes.provider().capabilities();
+        if let Some(limits) = self.limits {
+            capabilities.check_limits(&limits)?;
+            wanted.sandbox.limits = limits;
+        }
+        if let Some(network) = self.network {
+            capabilities.check_network(&network)?;
+            wanted.sandbox.network = network;
+        }
+        if let Some(env) = self.env {
+            wanted.env = env;
+        }
+        let sandbox = cx.sandbox()?;
+        sandbox.update(Update::Limits(wanted.sandbox.limits)).await?;
+        sandbox.update(Update::Network(wanted.sandbox.network.clone())).await?;
+        let spec = serde_json::to_string(&wanted).map_err(|error| Error::invalid("spec", error.to_string()))?;
+        cx.runtime.0.sandboxes.rewrite(&slot, spec).await
+    }
+}

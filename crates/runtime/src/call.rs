@@ -1,0 +1,218 @@
+//! What a call is made of.
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    marker::PhantomData,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use bytes::Bytes;
+use cabana_model::{CallId, Outcome, SandboxId, Scope};
+use cabana_sandbox::Sandbox;
+use cabana_store::{Log, Record};
+use futures_util::future::BoxFuture;
+use serde::{Serialize, de::DeserializeOwned};
+use sha2::{Digest, Sha256};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::{Caller, Error, Result, Runtime, Wanted, sandboxes::Awake};
+
+/// Who asks for something, and where.
+pub struct Ask {
+    pub caller: Caller,
+    pub place: Place,
+    pub key: Option<IdempotencyKey>,
+    /// Which way it came in.
+    pub front: &'static str,
+}
+
+/// Which sandbox a call is for.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// The scope's. If there is none it becomes what is wanted, or the usual.
+    Scope(Scope, Option<Wanted>),
+    Sandbox(SandboxId),
+    /// A new one, which stays.
+    New(Option<Wanted>),
+    /// One of its own, which ends with the call (SK-8).
+    Once(Option<Wanted>),
+    Nowhere,
+}
+
+/// What a client sent so that a repeated request is known. Of any length: it is kept as a digest (SK-22).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdempotencyKey(pub(crate) [u8; 32]);
+
+impl IdempotencyKey {
+    pub fn new(text: &[u8]) -> Self {
+        Self(Sha256::digest(text).into())
+    }
+}
+
+/// What has to be there before the work begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    Nothing,
+    Record,
+    Running,
+}
+
+/// Something that changes things. One file a verb; every front calls the same.
+pub trait Act: Send + Sized + 'static {
+    const VERB: &'static str;
+    /// Small: whoever repeats the call reads it back. Bulk goes into the output.
+    type Answer: Serialize + DeserializeOwned + Send;
+    fn needs(&self) -> Needs;
+    /// Of all that was asked: under one Idempotency-Key there is one.
+    fn digest(&self) -> [u8; 32];
+    /// For the ledger: names and numbers, never a secret.
+    fn argv(&self) -> Vec<String>;
+    fn run(self, cx: Cx) -> impl Future<Output = Result<Self::Answer>> + Send;
+}
+
+/// Something that changes nothing.
+pub trait Look: Send + Sized + 'static {
+    const VERB: &'static str;
+    type Answer: Send;
+    fn needs(&self) -> Needs;
+    fn argv(&self) -> Vec<String>;
+    fn run(self, cx: Cx) -> impl Future<Output = Result<Self::Answer>> + Send;
+}
+
+/// What an act works with.
+#[derive(Clone)]
+pub struct Cx {
+    pub call: CallId,
+    pub caller: Caller,
+    pub runtime: Runtime,
+    pub(crate) record: Option<Arc<Record>>,
+    /// Whether the sandbox was not there before the call.
+    pub(crate) made: bool,
+    pub(crate) sandbox: Option<Arc<dyn Sandbox>>,
+    pub output: Arc<Log>,
+    pub cancel: CancellationToken,
+    pub(crate) notes: Arc<Mutex<Notes>>,
+    pub(crate) awake: Option<Arc<Awake>>,
+}
+
+/// What only the act itself knows of what the ledger wants to know.
+#[derive(Default)]
+pub(crate) struct Notes {
+    pub(crate) exit: Option<i64>,
+    pub(crate) input: Option<[u8; 32]>,
+}
+
+impl Cx {
+    /// There for an act that needs it.
+    pub fn sandbox(&self) -> Result<&Arc<dyn Sandbox>> {
+        self.sandbox.as_ref().ok_or(Error::Sandbox(cabana_sandbox::Error::Gone))
+    }
+
+    pub fn record(&self) -> Result<&Arc<Record>> {
+        self.record.as_ref().ok_or(Error::Sandbox(cabana_sandbox::Error::Gone))
+    }
+
+    pub(crate) fn note(&self, note: impl FnOnce(&mut Notes)) {
+        note(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// The work, whatever its types were.
+pub(crate) type Work = Box<dyn FnOnce(Cx) -> BoxFuture<'static, Result<Bytes>> + Send>;
+
+/// A handle on work that goes on without it.
+#[derive(Clone)]
+pub(crate) struct RawCall {
+    pub(crate) id: CallId,
+    pub(crate) output: Arc<Log>,
+    done: watch::Receiver<Option<Outcome>>,
+    pub(crate) cancel: CancellationToken,
+}
+
+impl RawCall {
+    pub(crate) fn new(id: CallId, output: Arc<Log>) -> (Self, watch::Sender<Option<Outcome>>) {
+        let (tell, done) = watch::channel(None);
+        (Self { id, output, done, cancel: CancellationToken::new() }, tell)
+    }
+
+    pub(crate) fn done(id: CallId, output: Arc<Log>, outcome: Outcome) -> Self {
+        Self { id, output, done: watch::channel(Some(outcome)).1, cancel: CancellationToken::new() }
+    }
+
+    pub(crate) async fn outcome(mut self) -> Outcome {
+        match self.done.wait_for(Option::is_some).await {
+            Ok(outcome) => outcome.clone().unwrap_or(Outcome::Unknown),
+            Err(_) => Outcome::Unknown, // the server ends; its next start settles the call
+        }
+    }
+}
+
+/// A handle on a call. Dropping it changes nothing.
+pub struct Call<T>(pub(crate) RawCall, pub(crate) PhantomData<fn() -> T>);
+
+impl<T: DeserializeOwned> Call<T> {
+    pub fn id(&self) -> CallId {
+        self.0.id
+    }
+
+    pub fn output(&self) -> &Arc<Log> {
+        &self.0.output
+    }
+
+    pub fn cancel(&self) {
+        self.0.cancel.cancel();
+    }
+
+    /// As recorded: the same for everybody who asks, however often.
+    pub async fn answer(self) -> Result<T> {
+        let answer = answer_of(self.0.outcome().await)?;
+        serde_json::from_slice(&answer)
+            .map_err(|error| Error::Store(cabana_store::Error::Corrupt(format!("the answer of a call: {error}"))))
+    }
+}
+
+pub(crate) fn answer_of(outcome: Outcome) -> Result<Bytes> {
+    match outcome {
+        Outcome::Answered(answer) => Ok(answer),
+        Outcome::Failed { code, message } => Err(Error::Recorded { code, message }),
+        Outcome::Cancelled => Err(Error::Cancelled),
+        Outcome::Unknown => Err(Error::Unknown),
+    }
+}
+
+pub(crate) fn outcome_of(result: Result<Bytes>) -> Outcome {
+    match result {
+        Ok(answer) => Outcome::Answered(answer),
+        Err(Error::Cancelled) => Outcome::Cancelled,
+        Err(Error::Unknown) => Outcome::Unknown,
+        Err(error) => Outcome::Failed { code: error.code(), message: error.to_string() },
+    }
+}
+
+/// Those under way. One is here before its row is, and until its outcome is.
+#[derive(Clone, Default)]
+pub(crate) struct UnderWay(Arc<Mutex<HashMap<CallId, RawCall>>>);
+
+impl UnderWay {
+    fn all<T>(&self, act: impl FnOnce(&mut HashMap<CallId, RawCall>) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn add(&self, call: RawCall) {
+        self.all(|calls| calls.insert(call.id, call));
+    }
+
+    pub(crate) fn get(&self, id: CallId) -> Option<RawCall> {
+        self.all(|calls| calls.get(&id).cloned())
+    }
+
+    pub(crate) fn remove(&self, id: CallId) {
+        self.all(|calls| calls.remove(&id));
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.all(|calls| calls.len())
+    }
+}

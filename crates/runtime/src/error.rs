@@ -1,0 +1,89 @@
+//! Why something was not done. Knows nothing of HTTP.
+
+use cabana_model::{CallId, Code, KeyId, ParseIdError, PathError, Role, SandboxId, ScopeError, TaskId};
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the request has no valid key")]
+    Unauthorized,
+    #[error("this needs a key with the role {needs}: this one has the role {has}", needs = name(*needs), has = name(*has))]
+    Forbidden { needs: Role, has: Role },
+    #[error("there is no sandbox {0}")]
+    NoSandbox(SandboxId),
+    #[error("there is no call {0}")]
+    NoCall(CallId),
+    #[error("there is no task {0}")]
+    NoTask(TaskId),
+    #[error("there is no key {0}")]
+    NoKey(KeyId),
+    #[error("the Idempotency-Key belongs to another request")]
+    KeyReused,
+    #[error("the user of this chat is not known yet")]
+    UserRequired,
+    #[error("the call was cancelled")]
+    Cancelled,
+    #[error("a crash took the call: it may have happened, in part or as a whole")]
+    Unknown,
+    #[error("{field}: {why}")]
+    Invalid { field: &'static str, why: String },
+    /// As it was told the first time.
+    #[error("{message}")]
+    Recorded { code: Code, message: String },
+    #[error(transparent)]
+    Sandbox(#[from] cabana_sandbox::Error),
+    #[error(transparent)]
+    Store(#[from] cabana_store::Error),
+}
+
+impl Error {
+    pub fn invalid(field: &'static str, why: impl Into<String>) -> Self {
+        Self::Invalid { field, why: why.into() }
+    }
+
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Unauthorized => Code::Unauthorized,
+            Self::Forbidden { .. } => Code::Forbidden,
+            Self::NoSandbox(_) => Code::SandboxNotFound,
+            Self::NoCall(_) => Code::CallNotFound,
+            Self::NoTask(_) => Code::TaskNotFound,
+            Self::NoKey(_) => Code::KeyNotFound,
+            Self::KeyReused => Code::IdempotencyMismatch,
+            Self::UserRequired => Code::UserRequired,
+            Self::Cancelled => Code::Cancelled,
+            Self::Unknown => Code::OutcomeUnknown,
+            Self::Invalid { .. } => Code::BadRequest,
+            Self::Recorded { code, .. } => *code,
+            Self::Sandbox(error) => error.code(),
+            Self::Store(error) => error.code(),
+        }
+    }
+}
+
+fn name(role: Role) -> &'static str {
+    match role {
+        Role::Read => "read",
+        Role::Use => "use",
+        Role::Admin => "admin",
+    }
+}
+
+impl From<ScopeError> for Error {
+    fn from(error: ScopeError) -> Self {
+        Self::invalid("scope", error.to_string())
+    }
+}
+
+impl From<ParseIdError> for Error {
+    fn from(error: ParseIdError) -> Self {
+        Self::invalid("id", error.to_string())
+    }
+}
+
+impl From<PathError> for Error {
+    fn from(error: PathError) -> Self {
+        Self::Sandbox(error.into())
+    }
+}

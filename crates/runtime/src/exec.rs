@@ -1,0 +1,168 @@
+//! A command, from what was asked to its end.
+
+use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use cabana_model::{ExecId, TaskState};
+use cabana_sandbox::{
+    Channel, Command, Event, ExecSpec, Exit, Output, Position, Process, SandboxPath, Status, Stdio, Target, User,
+};
+use cabana_store::{Log, Stream};
+use futures_util::StreamExt;
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio::io::AsyncWriteExt;
+use tokio_util::sync::CancellationToken;
+
+use crate::{Cx, Error, Result, Text, Wanted};
+
+/// What somebody wants to have run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Asked {
+    pub command: Command,
+    /// Relative to the sandbox's working directory, unless it is absolute.
+    pub cwd: Option<String>,
+    pub env: BTreeMap<String, String>,
+    pub user: Option<User>,
+    /// All of its input.
+    pub stdin: Option<Text>,
+    pub timeout: Option<Duration>,
+}
+
+impl Asked {
+    pub fn new(command: Command) -> Self {
+        Self { command, cwd: None, env: BTreeMap::new(), user: None, stdin: None, timeout: None }
+    }
+
+    pub fn shell(script: impl Into<String>) -> Self {
+        Self::new(Command::Shell(script.into()))
+    }
+
+    /// Of all of it, the values of variables too: they are not to be found in it.
+    pub(crate) fn digest(&self) -> [u8; 32] {
+        // Nothing of it fails to be written as JSON; if it did, it would be a request of its own.
+        Sha256::digest(serde_json::to_vec(self).unwrap_or_default()).into()
+    }
+
+    /// For the ledger: of variables, the names.
+    pub(crate) fn argv(&self) -> Vec<String> {
+        let names = self.env.keys().map(|name| format!("{name}=***"));
+        match &self.command {
+            Command::Argv(argv) => names.chain(argv.iter().cloned()).collect(),
+            Command::Shell(script) => names.chain(["sh".into(), "-c".into(), script.clone()]).collect(),
+        }
+    }
+
+    pub(crate) fn spec(self, id: ExecId, cx: &Cx, timeout: Option<Duration>) -> Result<(ExecSpec, Option<Bytes>)> {
+        let defaults = cx.sandbox()?.defaults();
+        let cwd = match self.cwd {
+            Some(cwd) => within(&defaults.workdir, &cwd)?,
+            None => defaults.workdir.clone(),
+        };
+        let wanted: Wanted = serde_json::from_str(&cx.record()?.spec)
+            .map_err(|error| cabana_store::Error::Corrupt(format!("the spec of a sandbox: {error}")))?;
+        let stdio = if self.stdin.is_some() { Stdio::InputOutput } else { Stdio::Output };
+        let env = wanted.env.into_iter().chain(self.env).collect();
+        Ok((
+            ExecSpec { id, command: self.command, cwd, env, user: self.user, stdio, timeout },
+            self.stdin.map(|Text(input)| input),
+        ))
+    }
+}
+
+/// A path of a session: absolute, or below where the session is.
+pub(crate) fn within(workdir: &SandboxPath, path: &str) -> Result<SandboxPath> {
+    let path = match path.strip_prefix('/') {
+        Some(_) => path.to_owned(),
+        None => format!("{workdir}/{path}"),
+    };
+    Ok(path.parse()?)
+}
+
+/// How a command ended, and whether somebody had wanted it to.
+pub(crate) struct Followed {
+    pub(crate) exit: Exit,
+    pub(crate) cancelled: bool,
+}
+
+impl Followed {
+    pub(crate) fn state(&self) -> TaskState {
+        match self.exit.status {
+            _ if self.cancelled => TaskState::Cancelled,
+            Status::Code(0) => TaskState::Succeeded,
+            _ => TaskState::Failed,
+        }
+    }
+}
+
+/// Reads a command to its end. Who cancels it meanwhile has it told to end, and after the grace ended with all it started.
+pub(crate) async fn follow(
+    process: Process,
+    input: Option<Bytes>,
+    log: &Arc<Log>,
+    cancel: &CancellationToken,
+    grace: Duration,
+) -> Result<Followed> {
+    let Process { stdin, mut events, control, .. } = process;
+    let typing = async {
+        if let Some(mut stdin) = stdin {
+            // A command that is gone has closed its end: that is no failure of ours.
+            let _ = stdin.write_all(&input.unwrap_or_default()).await;
+            let _ = stdin.shutdown().await;
+        }
+    };
+    let ending = async {
+        cancel.cancelled().await;
+        let _ = control.signal(Signal::TERM.as_raw(), Target::Tree).await;
+        tokio::time::sleep(grace).await;
+        let _ = control.signal(Signal::KILL.as_raw(), Target::Tree).await;
+        std::future::pending::<()>().await;
+    };
+    let reading = async {
+        let (mut kept, mut taker) = (Ok(()), Taker::new(log));
+        while let Some(event) = events.next().await {
+            match event? {
+                // The command goes on, whatever becomes of what it says.
+                Event::Output(output) if kept.is_ok() => kept = taker.take(output).await,
+                Event::Output(_) => {}
+                Event::Exit(exit) => return kept.map(|()| exit),
+            }
+        }
+        Err(Error::Sandbox(cabana_sandbox::Error::Gone))
+    };
+    let (mut typing, mut ending, mut reading) = (pin!(typing), pin!(ending), pin!(reading));
+    let mut typed = false;
+    let exit = loop {
+        tokio::select! {
+            exit = &mut reading => break exit?,
+            () = &mut ending => {}
+            () = &mut typing, if !typed => typed = true,
+        }
+    };
+    Ok(Followed { exit, cancelled: cancel.is_cancelled() })
+}
+
+/// What a command says, into its log: also how much of it was gone before it could be taken.
+pub(crate) struct Taker<'a> {
+    log: &'a Log,
+    at: Position,
+}
+
+impl<'a> Taker<'a> {
+    pub(crate) fn new(log: &'a Log) -> Self {
+        Self { log, at: log.position() }
+    }
+
+    pub(crate) async fn take(&mut self, output: Output) -> Result<()> {
+        let stream = match output.channel {
+            Channel::Stdout | Channel::Terminal => Stream::Stdout,
+            Channel::Stderr => Stream::Stderr,
+        };
+        if output.at > self.at {
+            self.log.lost(output.at - self.at);
+        }
+        self.at = output.at + output.bytes.len() as u64;
+        Ok(self.log.push(stream, output.bytes).await?)
+    }
+}

@@ -1,0 +1,42 @@
+//! What happens between a front and a sandbox.
+//!
+//! A front makes an [`Ask`] (who, which sandbox, which Idempotency-Key) and an act, gives both to [`Runtime::call`], and
+//! translates what comes back. It never sees a provider. An [`Act`] changes something: it is reserved before it starts and
+//! recorded before anybody hears of it. A [`Look`] changes nothing, and leaves one row in the ledger.
+//!
+//! The work of a call is a task of the runtime, and a [`Call`] is a handle on it. So a client that goes away, a second reader,
+//! a repeated request and a follower after a crash are one path.
+
+pub mod acts;
+
+mod access;
+mod call;
+mod clock;
+mod error;
+mod events;
+mod exec;
+mod output;
+mod reads;
+mod recover;
+mod runtime;
+mod sandboxes;
+mod settings;
+mod tasks;
+mod text;
+
+pub use access::{Access, Caller, Credential, Issued};
+pub use cabana_model::{
+    CallId, Code, KeyId, Outcome, Role, SandboxId, SandboxState, Scheme, Scope, ScopeTemplate, TaskId, TaskState,
+    Tenant, Time,
+};
+pub use cabana_store::{
+    CallRow, Chunk, Error as StoreError, Head, Key, LedgerRow, Log, Page, Record, Stream as Channel, Task,
+};
+pub use call::{Act, Ask, Call, Cx, IdempotencyKey, Look, Needs, Place};
+pub use clock::Clock;
+pub use error::{Error, Result};
+pub use events::{Event, Happened};
+pub use runtime::Runtime;
+pub use sandboxes::{Ensured, Wanted};
+pub use settings::Settings;
+pub use text::Text;

@@ -1,0 +1,53 @@
+//! What is recorded, for whoever may know it.
+
+use cabana_model::{CallId, SandboxId, SandboxState, Tenant};
+use cabana_store::{CallRow, Head, LedgerRow, Page, Record};
+
+use crate::{Error, Result, Runtime};
+
+impl Runtime {
+    pub async fn sandbox(&self, tenant: &Tenant, id: &SandboxId) -> Result<Record> {
+        let record = self.0.store.sandbox(tenant, id).await?;
+        record.filter(|record| record.state != SandboxState::Deleting).ok_or_else(|| Error::NoSandbox(id.clone()))
+    }
+
+    /// The newest first.
+    pub async fn sandbox_list(&self, tenant: &Tenant, state: Option<SandboxState>, page: Page) -> Result<Vec<Record>> {
+        Ok(self.0.store.sandboxes(tenant, state, page).await?)
+    }
+
+    pub async fn call_row(&self, tenant: &Tenant, id: CallId) -> Result<CallRow> {
+        self.0.store.call(tenant, id).await?.ok_or(Error::NoCall(id))
+    }
+
+    pub async fn call_list(&self, tenant: &Tenant, sandbox: Option<&SandboxId>, page: Page) -> Result<Vec<CallRow>> {
+        Ok(self.0.store.calls(tenant, sandbox, page).await?)
+    }
+
+    /// Waits for its end.
+    pub async fn ended_call(&self, tenant: &Tenant, id: CallId) -> Result<CallRow> {
+        self.call_row(tenant, id).await?;
+        if let Some(call) = self.0.calls.get(id) {
+            call.outcome().await;
+        }
+        self.call_row(tenant, id).await
+    }
+
+    /// Waits until it has ended, by whatever end; one that has ended already stays what it is.
+    pub async fn cancel_call(&self, tenant: &Tenant, id: CallId) -> Result<CallRow> {
+        self.call_row(tenant, id).await?; // only its own tenant ends it
+        if let Some(call) = self.0.calls.get(id) {
+            call.cancel.cancel();
+        }
+        self.ended_call(tenant, id).await
+    }
+
+    /// From the oldest on.
+    pub async fn ledger(&self, tenant: &Tenant, after: u64, limit: u32) -> Result<Vec<LedgerRow>> {
+        Ok(self.0.store.ledger(tenant, after, limit).await?)
+    }
+
+    pub async fn ledger_head(&self, tenant: &Tenant) -> Result<Option<Head>> {
+        Ok(self.0.store.ledger_head(tenant).await?)
+    }
+}

@@ -1,0 +1,198 @@
+//! What the last server left open: followed, recorded, or honestly unknown. Nothing is run again.
+
+use std::sync::Arc;
+
+use cabana_model::{Outcome, SandboxId, SandboxState, TaskId, Tenant};
+use cabana_sandbox::{Output, Reattached, Sandbox, Stream};
+use cabana_store::{CallRow, Done, Entry, Log, NewTask, Task};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Act, Error, Result, Runtime,
+    acts::{
+        exec::{self, Exec, exit_number},
+        start::{self, Start},
+    },
+    call::{RawCall, outcome_of},
+    exec::{Followed, Taker, follow},
+};
+
+/// How many sandboxes are looked at at once.
+const AT_ONCE: usize = 8;
+
+impl Runtime {
+    /// Before the first front opens.
+    pub async fn recover(&self) -> Result<()> {
+        self.find_sandboxes().await?;
+        for task in self.0.store.open_tasks().await? {
+            self.recover_task(task).await?;
+        }
+        for call in self.0.store.open_calls().await? {
+            self.recover_call(call).await?;
+        }
+        Ok(())
+    }
+
+    async fn find_sandboxes(&self) -> Result<()> {
+        let records = self.0.store.all_sandboxes().await?;
+        let known: std::collections::HashSet<SandboxId> =
+            records.iter().map(|record| record.physical.clone()).collect();
+        let found = stream::iter(records).map(|record| async move {
+            let (id, deleting) = (record.id.clone(), record.state == SandboxState::Deleting);
+            let slot = self.0.sandboxes.of_record(record);
+            let found = match deleting {
+                true => self.0.sandboxes.finish_delete(&slot).await,
+                false => self.0.sandboxes.found_again(&slot).await,
+            };
+            // One that cannot be looked at now is looked at when it is needed.
+            if let Err(error) = found {
+                tracing::warn!(sandbox = %id, %error, "a sandbox could not be looked at");
+            }
+        });
+        found.buffer_unordered(AT_ONCE).collect::<()>().await;
+        let mut all = self.0.sandboxes.provider().list().await?;
+        while let Some((id, state)) = all.try_next().await? {
+            if !known.contains(&id) {
+                // Its files may be all that is left of a database that was lost: they are not ours to remove.
+                tracing::warn!(sandbox = %id, ?state, "there is a sandbox without a record: it is stopped and left alone");
+                self.0.sandboxes.provider().stop(&id).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The sandbox of something that was under way, if it still runs.
+    async fn still_live(&self, tenant: &Tenant, sandbox: Option<&SandboxId>) -> Option<Arc<dyn Sandbox>> {
+        self.0.sandboxes.of_id(tenant, sandbox?).await.ok()?.live()
+    }
+
+    async fn recover_task(&self, row: Task) -> Result<()> {
+        let Task { id, tenant, call, key, sandbox, argv, started, .. } = row;
+        let task = NewTask { id, tenant, call, key, sandbox, argv, at: started };
+        let Some(sandbox) = self.still_live(&task.tenant, Some(&task.sandbox)).await else {
+            return self.task_is_lost(&task).await;
+        };
+        let log = self.left_output(id.uuid())?;
+        match sandbox.reattach(&id.into(), log.position()).await? {
+            Reattached::Missing => self.task_is_lost(&task).await,
+            Reattached::Running(process) => {
+                let slot = self.0.sandboxes.of_id(&task.tenant, &task.sandbox).await?;
+                let awake = Some(Arc::new(slot.awake()));
+                self.follow_task(task, sandbox, log, awake, move |log, cancel, grace| async move {
+                    follow(process, None, &log, &cancel, grace).await
+                });
+                Ok(())
+            }
+            Reattached::Exited(exit, rest) => {
+                self.follow_task(task, sandbox, log, None, move |log, _, _| async move {
+                    said_meanwhile(&log, rest).await?;
+                    Ok(Followed { exit, cancelled: false })
+                });
+                Ok(())
+            }
+        }
+    }
+
+    async fn recover_call(&self, row: CallRow) -> Result<()> {
+        match row.verb.as_str() {
+            Exec::VERB => self.recover_exec(row).await,
+            Start::VERB => {
+                let task = TaskId::from(row.id.uuid());
+                let outcome = match self.0.store.task(&row.tenant, task).await? {
+                    Some(_) => outcome_of(
+                        serde_json::to_vec(&start::Answer { task })
+                            .map(Into::into)
+                            .map_err(|error| Error::invalid("answer", error.to_string())),
+                    ),
+                    None => Outcome::Unknown,
+                };
+                self.settle_left(&row, outcome, None, None).await
+            }
+            _ => self.settle_left(&row, Outcome::Unknown, None, None).await,
+        }
+    }
+
+    async fn recover_exec(&self, row: CallRow) -> Result<()> {
+        let Some(sandbox) = self.still_live(&row.tenant, row.sandbox.as_ref()).await else {
+            return self.settle_left(&row, Outcome::Unknown, None, None).await;
+        };
+        let log = self.left_output(row.id.uuid())?;
+        match sandbox.reattach(&row.id.into(), log.position()).await? {
+            Reattached::Missing => self.settle_left(&row, Outcome::Unknown, Some(&log), None).await,
+            Reattached::Exited(exit, rest) => {
+                said_meanwhile(&log, rest).await?;
+                let number = exit_number(&exit);
+                let answer = exec::recovered(row.id, Followed { exit, cancelled: false }, &log).await;
+                self.settle_left(&row, outcome_of(answer), Some(&log), number).await?;
+                let _ = sandbox.forget(&row.id.into()).await;
+                Ok(())
+            }
+            Reattached::Running(process) => {
+                let (call, tell) = RawCall::new(row.id, log);
+                self.0.calls.add(call.clone());
+                let runtime = self.clone();
+                self.0.tasks.spawn(async move {
+                    let (cancel, log): (&CancellationToken, _) = (&call.cancel, &call.output);
+                    let followed = follow(process, None, log, cancel, runtime.0.settings.grace);
+                    let Some(followed) = runtime.0.closing.run_until_cancelled(followed).await else { return };
+                    let number = followed.as_ref().ok().and_then(|followed| exit_number(&followed.exit));
+                    let answer = match followed {
+                        Ok(followed) => exec::recovered(row.id, followed, log).await,
+                        Err(error) => Err(error),
+                    };
+                    let outcome = outcome_of(answer);
+                    match runtime.settle_left(&row, outcome.clone(), Some(log), number).await {
+                        Ok(()) => {
+                            let _ = tell.send(Some(outcome));
+                            let _ = sandbox.forget(&row.id.into()).await;
+                        }
+                        Err(error) => tracing::error!(call = %row.id, %error, "a call could not be recorded"),
+                    }
+                    runtime.0.calls.remove(row.id);
+                });
+                Ok(())
+            }
+        }
+    }
+
+    async fn settle_left(
+        &self,
+        row: &CallRow,
+        outcome: Outcome,
+        log: Option<&Arc<Log>>,
+        exit: Option<i64>,
+    ) -> Result<()> {
+        let ended = log.map(|log| log.end());
+        let at = self.0.clock.now();
+        let entry = Entry {
+            tenant: row.tenant.clone(),
+            key: row.key,
+            sandbox: row.sandbox.clone(),
+            call: row.id,
+            verb: row.verb.clone(),
+            argv: row.argv.clone(),
+            input_digest: None,
+            output_digest: ended.as_ref().filter(|ended| ended.stdout + ended.stderr > 0).map(|ended| ended.digest),
+            outcome: match &outcome {
+                Outcome::Failed { code, .. } => code.as_str().to_owned(),
+                outcome => outcome.as_str().to_owned(),
+            },
+            exit,
+            duration_ms: at.duration_since(row.reserved).as_millis().try_into().unwrap_or(0),
+            policy: None,
+            at,
+        };
+        let done = Done { id: row.id, outcome, output: ended.and_then(|ended| ended.inline), entry };
+        Ok(self.0.store.record(done).await?)
+    }
+}
+
+/// The rest of what a command said that ended while nobody listened.
+async fn said_meanwhile(log: &Log, mut rest: Stream<Output>) -> Result<()> {
+    let mut taker = Taker::new(log);
+    while let Some(output) = rest.try_next().await? {
+        taker.take(output).await?;
+    }
+    Ok(())
+}

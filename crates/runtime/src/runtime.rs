@@ -1,0 +1,348 @@
+//! The one function that every call goes through.
+
+use std::{marker::PhantomData, sync::Arc, time::Duration};
+
+use cabana_model::{CallId, Outcome};
+use cabana_sandbox::Provider;
+use cabana_store::{Done, Entry, NewCall, Reserved, Store};
+use futures_util::StreamExt;
+use sha2::{Digest, Sha256};
+use tokio::{sync::broadcast, time::Instant};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    Access, Act, Ask, Call, Clock, Cx, Error, Happened, Look, Needs, Place, Result, Settings,
+    call::{Notes, RawCall, UnderWay, Work, outcome_of},
+    events::Events,
+    sandboxes::{Sandboxes, Slot},
+    tasks::LiveTasks,
+};
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Runtime(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) store: Store,
+    pub(crate) clock: Clock,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) access: Access,
+    pub(crate) events: Arc<Events>,
+    pub(crate) sandboxes: Sandboxes,
+    pub(crate) calls: UnderWay,
+    pub(crate) live_tasks: LiveTasks,
+    pub(crate) tasks: TaskTracker,
+    /// Nothing new is begun once it is set; what goes on is left to the next server.
+    pub(crate) closing: CancellationToken,
+}
+
+/// Between two tries to record what could not be recorded.
+const AGAIN: Duration = Duration::from_millis(200);
+
+impl Runtime {
+    pub fn new(provider: Arc<dyn Provider>, store: Store, settings: Settings, clock: Clock) -> Self {
+        let (events, settings) = (Arc::new(Events::new()), Arc::new(settings));
+        let sandboxes = Sandboxes::new(provider, store.clone(), clock.clone(), events.clone(), settings.clone());
+        Self(Arc::new(Inner {
+            access: Access::new(store.clone(), clock.clone()),
+            store,
+            clock,
+            settings,
+            events,
+            sandboxes,
+            calls: UnderWay::default(),
+            live_tasks: LiveTasks::default(),
+            tasks: TaskTracker::new(),
+            closing: CancellationToken::new(),
+        }))
+    }
+
+    pub fn access(&self) -> &Access {
+        &self.0.access
+    }
+
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.0.settings
+    }
+
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    pub fn events(&self) -> broadcast::Receiver<Happened> {
+        self.0.events.subscribe()
+    }
+
+    /// How many sandboxes run, and how many calls are under way.
+    pub fn load(&self) -> (usize, usize) {
+        (self.0.sandboxes.live(), self.0.calls.count())
+    }
+
+    /// Hears what the provider tells, until the runtime closes.
+    pub fn listen(&self) {
+        let (runtime, mut events) = (self.clone(), self.0.sandboxes.provider().events());
+        self.0.tasks.spawn(async move {
+            while let Some(Some(event)) = runtime.0.closing.run_until_cancelled(events.next()).await {
+                match event {
+                    Ok((sandbox, event)) => runtime.0.sandboxes.happened(&sandbox, event).await,
+                    Err(error) => tracing::warn!(%error, "the provider's events"),
+                }
+            }
+        });
+    }
+
+    /// Waits for what is under way, as long as it is given; what is not done by then is found again by the next server.
+    pub async fn close(&self, patience: Duration) {
+        self.0.closing.cancel();
+        self.0.tasks.close();
+        let _ = tokio::time::timeout(patience, self.0.tasks.wait()).await;
+    }
+
+    pub async fn call<A: Act>(&self, ask: Ask, act: A) -> Result<Call<A::Answer>> {
+        let about = About { verb: A::VERB, needs: act.needs(), digest: act.digest(), argv: act.argv() };
+        let work: Work = Box::new(move |cx| {
+            Box::pin(async move {
+                let answer = act.run(cx).await?;
+                let answer = serde_json::to_vec(&answer);
+                answer.map(Into::into).map_err(|error| Error::invalid("answer", error.to_string()))
+            })
+        });
+        Ok(Call(self.begin(ask, about, work).await?, PhantomData))
+    }
+
+    async fn begin(&self, ask: Ask, about: About, work: Work) -> Result<RawCall> {
+        let found = self.resolve(&ask, about.needs).await?;
+        let slot = found.as_ref().map(|(slot, _)| slot.clone());
+        let id = CallId::now();
+        let output = self.0.store.outputs().begin(id.uuid(), self.0.settings.output_cap);
+        let (call, tell) = RawCall::new(id, output);
+        self.0.calls.add(call.clone());
+        let reserved = self.reserve(&ask, &about, id, slot.as_ref()).await;
+        if !matches!(reserved, Ok(Reserved::Fresh)) {
+            self.0.calls.remove(id);
+            // One that was made for this call alone was made for nothing.
+            if let (Some(slot), Place::New(_) | Place::Once(_)) = (&slot, &ask.place) {
+                self.0.sandboxes.delete(slot, "its call was made before").await?;
+            }
+        }
+        match reserved? {
+            Reserved::Fresh => {}
+            Reserved::Running(first) | Reserved::Done(first, _) => return self.followed(&ask, first).await,
+            Reserved::Conflict => return Err(Error::KeyReused),
+        }
+        let (runtime, handle, once) = (self.clone(), call.clone(), matches!(ask.place, Place::Once(_)));
+        self.0.tasks.spawn(async move {
+            let begun = Instant::now();
+            let notes = Arc::default();
+            let result = runtime.work(&ask, &about, found.as_ref(), &call, &notes, work).await;
+            let settled = Settled { id, slot: slot.clone(), notes, begun, outcome: outcome_of(result) };
+            runtime.settle(&ask, about, &call, settled, tell).await;
+            if let Some(slot) = slot.filter(|_| once)
+                && let Err(error) = runtime.0.sandboxes.delete(&slot, "its one call has ended").await
+            {
+                tracing::warn!(%error, "a sandbox for one call could not be deleted yet");
+            }
+        });
+        Ok(handle)
+    }
+
+    /// Waits as long as the first may take. One that has ended between the two looks has its outcome by now.
+    async fn followed(&self, ask: &Ask, first: CallId) -> Result<RawCall> {
+        if let Some(call) = self.0.calls.get(first) {
+            return Ok(call);
+        }
+        let row = self.0.store.call(&ask.caller.tenant, first).await?.ok_or(Error::NoCall(first))?;
+        let output = self.ended_output(&row).await?;
+        Ok(RawCall::done(first, output, row.outcome.unwrap_or(Outcome::Unknown)))
+    }
+
+    async fn reserve(&self, ask: &Ask, about: &About, id: CallId, slot: Option<&Arc<Slot>>) -> Result<Reserved> {
+        let sandbox = slot.map(|slot| slot.record().id.clone());
+        let place = match &ask.place {
+            Place::New(_) | Place::Once(_) => "a sandbox of its own".to_owned(), // another one at each try
+            _ => sandbox.as_ref().map(ToString::to_string).unwrap_or_default(),
+        };
+        let digest = Sha256::new().chain_update(about.verb).chain_update([0]).chain_update(place);
+        let new = NewCall {
+            id,
+            tenant: ask.caller.tenant.clone(),
+            key: ask.caller.key,
+            sandbox,
+            verb: about.verb.into(),
+            front: ask.front.into(),
+            digest: digest.chain_update([0]).chain_update(about.digest).finalize().into(),
+            once: ask.key.map(|key| key.0),
+            argv: about.argv.clone(),
+            at: self.0.clock.now(),
+        };
+        Ok(self.0.store.reserve(new).await?)
+    }
+
+    /// Which sandbox it is for, and whether there was none. Nothing is started for it.
+    async fn resolve(&self, ask: &Ask, needs: Needs) -> Result<Option<(Arc<Slot>, bool)>> {
+        if needs == Needs::Nothing {
+            return Ok(None);
+        }
+        let tenant = &ask.caller.tenant;
+        match &ask.place {
+            Place::Scope(scope, wanted) => self.0.sandboxes.of_scope(tenant, scope, wanted.as_ref()).await.map(Some),
+            Place::Sandbox(id) => self.0.sandboxes.of_id(tenant, id).await.map(|slot| Some((slot, false))),
+            Place::New(wanted) | Place::Once(wanted) => {
+                self.0.sandboxes.of_nobody(tenant, wanted.as_ref()).await.map(|slot| Some((slot, true)))
+            }
+            Place::Nowhere => Err(Error::invalid("sandbox", "is not named: give a scope or an id")),
+        }
+    }
+
+    async fn work(
+        &self,
+        ask: &Ask,
+        about: &About,
+        found: Option<&(Arc<Slot>, bool)>,
+        call: &RawCall,
+        notes: &Arc<std::sync::Mutex<Notes>>,
+        work: Work,
+    ) -> Result<bytes::Bytes> {
+        let cx = self.ready(ask, about, found, call, notes).await?;
+        work(cx).await
+    }
+
+    async fn ready(
+        &self,
+        ask: &Ask,
+        about: &About,
+        found: Option<&(Arc<Slot>, bool)>,
+        call: &RawCall,
+        notes: &Arc<std::sync::Mutex<Notes>>,
+    ) -> Result<Cx> {
+        let slot = found.map(|(slot, _)| slot);
+        let awake = slot.map(|slot| Arc::new(slot.awake()));
+        let sandbox = match slot {
+            Some(slot) if about.needs == Needs::Running => {
+                let sandbox = self.0.sandboxes.running(slot, about.verb).await?;
+                self.0.sandboxes.touch(slot).await;
+                Some(sandbox)
+            }
+            _ => None,
+        };
+        Ok(Cx {
+            call: call.id,
+            caller: ask.caller.clone(),
+            runtime: self.clone(),
+            record: slot.map(|slot| slot.record()),
+            made: found.is_some_and(|(_, made)| *made),
+            sandbox,
+            output: call.output.clone(),
+            cancel: call.cancel.clone(),
+            notes: notes.clone(),
+            awake,
+        })
+    }
+
+    /// Records what came of it, and only then tells. A store that is away is asked until it is back: until then whoever
+    /// waits hears that, and not an answer that a crash could take back.
+    async fn settle(
+        &self,
+        ask: &Ask,
+        about: About,
+        call: &RawCall,
+        settled: Settled,
+        tell: tokio::sync::watch::Sender<Option<Outcome>>,
+    ) {
+        let Settled { id, slot, notes, begun, outcome } = settled;
+        let ended = call.output.end();
+        let entry = self.entry(ask, &about, id, slot.as_ref(), &outcome, &notes, begun);
+        let entry = Entry { output_digest: (ended.stdout + ended.stderr > 0).then_some(ended.digest), ..entry };
+        let done = Done { id, outcome: outcome.clone(), output: ended.inline, entry };
+        let mut told = false;
+        while let Err(error) = self.0.store.record(done.clone()).await {
+            tracing::error!(call = %id, %error, "a call could not be recorded: trying again");
+            if !told {
+                let error = Error::from(error);
+                let away = Outcome::Failed { code: error.code(), message: error.to_string() };
+                told = tell.send(Some(away)).is_ok();
+            }
+            if self.0.closing.run_until_cancelled(tokio::time::sleep(AGAIN)).await.is_none() {
+                self.0.calls.remove(id);
+                return; // the next server settles it
+            }
+        }
+        let _ = tell.send(Some(outcome));
+        self.0.calls.remove(id);
+        if let Some(sandbox) = slot.and_then(|slot| slot.live()) {
+            let _ = sandbox.forget(&id.into()).await; // it may have run no command at all
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn entry(
+        &self,
+        ask: &Ask,
+        about: &About,
+        id: CallId,
+        slot: Option<&Arc<Slot>>,
+        outcome: &Outcome,
+        notes: &std::sync::Mutex<Notes>,
+        begun: Instant,
+    ) -> Entry {
+        let notes = notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        Entry {
+            tenant: ask.caller.tenant.clone(),
+            key: ask.caller.key,
+            sandbox: slot.map(|slot| slot.record().id.clone()),
+            call: id,
+            verb: about.verb.into(),
+            argv: about.argv.clone(),
+            input_digest: notes.input,
+            output_digest: None,
+            outcome: match outcome {
+                Outcome::Failed { code, .. } => code.as_str().to_owned(),
+                outcome => outcome.as_str().to_owned(),
+            },
+            exit: notes.exit,
+            duration_ms: begun.elapsed().as_millis() as u64,
+            policy: None,
+            at: self.0.clock.now(),
+        }
+    }
+
+    /// Something that changes nothing: it is done here and now, and leaves its row.
+    pub async fn look<L: Look>(&self, ask: Ask, look: L) -> Result<(CallId, L::Answer)> {
+        let about = About { verb: L::VERB, needs: look.needs(), digest: [0; 32], argv: look.argv() };
+        let found = self.resolve(&ask, about.needs).await?;
+        let (id, begun, notes) = (CallId::now(), Instant::now(), Arc::default());
+        let (call, _tell) = RawCall::new(id, self.0.store.outputs().begin(id.uuid(), 0));
+        let looked = match self.ready(&ask, &about, found.as_ref(), &call, &notes).await {
+            Ok(cx) => look.run(cx).await,
+            Err(error) => Err(error),
+        };
+        let outcome = match &looked {
+            Ok(_) => Outcome::Answered(bytes::Bytes::new()),
+            Err(error) => Outcome::Failed { code: error.code(), message: String::new() },
+        };
+        let slot = found.as_ref().map(|(slot, _)| slot);
+        self.0.store.note(self.entry(&ask, &about, id, slot, &outcome, &notes, begun)).await?;
+        looked.map(|answer| (id, answer))
+    }
+}
+
+/// What is known of a call before it begins.
+struct About {
+    verb: &'static str,
+    needs: Needs,
+    digest: [u8; 32],
+    argv: Vec<String>,
+}
+
+/// What came of it.
+struct Settled {
+    id: CallId,
+    slot: Option<Arc<Slot>>,
+    notes: Arc<std::sync::Mutex<Notes>>,
+    begun: Instant,
+    outcome: Outcome,
+}

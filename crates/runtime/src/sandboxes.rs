@@ -1,0 +1,200 @@
+//! From a scope to a sandbox that runs, and from there to a stop or the end.
+//!
+//! A sandbox has one slot while somebody uses it: its record, the handle on it while it runs, and a lock under which its
+//! shape changes. Calls take the handle and no lock. What the record says is written before the provider is asked to make
+//! something and after it has ended something, so a crash in between leaves a record without a sandbox, which the next call
+//! makes again, and never a sandbox without a record.
+
+mod life;
+mod slot;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+
+use cabana_model::{SandboxId, Scheme, Scope, Tenant};
+use cabana_sandbox::{Provider, SandboxSpec};
+use cabana_store::{Claim, Claimed, Record, Store};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::slot::{Awake, Slot};
+use crate::{Clock, Error, Result, Settings, events::Events};
+
+/// What a sandbox was asked to be. Its record keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wanted {
+    pub sandbox: SandboxSpec,
+    /// For every command of it. The values are secrets: they are in the record and nowhere else.
+    pub env: BTreeMap<String, String>,
+}
+
+/// A sandbox that there is now.
+pub struct Ensured {
+    pub record: Arc<Record>,
+    /// Whether it was not there before.
+    pub made: bool,
+}
+
+pub(crate) struct Sandboxes {
+    provider: Arc<dyn Provider>,
+    store: Store,
+    clock: Clock,
+    events: Arc<Events>,
+    settings: Arc<Settings>,
+    slots: Mutex<Slots>,
+}
+
+/// Those that run are held; the rest is there as long as somebody has it in hand.
+#[derive(Default)]
+struct Slots {
+    live: HashMap<SandboxId, Arc<Slot>>,
+    by_physical: HashMap<SandboxId, Weak<Slot>>,
+    by_id: HashMap<(Tenant, SandboxId), Weak<Slot>>,
+    by_scope: HashMap<(Tenant, Scheme, String), Weak<Slot>>,
+}
+
+impl Slots {
+    /// The one that is there already, or this one.
+    fn insert(&mut self, record: Record) -> Arc<Slot> {
+        if let Some(slot) = self.by_physical.get(&record.physical).and_then(Weak::upgrade) {
+            return slot;
+        }
+        if self.by_physical.len() > 64 + 2 * self.live.len() {
+            self.by_physical.retain(|_, slot| slot.strong_count() > 0);
+            self.by_id.retain(|_, slot| slot.strong_count() > 0);
+            self.by_scope.retain(|_, slot| slot.strong_count() > 0);
+        }
+        let slot = Arc::new(Slot::new(record));
+        let record = slot.record();
+        self.by_physical.insert(record.physical.clone(), Arc::downgrade(&slot));
+        self.by_id.insert((record.tenant.clone(), record.id.clone()), Arc::downgrade(&slot));
+        if let Some(scope) = &record.scope {
+            self.by_scope.insert(scope_key(&record.tenant, scope), Arc::downgrade(&slot));
+        }
+        slot
+    }
+}
+
+fn scope_key(tenant: &Tenant, scope: &Scope) -> (Tenant, Scheme, String) {
+    (tenant.clone(), scope.scheme(), scope.value().to_owned())
+}
+
+impl Sandboxes {
+    pub(crate) fn new(
+        provider: Arc<dyn Provider>,
+        store: Store,
+        clock: Clock,
+        events: Arc<Events>,
+        settings: Arc<Settings>,
+    ) -> Self {
+        Self { provider, store, clock, events, settings, slots: Mutex::default() }
+    }
+
+    pub(crate) fn provider(&self) -> &Arc<dyn Provider> {
+        &self.provider
+    }
+
+    fn slots<T>(&self, act: impl FnOnce(&mut Slots) -> T) -> T {
+        act(&mut self.slots.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What a sandbox becomes that nobody describes further.
+    pub(crate) fn usual(&self) -> Wanted {
+        Wanted { sandbox: self.settings.sandbox.clone(), env: BTreeMap::new() }
+    }
+
+    /// The scope's sandbox: however many ask at once, it is one. True when there was none.
+    pub(crate) async fn of_scope(
+        &self,
+        tenant: &Tenant,
+        scope: &Scope,
+        wanted: Option<&Wanted>,
+    ) -> Result<(Arc<Slot>, bool)> {
+        let key = scope_key(tenant, scope);
+        loop {
+            let known = self.slots(|slots| slots.by_scope.get(&key).and_then(Weak::upgrade));
+            match known {
+                Some(slot) if slot.is_deleting() => self.finish_delete(&slot).await?,
+                Some(slot) => return Ok((slot, false)),
+                None => {
+                    let (slot, made) = self.claim(tenant, Some(scope), wanted).await?;
+                    if !slot.is_deleting() {
+                        return Ok((slot, made));
+                    }
+                }
+            }
+        }
+    }
+
+    /// A sandbox of its own, without a scope.
+    pub(crate) async fn of_nobody(&self, tenant: &Tenant, wanted: Option<&Wanted>) -> Result<Arc<Slot>> {
+        Ok(self.claim(tenant, None, wanted).await?.0)
+    }
+
+    async fn claim(
+        &self,
+        tenant: &Tenant,
+        scope: Option<&Scope>,
+        wanted: Option<&Wanted>,
+    ) -> Result<(Arc<Slot>, bool)> {
+        let usual;
+        let wanted = match wanted {
+            Some(wanted) => wanted,
+            None => {
+                usual = self.usual();
+                &usual
+            }
+        };
+        self.provider.capabilities().check(&wanted.sandbox)?;
+        let physical = SandboxId::random();
+        let claim = Claim {
+            tenant: tenant.clone(),
+            id: scope.and_then(Scope::sandbox_id).unwrap_or_else(|| physical.clone()),
+            physical,
+            scope: scope.cloned(),
+            spec: serde_json::to_string(wanted).map_err(|error| Error::invalid("spec", error.to_string()))?,
+            at: self.clock.now(),
+        };
+        let (record, made) = match self.store.claim(claim).await? {
+            Claimed::There(record) => (record, false),
+            Claimed::Made(record) => (record, true),
+        };
+        if made {
+            self.tell(&record);
+        }
+        Ok((self.slots(|slots| slots.insert(record)), made))
+    }
+
+    pub(crate) async fn of_id(&self, tenant: &Tenant, id: &SandboxId) -> Result<Arc<Slot>> {
+        let known = self.slots(|slots| slots.by_id.get(&(tenant.clone(), id.clone())).and_then(Weak::upgrade));
+        let slot = match known {
+            Some(slot) => slot,
+            None => {
+                let record = self.store.sandbox(tenant, id).await?;
+                let record = record.ok_or_else(|| Error::NoSandbox(id.clone()))?;
+                self.slots(|slots| slots.insert(record))
+            }
+        };
+        if slot.is_deleting() { Err(Error::NoSandbox(id.clone())) } else { Ok(slot) }
+    }
+
+    pub(crate) async fn of_chat(&self, tenant: &Tenant, app: &str, chat: &str) -> Result<Option<Arc<Slot>>> {
+        let record = self.store.by_chat(tenant, app, chat).await?;
+        Ok(record.map(|record| self.slots(|slots| slots.insert(record))).filter(|slot| !slot.is_deleting()))
+    }
+
+    pub(crate) fn of_record(&self, record: Record) -> Arc<Slot> {
+        self.slots(|slots| slots.insert(record))
+    }
+
+    pub(crate) fn of_physical(&self, physical: &SandboxId) -> Option<Arc<Slot>> {
+        self.slots(|slots| slots.by_physical.get(physical).and_then(Weak::upgrade))
+    }
+
+    /// How many run.
+    pub(crate) fn live(&self) -> usize {
+        self.slots(|slots| slots.live.len())
+    }
+}

@@ -1,0 +1,228 @@
+//! Making, starting, stopping and ending.
+
+use std::sync::Arc;
+
+use cabana_model::{SandboxId, SandboxState, Tenant};
+use cabana_sandbox::{Found, Sandbox, SandboxEvent};
+use cabana_store::{Record, Transition};
+
+use super::{Sandboxes, Slot};
+use crate::{
+    Error, Result,
+    events::{Event, Happened},
+};
+
+impl Sandboxes {
+    /// The sandbox, running: a look at the slot where it runs already.
+    pub(crate) async fn running(&self, slot: &Arc<Slot>, why: &str) -> Result<Arc<dyn Sandbox>> {
+        if let Some(live) = slot.live() {
+            return Ok(live);
+        }
+        let _alone = slot.changing.lock().await;
+        if let Some(live) = slot.live() {
+            return Ok(live); // whoever was before us has done it
+        }
+        let record = slot.record();
+        let sandbox = match record.state {
+            SandboxState::Deleting => return Err(Error::NoSandbox(record.id.clone())),
+            SandboxState::Provisioning | SandboxState::Failed => self.make(slot, &record, why).await?,
+            SandboxState::Running | SandboxState::Paused | SandboxState::Stopped => {
+                self.wake(slot, &record, why).await?
+            }
+        };
+        self.hold(slot, sandbox.clone());
+        Ok(sandbox)
+    }
+
+    /// What is there already is a sandbox that a crash kept from being recorded.
+    async fn make(&self, slot: &Slot, record: &Record, why: &str) -> Result<Arc<dyn Sandbox>> {
+        let wanted = slot.wanted()?;
+        let made = match self.provider.attach(&record.physical).await? {
+            Found::Absent => self.provider.create(&record.physical, &wanted.sandbox).await,
+            Found::Running(sandbox) => Ok(sandbox),
+            Found::Paused | Found::Stopped => self.provider.start(&record.physical).await,
+        };
+        match made {
+            Ok(sandbox) => self.step(slot, SandboxState::Running, why).await.map(|()| sandbox),
+            Err(error) => {
+                self.step(slot, SandboxState::Failed, &error.to_string()).await?;
+                Err(error.into())
+            }
+        }
+    }
+
+    async fn wake(&self, slot: &Slot, record: &Record, why: &str) -> Result<Arc<dyn Sandbox>> {
+        let sandbox = match self.provider.attach(&record.physical).await? {
+            Found::Running(sandbox) => sandbox,
+            Found::Paused | Found::Stopped => self.provider.start(&record.physical).await?,
+            Found::Absent => {
+                self.step(slot, SandboxState::Failed, "its files are not there any more").await?;
+                return self.make(slot, &slot.record(), "made again, since its files were gone").await;
+            }
+        };
+        if record.state != SandboxState::Running {
+            self.step(slot, SandboxState::Running, why).await?;
+        }
+        Ok(sandbox)
+    }
+
+    fn hold(&self, slot: &Arc<Slot>, sandbox: Arc<dyn Sandbox>) {
+        slot.set_live(Some(sandbox));
+        self.slots(|slots| slots.live.insert(slot.record().physical.clone(), slot.clone()));
+    }
+
+    fn let_go(&self, slot: &Slot) {
+        slot.set_live(None);
+        self.slots(|slots| slots.live.remove(&slot.record().physical));
+    }
+
+    /// Files are kept.
+    pub(crate) async fn stop(&self, slot: &Slot, why: &str) -> Result<()> {
+        let _alone = slot.changing.lock().await;
+        let record = slot.record();
+        match record.state {
+            SandboxState::Running | SandboxState::Paused => {
+                self.provider.stop(&record.physical).await?;
+                self.let_go(slot);
+                self.step(slot, SandboxState::Stopped, why).await
+            }
+            SandboxState::Provisioning | SandboxState::Stopped | SandboxState::Failed => Ok(()),
+            SandboxState::Deleting => Err(Error::NoSandbox(record.id.clone())),
+        }
+    }
+
+    /// Memory is kept.
+    pub(crate) async fn pause(&self, slot: &Slot, why: &str) -> Result<()> {
+        let _alone = slot.changing.lock().await;
+        let record = slot.record();
+        match record.state {
+            SandboxState::Running => {
+                self.provider.pause(&record.physical).await?;
+                self.let_go(slot);
+                self.step(slot, SandboxState::Paused, why).await
+            }
+            SandboxState::Paused => Ok(()),
+            SandboxState::Deleting => Err(Error::NoSandbox(record.id.clone())),
+            SandboxState::Provisioning | SandboxState::Stopped | SandboxState::Failed => {
+                Err(Error::invalid("sandbox", format!("is {}, and only a running one can be paused", record.state)))
+            }
+        }
+    }
+
+    /// The record goes last: whatever ends us before is picked up by the next one.
+    pub(crate) async fn delete(&self, slot: &Slot, why: &str) -> Result<()> {
+        {
+            let _alone = slot.changing.lock().await;
+            if !slot.is_deleting() {
+                self.step(slot, SandboxState::Deleting, why).await?;
+            }
+        }
+        self.finish_delete(slot).await
+    }
+
+    pub(crate) async fn finish_delete(&self, slot: &Slot) -> Result<()> {
+        let _alone = slot.changing.lock().await;
+        let record = slot.record();
+        self.provider.destroy(&record.physical).await?;
+        self.let_go(slot);
+        self.store.remove(&record.physical).await?;
+        self.slots(|slots| {
+            slots.by_physical.remove(&record.physical);
+            slots.by_id.remove(&(record.tenant.clone(), record.id.clone()));
+            if let Some(scope) = &record.scope {
+                slots.by_scope.remove(&super::scope_key(&record.tenant, scope));
+            }
+        });
+        Ok(())
+    }
+
+    /// What became of it while there was no server. Nothing is started for it.
+    pub(crate) async fn found_again(&self, slot: &Arc<Slot>) -> Result<()> {
+        let _alone = slot.changing.lock().await;
+        let record = slot.record();
+        match (record.state, self.provider.attach(&record.physical).await?) {
+            (SandboxState::Provisioning | SandboxState::Failed, Found::Absent) => Ok(()),
+            (_, Found::Absent) => self.step(slot, SandboxState::Failed, "its files are not there any more").await,
+            (state, Found::Running(sandbox)) => {
+                self.hold(slot, sandbox);
+                match state {
+                    SandboxState::Running => Ok(()),
+                    _ => self.step(slot, SandboxState::Running, "found running").await,
+                }
+            }
+            (SandboxState::Running, Found::Paused) => self.step(slot, SandboxState::Paused, "found paused").await,
+            (SandboxState::Running | SandboxState::Paused, Found::Stopped) => {
+                self.step(slot, SandboxState::Stopped, "found stopped: the machine was restarted, or it died").await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What the provider tells of by itself.
+    pub(crate) async fn happened(&self, physical: &SandboxId, event: SandboxEvent) {
+        let Some(slot) = self.of_physical(physical) else { return };
+        let event = match event {
+            SandboxEvent::Died => {
+                let _alone = slot.changing.lock().await;
+                if slot.live().is_some() && slot.record().state == SandboxState::Running {
+                    self.let_go(&slot);
+                    if let Err(error) = self.step(&slot, SandboxState::Stopped, "it died").await {
+                        tracing::error!(sandbox = %physical, %error, "the end of a sandbox could not be recorded");
+                    }
+                }
+                return;
+            }
+            SandboxEvent::OutOfMemory(_) => Event::OutOfMemory,
+            SandboxEvent::DiskFull => Event::DiskFull,
+            SandboxEvent::BaseChanged { was, now } => Event::BaseChanged { was, now },
+            SandboxEvent::Network { host, port, allowed: true, rule, reason } => {
+                Event::NetworkAllowed { host, port, rule, reason }
+            }
+            SandboxEvent::Network { host, port, allowed: false, rule, reason } => {
+                Event::NetworkDenied { host, port, rule, reason }
+            }
+        };
+        let record = slot.record();
+        self.tell_of(&record.tenant, &record.id, event);
+    }
+
+    async fn step(&self, slot: &Slot, to: SandboxState, why: &str) -> Result<()> {
+        let record = slot.record();
+        let (physical, version) = (record.physical.clone(), record.version);
+        let next = Transition { physical, version, to, why: why.to_owned(), at: self.clock.now() };
+        let next = self.store.transition(next).await?.ok_or_else(|| {
+            let was = format!("it is {} by now, and not to become {to}", record.state);
+            cabana_sandbox::Error::failed("changing the sandbox's record", was)
+        })?;
+        self.tell(&next);
+        slot.set_record(next);
+        Ok(())
+    }
+
+    pub(crate) async fn rewrite(&self, slot: &Slot, spec: String) -> Result<()> {
+        let _alone = slot.changing.lock().await;
+        let record = slot.record();
+        let next = self.store.change_spec(&record.physical, record.version, spec).await?;
+        slot.set_record(next.ok_or_else(|| Error::NoSandbox(record.id.clone()))?);
+        Ok(())
+    }
+
+    /// It was used just now.
+    pub(crate) async fn touch(&self, slot: &Slot) {
+        let now = self.clock.now();
+        if slot.touch(now.as_second())
+            && let Err(error) = self.store.touch(&slot.record().physical, now).await
+        {
+            tracing::warn!(%error, "the use of a sandbox could not be written down");
+        }
+    }
+
+    pub(super) fn tell(&self, record: &Record) {
+        self.tell_of(&record.tenant, &record.id, Event::of(record.state, &record.why));
+    }
+
+    pub(crate) fn tell_of(&self, tenant: &Tenant, sandbox: &SandboxId, event: Event) {
+        let at = self.clock.now();
+        self.events.tell(Happened { at, tenant: tenant.clone(), sandbox: sandbox.clone(), event });
+    }
+}

@@ -1,0 +1,35 @@
+//! What the operator decides.
+
+use std::time::Duration;
+
+use cabana_sandbox::{Base, Limits, NetworkPolicy, SandboxSpec};
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What a sandbox is when nobody says otherwise.
+    pub sandbox: SandboxSpec,
+    /// How long a command may take that names no time, and that is waited for.
+    pub exec_timeout: Duration,
+    /// The longest that may be asked for.
+    pub exec_timeout_most: Duration,
+    /// Of one command: how much of its output is kept. What is beyond it is counted.
+    pub output_cap: u64,
+    /// Between the friendly signal and the last one.
+    pub grace: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            sandbox: SandboxSpec {
+                network: NetworkPolicy::Public,
+                limits: Limits { pids: Some(4096), ..Limits::NONE },
+                ..SandboxSpec::new(Base::Host)
+            },
+            exec_timeout: Duration::from_secs(120),
+            exec_timeout_most: Duration::from_secs(3600),
+            output_cap: 256 << 20,
+            grace: Duration::from_secs(2),
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Commands in the background: followed to their end, whoever began to follow them.
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use cabana_model::{SandboxId, TaskId, TaskState, Tenant};
+use cabana_sandbox::{Process, Sandbox};
+use cabana_store::{Entry, Log, NewTask, Page, Task, TaskEnd};
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Error, Event, Result, Runtime,
+    acts::exec::{ExitTold, exit_number},
+    exec::{self, Followed},
+    sandboxes::Awake,
+};
+
+/// Between two tries to record what could not be recorded.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// Tasks that run.
+#[derive(Default)]
+pub(crate) struct LiveTasks(Mutex<HashMap<TaskId, LiveTask>>);
+
+#[derive(Clone)]
+pub(crate) struct LiveTask {
+    pub(crate) log: Arc<Log>,
+    pub(crate) cancel: CancellationToken,
+    /// Its last word, once it is recorded.
+    pub(crate) ended: watch::Receiver<Option<TaskState>>,
+}
+
+impl LiveTasks {
+    fn all<T>(&self, act: impl FnOnce(&mut HashMap<TaskId, LiveTask>) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn get(&self, id: TaskId) -> Option<LiveTask> {
+        self.all(|tasks| tasks.get(&id).cloned())
+    }
+}
+
+impl Runtime {
+    pub(crate) fn begin_task(
+        &self,
+        task: NewTask,
+        sandbox: Arc<dyn Sandbox>,
+        process: Process,
+        input: Option<Bytes>,
+        awake: Option<Arc<Awake>>,
+    ) {
+        let log = self.0.store.outputs().begin(task.id.uuid(), self.0.settings.output_cap);
+        self.follow_task(task, sandbox, log, awake, move |log, cancel, grace| async move {
+            exec::follow(process, input, &log, &cancel, grace).await
+        });
+    }
+
+    /// Until it ends, or this server does: then the next one goes on.
+    pub(crate) fn follow_task<F>(
+        &self,
+        task: NewTask,
+        sandbox: Arc<dyn Sandbox>,
+        log: Arc<Log>,
+        awake: Option<Arc<Awake>>,
+        follow: impl FnOnce(Arc<Log>, CancellationToken, Duration) -> F + Send + 'static,
+    ) where
+        F: Future<Output = Result<Followed>> + Send,
+    {
+        let (tell, ended) = watch::channel(None);
+        let live = LiveTask { log, cancel: CancellationToken::new(), ended };
+        self.0.live_tasks.all(|tasks| tasks.insert(task.id, live.clone()));
+        self.tell_task(&task, Event::TaskStarted { task: task.id });
+        let runtime = self.clone();
+        self.0.tasks.spawn(async move {
+            let _awake = awake;
+            let begun = Instant::now();
+            let follow = follow(live.log.clone(), live.cancel.clone(), runtime.0.settings.grace);
+            let Some(followed) = runtime.0.closing.run_until_cancelled(follow).await else { return };
+            let state = runtime.end_task(&task, followed, &live, begun).await;
+            if let Some(state) = state {
+                let _ = sandbox.forget(&task.id.into()).await;
+                let _ = tell.send(Some(state));
+                runtime.tell_task(&task, Event::TaskEnded { task: task.id, state });
+            }
+            runtime.0.live_tasks.all(|tasks| tasks.remove(&task.id));
+        });
+    }
+
+    /// `None`: the server ends before it could be recorded.
+    async fn end_task(
+        &self,
+        task: &NewTask,
+        followed: Result<Followed>,
+        live: &LiveTask,
+        begun: Instant,
+    ) -> Option<TaskState> {
+        let output = live.log.end();
+        let (state, exit, number) = match &followed {
+            Ok(followed) => {
+                let exit = serde_json::to_string(&ExitTold::from(followed.exit)).ok();
+                (followed.state(), exit, exit_number(&followed.exit))
+            }
+            // Its sandbox was stopped, deleted or died; if that was asked for the task's sake, it was cancelled.
+            Err(_) if live.cancel.is_cancelled() => (TaskState::Cancelled, None, None),
+            Err(_) => (TaskState::Failed, None, None),
+        };
+        let at = self.0.clock.now();
+        let end = TaskEnd { id: task.id, state, exit, inline: output.inline, at };
+        let entry = Entry {
+            exit: number,
+            output_digest: (output.stdout + output.stderr > 0).then_some(output.digest),
+            duration_ms: begun.elapsed().as_millis() as u64,
+            ..self.task_entry(task, state.as_str())
+        };
+        self.record_end(end, entry).await.then_some(state)
+    }
+
+    async fn record_end(&self, end: TaskEnd, entry: Entry) -> bool {
+        while let Err(error) = self.0.store.end_task(end.clone(), entry.clone()).await {
+            tracing::error!(task = %end.id, %error, "the end of a task could not be recorded: trying again");
+            if self.0.closing.run_until_cancelled(tokio::time::sleep(AGAIN)).await.is_none() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A command that could not be started is a task that failed.
+    pub(crate) async fn task_never_began(&self, task: &NewTask, why: &Error) -> Result<()> {
+        let end = TaskEnd { id: task.id, state: TaskState::Failed, exit: None, inline: None, at: self.0.clock.now() };
+        self.0.store.end_task(end, self.task_entry(task, why.code().as_str())).await?;
+        Ok(())
+    }
+
+    /// Nobody can say how far it came.
+    pub(crate) async fn task_is_lost(&self, task: &NewTask) -> Result<()> {
+        let state = TaskState::Unknown;
+        let end = TaskEnd { id: task.id, state, exit: None, inline: None, at: self.0.clock.now() };
+        self.0.store.end_task(end, self.task_entry(task, state.as_str())).await?;
+        self.tell_task(task, Event::TaskEnded { task: task.id, state });
+        Ok(())
+    }
+
+    fn task_entry(&self, task: &NewTask, outcome: &str) -> Entry {
+        Entry {
+            tenant: task.tenant.clone(),
+            key: task.key,
+            sandbox: Some(task.sandbox.clone()),
+            call: task.call,
+            verb: "task".into(),
+            argv: task.argv.clone(),
+            input_digest: None,
+            output_digest: None,
+            outcome: outcome.to_owned(),
+            exit: None,
+            duration_ms: 0,
+            policy: None,
+            at: self.0.clock.now(),
+        }
+    }
+
+    fn tell_task(&self, task: &NewTask, event: Event) {
+        self.0.sandboxes.tell_of(&task.tenant, &task.sandbox, event);
+    }
+
+    pub async fn task(&self, tenant: &Tenant, id: TaskId) -> Result<Task> {
+        self.0.store.task(tenant, id).await?.ok_or(Error::NoTask(id))
+    }
+
+    pub async fn task_list(
+        &self,
+        tenant: &Tenant,
+        sandbox: Option<&SandboxId>,
+        state: Option<TaskState>,
+        page: Page,
+    ) -> Result<Vec<Task>> {
+        Ok(self.0.store.tasks(tenant, sandbox, state, page).await?)
+    }
+
+    /// Waits for its end.
+    pub async fn ended_task(&self, tenant: &Tenant, id: TaskId) -> Result<Task> {
+        if let Some(mut live) = self.0.live_tasks.get(id) {
+            let _ = live.ended.wait_for(Option::is_some).await;
+        }
+        self.task(tenant, id).await
+    }
+
+    /// Waits until it has ended, by whatever end; one that has ended already stays what it is.
+    pub async fn cancel_task(&self, tenant: &Tenant, id: TaskId) -> Result<Task> {
+        self.task(tenant, id).await?; // only its own tenant ends it
+        if let Some(live) = self.0.live_tasks.get(id) {
+            live.cancel.cancel();
+        }
+        self.ended_task(tenant, id).await
+    }
+}

@@ -1,0 +1,87 @@
+//! Who asks: a key in a header, and what it opens.
+
+use axum::{
+    extract::FromRequestParts,
+    http::{HeaderMap, header, request::Parts},
+};
+use cabana_runtime::{Ask, Caller, Credential, Error, IdempotencyKey, Place, Role, Tenant};
+
+use crate::{App, error::Refused};
+
+/// Anybody with a valid key.
+pub(crate) struct Reader(pub(crate) Caller);
+
+/// Who may change sandboxes.
+pub(crate) struct User(pub(crate) Caller);
+
+/// The operator.
+pub(crate) struct Admin(pub(crate) Caller);
+
+/// The key of a repeated request, where one was sent.
+pub(crate) struct Once(pub(crate) Option<IdempotencyKey>);
+
+pub(crate) const FRONT: &str = "rest";
+
+pub(crate) fn ask(caller: Caller, place: Place, once: Once) -> Ask {
+    Ask { caller, place, key: once.0, front: FRONT }
+}
+
+/// For what changes nothing.
+pub(crate) fn look(caller: Caller, place: Place) -> Ask {
+    Ask { caller, place, key: None, front: FRONT }
+}
+
+async fn caller(parts: &Parts, app: &App, needs: Role) -> Result<Caller, Refused> {
+    let key = key(&parts.headers).ok_or(Error::Unauthorized)?;
+    let caller = app.runtime.access().admit(Credential(key)).await?;
+    caller.require(needs)?;
+    match parts.headers.get("cabana-tenant") {
+        None => Ok(caller),
+        Some(tenant) => {
+            let tenant = tenant.to_str().map_err(|_| Refused::invalid("Cabana-Tenant", "is no plain text"))?;
+            let tenant = Tenant::new(tenant).map_err(|error| Refused::invalid("Cabana-Tenant", error))?;
+            Ok(caller.acting_for(tenant)?)
+        }
+    }
+}
+
+fn key(headers: &HeaderMap) -> Option<&str> {
+    if let Some(value) = headers.get("x-api-key") {
+        return value.to_str().ok();
+    }
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, key) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+}
+
+impl FromRequestParts<App> for Reader {
+    type Rejection = Refused;
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refused> {
+        caller(parts, app, Role::Read).await.map(Self)
+    }
+}
+
+impl FromRequestParts<App> for User {
+    type Rejection = Refused;
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refused> {
+        caller(parts, app, Role::Use).await.map(Self)
+    }
+}
+
+impl FromRequestParts<App> for Admin {
+    type Rejection = Refused;
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refused> {
+        caller(parts, app, Role::Admin).await.map(Self)
+    }
+}
+
+impl FromRequestParts<App> for Once {
+    type Rejection = Refused;
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Refused> {
+        let value = parts.headers.get("idempotency-key").map(|value| value.as_bytes());
+        match value {
+            Some([]) => Err(Refused::invalid("Idempotency-Key", "is empty")),
+            value => Ok(Self(value.map(IdempotencyKey::new))),
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Errors as clients hear them.
+
+use axum::{
+    Json,
+    extract::rejection::{JsonRejection, PathRejection, QueryRejection},
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use cabana_runtime::{CallId, Code, Error};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+pub(crate) type Answer<T> = Result<T, Refused>;
+
+/// A request that was not done.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    status: StatusCode,
+    code: Code,
+    message: String,
+    call: Option<CallId>,
+}
+
+/// What went wrong.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ErrorBody {
+    error: ErrorInfo,
+}
+
+#[derive(Serialize, ToSchema)]
+struct ErrorInfo {
+    /// Stable; each has a page in the documentation.
+    #[schema(example = "sandbox_not_found")]
+    code: &'static str,
+    message: String,
+    /// What to do about it.
+    hint: &'static str,
+    docs: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    call_id: Option<CallId>,
+    /// Whether the same request may do better later.
+    retryable: bool,
+}
+
+impl Refused {
+    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { status: status(code), code, message: message.into(), call: None }
+    }
+
+    pub(crate) fn invalid(field: &str, why: impl std::fmt::Display) -> Self {
+        Self::new(Code::BadRequest, format!("{field}: {why}"))
+    }
+
+    /// Which call it was about, so that it can be asked for.
+    pub(crate) fn of_call(self, call: CallId) -> Self {
+        Self { call: Some(call), ..self }
+    }
+}
+
+fn status(code: Code) -> StatusCode {
+    match code {
+        Code::Unauthorized => StatusCode::UNAUTHORIZED,
+        Code::Forbidden | Code::PermissionDenied => StatusCode::FORBIDDEN,
+        Code::CallNotFound
+        | Code::KeyNotFound
+        | Code::NotFound
+        | Code::SandboxNotFound
+        | Code::TaskNotFound
+        | Code::TemplateNotFound => StatusCode::NOT_FOUND,
+        Code::AlreadyExists
+        | Code::Cancelled
+        | Code::DuplicateExec
+        | Code::FileBusy
+        | Code::IdempotencyMismatch
+        | Code::IsDirectory
+        | Code::NotDirectory
+        | Code::NotEmpty
+        | Code::NotRegular
+        | Code::OutcomeUnknown
+        | Code::SandboxGone
+        | Code::SandboxInUse
+        | Code::SandboxPaused
+        | Code::TemplateExists
+        | Code::TemplateInUse => StatusCode::CONFLICT,
+        Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Code::ArchiveInvalid
+        | Code::BadRequest
+        | Code::InvalidPath
+        | Code::ProgramNotFound
+        | Code::TemplateInvalid
+        | Code::TooManyLinks
+        | Code::UnknownUser
+        | Code::Unsupported
+        | Code::UserRequired
+        | Code::WorkdirNotFound => StatusCode::BAD_REQUEST,
+        Code::PortClosed => StatusCode::BAD_GATEWAY,
+        Code::TimedOut => StatusCode::GATEWAY_TIMEOUT,
+        Code::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
+        Code::ProviderOffline | Code::StoreUnavailable | Code::HostUnsupported => StatusCode::SERVICE_UNAVAILABLE,
+        Code::DataDirNotOurs | Code::DataDirReadOnly | Code::DataDirVersion | Code::Internal | Code::ServerRunning => {
+            StatusCode::INTERNAL_SERVER_ERROR
+        }
+    }
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        let code = error.code();
+        if status(code).is_server_error() {
+            tracing::error!(code = code.as_str(), %error, "a request failed");
+        }
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<JsonRejection> for Refused {
+    fn from(rejection: JsonRejection) -> Self {
+        match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => Self::new(Code::TooLarge, "the body is larger than the server takes"),
+            status => Self { status, ..Self::new(Code::BadRequest, rejection.body_text()) },
+        }
+    }
+}
+
+impl From<QueryRejection> for Refused {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::new(Code::BadRequest, rejection.body_text())
+    }
+}
+
+impl From<PathRejection> for Refused {
+    fn from(rejection: PathRejection) -> Self {
+        Self::new(Code::BadRequest, rejection.body_text())
+    }
+}
+
+impl Refused {
+    /// As it is told where the status is told already.
+    pub(crate) fn body(self) -> ErrorBody {
+        let Self { status, code, message, call } = self;
+        let docs = format!("docs/errors/{code}.md");
+        let retryable = is_retryable(status);
+        let error = ErrorInfo { code: code.as_str(), message, hint: code.hint(), docs, call_id: call, retryable };
+        ErrorBody { error }
+    }
+}
+
+fn is_retryable(status: StatusCode) -> bool {
+    matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let status = self.status;
+        let mut response = (status, Json(self.body())).into_response();
+        if is_retryable(status) {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+pub(crate) async fn no_route() -> Refused {
+    Refused { status: StatusCode::NOT_FOUND, ..Refused::new(Code::BadRequest, "there is no such route") }
+}
+
+pub(crate) async fn no_method() -> Refused {
+    let refused = Refused::new(Code::BadRequest, "the route does not take this method");
+    Refused { status: StatusCode::METHOD_NOT_ALLOWED, ..refused }
+}

@@ -1,0 +1,50 @@
+//! The routes, and the document that describes them: one list for both.
+
+use axum::{Router, http::header, response::IntoResponse, routing::get};
+use utoipa::{
+    OpenApi,
+    openapi::{
+        OpenApi as Document,
+        security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
+    },
+};
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::{App, health, rest};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Cabana", description = "Every conversation of an AI agent has its own Linux computer.", license(name = "Apache-2.0")),
+    tags(
+        (name = "sandboxes", description = "Made, found by their scope, stopped and deleted"),
+        (name = "exec", description = "Commands, and what they said"),
+        (name = "tasks", description = "Commands in the background"),
+        (name = "files", description = "The files of a sandbox"),
+        (name = "keys", description = "Who may do what"),
+        (name = "ledger", description = "The record of everything"),
+        (name = "health", description = "For whoever watches the server"),
+    ),
+)]
+struct Base;
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    let mut base = Base::openapi();
+    let components = base.components.get_or_insert_default();
+    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
+    components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
+    components.add_security_scheme("key", SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-API-KEY"))));
+    let none: [String; 0] = [];
+    base.security = Some(vec![SecurityRequirement::new("bearer", none.clone()), SecurityRequirement::new("key", none)]);
+    OpenApiRouter::with_openapi(base).merge(health::routes()).merge(rest::routes())
+}
+
+pub(crate) fn text(document: Document) -> String {
+    // Its parts are all our own, and have names that JSON can hold.
+    document.to_pretty_json().unwrap_or_default() + "\n"
+}
+
+pub(crate) fn served(document: Document) -> Router<App> {
+    let text = text(document);
+    let serve = move || async move { ([(header::CONTENT_TYPE, "application/json")], text).into_response() };
+    Router::new().route("/openapi.json", get(serve))
+}

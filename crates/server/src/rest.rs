@@ -1,0 +1,23 @@
+//! Version 1 of our own interface.
+
+mod calls;
+mod exec;
+mod keys;
+mod ledger;
+mod sandboxes;
+mod tasks;
+mod types;
+
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::App;
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .merge(sandboxes::routes())
+        .merge(exec::routes())
+        .merge(calls::routes())
+        .merge(tasks::routes())
+        .merge(keys::routes())
+        .merge(ledger::routes())
+}

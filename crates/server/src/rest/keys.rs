@@ -1,0 +1,136 @@
+//! Keys: who may do what.
+
+use axum::{Json, extract::State, http::StatusCode};
+use cabana_runtime::{Key, KeyId, Role, Tenant, Time};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::{
+    App,
+    auth::Admin,
+    error::{Answer, ErrorBody, Refused},
+    extract::{Body, Path, Query},
+};
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(revoke))
+}
+
+/// A key, without its text.
+#[derive(Serialize, ToSchema)]
+struct KeyBody {
+    #[schema(value_type = String)]
+    id: KeyId,
+    #[schema(value_type = String, example = "default")]
+    tenant: Tenant,
+    /// `read`, `use` or `admin`.
+    #[schema(value_type = String, example = "use")]
+    role: Role,
+    name: String,
+    /// Whom it stands for.
+    subject: Option<String>,
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Time,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires_at: Option<Time>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    revoked_at: Option<Time>,
+}
+
+impl KeyBody {
+    fn of(key: Key) -> Self {
+        Self {
+            id: key.id,
+            tenant: key.tenant,
+            role: key.role,
+            name: key.name,
+            subject: key.subject,
+            created_at: key.created,
+            expires_at: key.expires,
+            revoked_at: key.revoked,
+        }
+    }
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct NewKeyBody {
+    /// Whose it is; `default` unless said otherwise.
+    #[schema(value_type = Option<String>)]
+    tenant: Option<String>,
+    /// `read`, `use` or `admin`.
+    #[schema(value_type = String, example = "use")]
+    role: Role,
+    #[serde(default)]
+    name: String,
+    subject: Option<String>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires_at: Option<Time>,
+}
+
+#[derive(Serialize, ToSchema)]
+struct IssuedBody {
+    #[serde(flatten)]
+    info: KeyBody,
+    /// Shown this once: only its digest is kept.
+    #[schema(example = "e2b_0000000000000000000000000000000000000000")]
+    key: String,
+}
+
+/// Makes a key. Its text is in this answer and nowhere else.
+#[utoipa::path(post, path = "/v1/keys", tag = "keys", request_body = NewKeyBody, responses(
+    (status = 201, body = IssuedBody),
+    (status = "default", body = ErrorBody),
+))]
+async fn add(
+    State(app): State<App>,
+    Admin(caller): Admin,
+    Body(body): Body<NewKeyBody>,
+) -> Answer<(StatusCode, Json<IssuedBody>)> {
+    const LONGEST: usize = 200;
+    let tenant = match body.tenant {
+        Some(tenant) => Tenant::new(tenant).map_err(|error| Refused::invalid("tenant", error))?,
+        None => caller.tenant,
+    };
+    for (field, text) in [("name", Some(&body.name)), ("subject", body.subject.as_ref())] {
+        if text.is_some_and(|text| text.len() > LONGEST || text.chars().any(char::is_control)) {
+            return Err(Refused::invalid(field, format!("is longer than {LONGEST} bytes or no plain text")));
+        }
+    }
+    let issued = app.runtime.access().issue(tenant, body.role, body.name, body.subject, body.expires_at).await?;
+    Ok((StatusCode::CREATED, Json(IssuedBody { info: KeyBody::of(issued.key), key: issued.text })))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct Which {
+    /// Only those of this tenant.
+    tenant: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+struct KeysBody {
+    keys: Vec<KeyBody>,
+}
+
+/// All keys that there are or were.
+#[utoipa::path(get, path = "/v1/keys", tag = "keys", params(Which), responses(
+    (status = 200, body = KeysBody),
+    (status = "default", body = ErrorBody),
+))]
+async fn list(State(app): State<App>, Admin(_caller): Admin, Query(which): Query<Which>) -> Answer<Json<KeysBody>> {
+    let tenant = which.tenant.map(Tenant::new).transpose().map_err(|error| Refused::invalid("tenant", error))?;
+    let keys = app.runtime.access().list(tenant.as_ref()).await?;
+    Ok(Json(KeysBody { keys: keys.into_iter().map(KeyBody::of).collect() }))
+}
+
+/// Makes a key open nothing any more, at once.
+#[utoipa::path(delete, path = "/v1/keys/{key}", tag = "keys", params(("key" = String, Path)), responses(
+    (status = 200, body = KeyBody),
+    (status = "default", body = ErrorBody),
+))]
+async fn revoke(State(app): State<App>, Admin(_caller): Admin, Path(key): Path<String>) -> Answer<Json<KeyBody>> {
+    let id: KeyId = key.parse().map_err(|error| Refused::invalid("key", error))?;
+    Ok(Json(KeyBody::of(app.runtime.access().revoke(id).await?)))
+}

@@ -1,0 +1,244 @@
+//! Sandboxes: found by their scope, listed, changed, stopped, deleted.
+
+use axum::{Json, extract::State, http::StatusCode};
+use cabana_runtime::{
+    Place, Runtime, SandboxState,
+    acts::sandbox::{Become, Change, Ensure, Shape},
+};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::types::{LimitsBody, NetworkBody, SandboxBody, ScopeBody, SpecBody, id, page};
+use crate::{
+    App,
+    auth::{Once, Reader, User, ask},
+    error::{Answer, ErrorBody, Refused},
+    extract::{Body, Path, Query},
+};
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(ensure))
+        .routes(routes!(list, create))
+        .routes(routes!(get, change, delete))
+        .routes(routes!(start))
+        .routes(routes!(stop))
+        .routes(routes!(pause))
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct EnsureBody {
+    scope: ScopeBody,
+    /// What it becomes if it is not there yet.
+    spec: Option<SpecBody>,
+}
+
+#[derive(Serialize, ToSchema)]
+struct EnsuredBody {
+    #[serde(flatten)]
+    sandbox: SandboxBody,
+    /// Whether it was not there before.
+    created: bool,
+}
+
+/// The scope's sandbox, running: absent, it is made; stopped, it is started; running, it is as it is.
+#[utoipa::path(post, path = "/v1/sandboxes:ensure", tag = "sandboxes", request_body = EnsureBody, responses(
+    (status = 200, body = EnsuredBody),
+    (status = "default", body = ErrorBody),
+))]
+async fn ensure(
+    State(app): State<App>,
+    User(caller): User,
+    once: Once,
+    Body(body): Body<EnsureBody>,
+) -> Answer<Json<EnsuredBody>> {
+    let wanted = body.spec.map(|spec| spec.wanted(app.runtime.settings())).transpose()?;
+    let place = Place::Scope(body.scope.scope()?, wanted);
+    let tenant = caller.tenant.clone();
+    let call = app.runtime.call(ask(caller, place, once), Ensure).await?;
+    let id = call.id();
+    let done = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
+    let record = app.runtime.sandbox(&tenant, &done.sandbox).await?;
+    Ok(Json(EnsuredBody { sandbox: SandboxBody::of(&record)?, created: done.created }))
+}
+
+/// A new sandbox that belongs to no scope.
+#[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", request_body = Option<SpecBody>, responses(
+    (status = 201, body = SandboxBody),
+    (status = "default", body = ErrorBody),
+))]
+async fn create(
+    State(app): State<App>,
+    User(caller): User,
+    once: Once,
+    Body(spec): Body<SpecBody>,
+) -> Answer<(StatusCode, Json<SandboxBody>)> {
+    let wanted = spec.wanted(app.runtime.settings())?;
+    let tenant = caller.tenant.clone();
+    let call = app.runtime.call(ask(caller, Place::New(Some(wanted)), once), Ensure).await?;
+    let id = call.id();
+    let done = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
+    let record = app.runtime.sandbox(&tenant, &done.sandbox).await?;
+    Ok((StatusCode::CREATED, Json(SandboxBody::of(&record)?)))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct Which {
+    /// Only those in this state.
+    state: Option<String>,
+    /// At most so many.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// Where the last page ended: its `next_cursor`.
+    cursor: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+struct SandboxesBody {
+    sandboxes: Vec<SandboxBody>,
+    next_cursor: Option<String>,
+}
+
+/// The tenant's sandboxes, the newest first.
+#[utoipa::path(get, path = "/v1/sandboxes", tag = "sandboxes", params(Which), responses(
+    (status = 200, body = SandboxesBody),
+    (status = "default", body = ErrorBody),
+))]
+async fn list(
+    State(app): State<App>,
+    Reader(caller): Reader,
+    Query(which): Query<Which>,
+) -> Answer<Json<SandboxesBody>> {
+    let state = match which.state.as_deref() {
+        Some(name) => Some(SandboxState::parse(name).ok_or_else(|| Refused::invalid("state", "there is no such one"))?),
+        None => None,
+    };
+    let page = page(which.limit, which.cursor)?;
+    let limit = page.limit as usize;
+    let records = app.runtime.sandbox_list(&caller.tenant, state, page).await?;
+    let next_cursor = (records.len() == limit).then(|| records.last().map(|record| record.cursor())).flatten();
+    let sandboxes = records.iter().map(SandboxBody::of).collect::<Answer<_>>()?;
+    Ok(Json(SandboxesBody { sandboxes, next_cursor }))
+}
+
+/// One sandbox. Nothing is started for it.
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes", params(("sandbox" = String, Path)), responses(
+    (status = 200, body = SandboxBody),
+    (status = "default", body = ErrorBody),
+))]
+async fn get(State(app): State<App>, Reader(caller): Reader, Path(sandbox): Path<String>) -> Answer<Json<SandboxBody>> {
+    Ok(Json(SandboxBody::of(&app.runtime.sandbox(&caller.tenant, &id(&sandbox)?).await?)?))
+}
+
+/// What is to be different. What is not said stays as it is.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ChangeBody {
+    limits: Option<LimitsBody>,
+    network: Option<NetworkBody>,
+    env: Option<std::collections::BTreeMap<String, String>>,
+}
+
+/// Other limits, another network or other variables, without making it again.
+#[utoipa::path(patch, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes", request_body = ChangeBody, params(("sandbox" = String, Path)), responses(
+    (status = 200, body = SandboxBody),
+    (status = "default", body = ErrorBody),
+))]
+async fn change(
+    State(app): State<App>,
+    User(caller): User,
+    Path(sandbox): Path<String>,
+    once: Once,
+    Body(body): Body<ChangeBody>,
+) -> Answer<Json<SandboxBody>> {
+    let change = Change {
+        limits: body.limits.map(LimitsBody::limits),
+        network: body.network.map(NetworkBody::policy).transpose()?,
+        env: body.env,
+    };
+    let (sandbox, tenant) = (id(&sandbox)?, caller.tenant.clone());
+    let call = app.runtime.call(ask(caller, Place::Sandbox(sandbox.clone()), once), change).await?;
+    let id = call.id();
+    call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
+    Ok(Json(SandboxBody::of(&app.runtime.sandbox(&tenant, &sandbox).await?)?))
+}
+
+/// Ends it, with its files.
+#[utoipa::path(delete, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes", params(("sandbox" = String, Path)), responses(
+    (status = 204),
+    (status = "default", body = ErrorBody),
+))]
+async fn delete(
+    State(app): State<App>,
+    User(caller): User,
+    Path(sandbox): Path<String>,
+    once: Once,
+) -> Answer<StatusCode> {
+    become_(&app.runtime, caller, &sandbox, once, Shape::Deleted).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn become_(
+    runtime: &Runtime,
+    caller: cabana_runtime::Caller,
+    sandbox: &str,
+    once: Once,
+    shape: Shape,
+) -> Answer<()> {
+    let call = runtime.call(ask(caller, Place::Sandbox(id(sandbox)?), once), Become(shape)).await?;
+    let id = call.id();
+    call.answer().await.map_err(|error| Refused::from(error).of_call(id))
+}
+
+/// Lets it run: from stopped or paused; running, it is as it is.
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/start", tag = "sandboxes", params(("sandbox" = String, Path)), responses(
+    (status = 200, body = SandboxBody),
+    (status = "default", body = ErrorBody),
+))]
+async fn start(
+    State(app): State<App>,
+    User(caller): User,
+    Path(sandbox): Path<String>,
+    once: Once,
+) -> Answer<Json<SandboxBody>> {
+    let (sandbox, tenant) = (id(&sandbox)?, caller.tenant.clone());
+    let call = app.runtime.call(ask(caller, Place::Sandbox(sandbox.clone()), once), Ensure).await?;
+    let id = call.id();
+    call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
+    Ok(Json(SandboxBody::of(&app.runtime.sandbox(&tenant, &sandbox).await?)?))
+}
+
+/// Ends its processes and keeps its files.
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/stop", tag = "sandboxes", params(("sandbox" = String, Path)), responses(
+    (status = 200, body = SandboxBody),
+    (status = "default", body = ErrorBody),
+))]
+async fn stop(
+    State(app): State<App>,
+    User(caller): User,
+    Path(sandbox): Path<String>,
+    once: Once,
+) -> Answer<Json<SandboxBody>> {
+    let tenant = caller.tenant.clone();
+    become_(&app.runtime, caller, &sandbox, once, Shape::Stopped).await?;
+    Ok(Json(SandboxBody::of(&app.runtime.sandbox(&tenant, &id(&sandbox)?).await?)?))
+}
+
+/// Lets its processes stand still, with all that they have in memory.
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/pause", tag = "sandboxes", params(("sandbox" = String, Path)), responses(
+    (status = 200, body = SandboxBody),
+    (status = "default", body = ErrorBody),
+))]
+async fn pause(
+    State(app): State<App>,
+    User(caller): User,
+    Path(sandbox): Path<String>,
+    once: Once,
+) -> Answer<Json<SandboxBody>> {
+    let tenant = caller.tenant.clone();
+    become_(&app.runtime, caller, &sandbox, once, Shape::Paused).await?;
+    Ok(Json(SandboxBody::of(&app.runtime.sandbox(&tenant, &id(&sandbox)?).await?)?))
+}

@@ -1,0 +1,245 @@
+//! What several routes speak of.
+
+use std::collections::BTreeMap;
+
+use cabana_runtime::{Page, Record, SandboxId, SandboxState, Scope, ScopeTemplate, Settings, Wanted};
+use cabana_sandbox::{Base, Limits, NetworkPolicy, User};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::error::{Answer, Refused};
+
+/// What decides which sandbox is meant.
+#[derive(Clone, Deserialize, ToSchema)]
+#[serde(tag = "scheme", rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum ScopeBody {
+    /// One for each chat of an app's user.
+    Chat {
+        app: String,
+        user: String,
+        chat: String,
+    },
+    /// What the template gives with these variables; one without a value is `unknown`.
+    Template {
+        #[schema(example = "{launcher_type}_{launcher_id}")]
+        template: String,
+        #[serde(default)]
+        variables: BTreeMap<String, String>,
+    },
+    ProjectAgent {
+        project: String,
+        agent: String,
+    },
+    User {
+        user: String,
+    },
+    /// A plain name.
+    Fixed {
+        name: String,
+    },
+}
+
+impl ScopeBody {
+    pub(super) fn scope(&self) -> Answer<Scope> {
+        let scope = match self {
+            Self::Chat { app, user, chat } => Scope::chat_of(app, user, chat),
+            Self::Template { template, variables } => {
+                ScopeTemplate::new(template.as_str()).and_then(|template| template.fill(variables))
+            }
+            Self::ProjectAgent { project, agent } => Scope::project_agent(project, agent),
+            Self::User { user } => Scope::user(user),
+            Self::Fixed { name } => Scope::fixed(name),
+        };
+        scope.map_err(|error| Refused::invalid("scope", error))
+    }
+}
+
+/// What a sandbox is to be. What is not said is as the server's settings have it.
+#[derive(Clone, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct SpecBody {
+    /// A template's name; `host` is the machine's own programs, read-only.
+    template: Option<String>,
+    limits: Option<LimitsBody>,
+    network: Option<NetworkBody>,
+    /// For every command. Kept out of the ledger and of all answers.
+    env: BTreeMap<String, String>,
+    /// Who commands run as, unless they say otherwise.
+    user: Option<String>,
+    /// Whether setuid programs such as sudo gain anything inside.
+    sudo: Option<bool>,
+}
+
+/// What a sandbox may use. What is not said is not limited.
+#[derive(Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct LimitsBody {
+    memory_bytes: Option<u64>,
+    /// In thousandths of one processor.
+    cpu_milli: Option<u32>,
+    pids: Option<u32>,
+    disk_bytes: Option<u64>,
+    inodes: Option<u64>,
+    open_files: Option<u32>,
+    io_bytes_per_sec: Option<u64>,
+}
+
+impl LimitsBody {
+    pub(super) fn limits(self) -> Limits {
+        Limits {
+            memory: self.memory_bytes,
+            cpu_milli: self.cpu_milli,
+            pids: self.pids,
+            disk: self.disk_bytes,
+            inodes: self.inodes,
+            open_files: self.open_files,
+            io: self.io_bytes_per_sec,
+            output: None,
+        }
+    }
+
+    fn of(limits: &Limits) -> Self {
+        Self {
+            memory_bytes: limits.memory,
+            cpu_milli: limits.cpu_milli,
+            pids: limits.pids,
+            disk_bytes: limits.disk,
+            inodes: limits.inodes,
+            open_files: limits.open_files,
+            io_bytes_per_sec: limits.io,
+        }
+    }
+}
+
+#[derive(Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NetworkBody {
+    mode: Mode,
+    /// Of `allowlist`: names, `*.` names, addresses and networks, each with a port if wanted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    allow: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum Mode {
+    Off,
+    Allowlist,
+    Public,
+    Host,
+}
+
+impl NetworkBody {
+    pub(super) fn policy(self) -> Answer<NetworkPolicy> {
+        if self.mode != Mode::Allowlist && !self.allow.is_empty() {
+            return Err(Refused::invalid("network.allow", "belongs to the mode allowlist alone"));
+        }
+        Ok(match self.mode {
+            Mode::Off => NetworkPolicy::Off,
+            Mode::Allowlist => NetworkPolicy::Allow(self.allow),
+            Mode::Public => NetworkPolicy::Public,
+            Mode::Host => NetworkPolicy::Host,
+        })
+    }
+
+    fn of(policy: &NetworkPolicy) -> Self {
+        let (mode, allow) = match policy {
+            NetworkPolicy::Off => (Mode::Off, Vec::new()),
+            NetworkPolicy::Allow(allow) => (Mode::Allowlist, allow.clone()),
+            NetworkPolicy::Public => (Mode::Public, Vec::new()),
+            NetworkPolicy::Host => (Mode::Host, Vec::new()),
+        };
+        Self { mode, allow }
+    }
+}
+
+impl SpecBody {
+    pub(super) fn wanted(self, settings: &Settings) -> Answer<Wanted> {
+        let mut sandbox = settings.sandbox.clone();
+        if let Some(template) = self.template {
+            sandbox.base = if template == "host" { Base::Host } else { Base::Named(template) };
+        }
+        if let Some(limits) = self.limits {
+            sandbox.limits = limits.limits();
+        }
+        if let Some(network) = self.network {
+            sandbox.network = network.policy()?;
+        }
+        if let Some(user) = self.user {
+            sandbox.user = Some(User::new(user).map_err(|error| Refused::invalid("user", error))?);
+        }
+        sandbox.sudo = self.sudo.unwrap_or(sandbox.sudo);
+        Ok(Wanted { sandbox, env: self.env })
+    }
+}
+
+/// A sandbox.
+#[derive(Serialize, ToSchema)]
+pub(super) struct SandboxBody {
+    #[schema(value_type = String, example = "k3vq7xw2m9pd5ru8thya")]
+    pub(super) id: SandboxId,
+    scope: Option<ScopeTold>,
+    #[schema(value_type = String, example = "running")]
+    state: SandboxState,
+    /// Why it is in this state.
+    why: String,
+    template: String,
+    limits: LimitsBody,
+    network: NetworkBody,
+    /// Names alone.
+    env: Vec<String>,
+    #[schema(value_type = String, format = DateTime)]
+    created_at: cabana_runtime::Time,
+    #[schema(value_type = String, format = DateTime)]
+    changed_at: cabana_runtime::Time,
+    #[schema(value_type = String, format = DateTime)]
+    active_at: cabana_runtime::Time,
+}
+
+#[derive(Serialize, ToSchema)]
+struct ScopeTold {
+    #[schema(example = "fixed")]
+    scheme: &'static str,
+    value: String,
+}
+
+impl SandboxBody {
+    pub(super) fn of(record: &Record) -> Answer<Self> {
+        let wanted: Wanted = serde_json::from_str(&record.spec)
+            .map_err(|error| Refused::new(cabana_runtime::Code::Internal, format!("a sandbox's record: {error}")))?;
+        Ok(Self {
+            id: record.id.clone(),
+            scope: record
+                .scope
+                .as_ref()
+                .map(|scope| ScopeTold { scheme: scope.scheme().as_str(), value: scope.value().to_owned() }),
+            state: record.state,
+            why: record.why.clone(),
+            template: match &wanted.sandbox.base {
+                Base::Host => "host".to_owned(),
+                Base::Named(name) => name.clone(),
+                Base::Layers(layers) => format!("{} layers", layers.len()),
+            },
+            limits: LimitsBody::of(&wanted.sandbox.limits),
+            network: NetworkBody::of(&wanted.sandbox.network),
+            env: wanted.env.into_keys().collect(),
+            created_at: record.created,
+            changed_at: record.changed,
+            active_at: record.active,
+        })
+    }
+}
+
+/// Which part of a long list: at most so many, from where the last page ended.
+pub(super) fn page(limit: Option<u32>, cursor: Option<String>) -> Answer<Page> {
+    const USUAL: u32 = 100;
+    const MOST: u32 = 1000;
+    match limit.unwrap_or(USUAL) {
+        limit @ 1..=MOST => Ok(Page { limit, after: cursor }),
+        _ => Err(Refused::invalid("limit", format!("must be from 1 to {MOST}"))),
+    }
+}
+
+pub(super) fn id(text: &str) -> Answer<SandboxId> {
+    SandboxId::new(text).map_err(|error| Refused::invalid("sandbox", error))
+}

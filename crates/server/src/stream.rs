@@ -1,0 +1,60 @@
+//! What a command says, as server-sent events.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use axum::response::{
+    IntoResponse, Response,
+    sse::{Event, KeepAlive, Sse},
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use cabana_runtime::{Channel, Chunk, Log};
+use futures_util::{Stream, StreamExt, stream};
+use serde::Serialize;
+
+/// A chunk of one stream; `offset` is where it begins in it.
+#[derive(Serialize)]
+struct Said {
+    offset: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    b64: Option<String>,
+}
+
+/// `start`, then all that is said from there on, then what `last` says.
+pub(crate) fn events<S: Serialize>(
+    start: &S,
+    log: &Arc<Log>,
+    from: (u64, u64),
+    last: impl Future<Output = Event> + Send + 'static,
+) -> Response {
+    let said = log.follow(from.0, from.1).map(|chunk| match chunk {
+        Ok(chunk) => said(&chunk),
+        Err(error) => named("error", &cabana_runtime::Error::from(error).to_string()),
+    });
+    let all = stream::once(std::future::ready(named("start", start))).chain(said).chain(stream::once(last));
+    respond(all)
+}
+
+fn respond(events: impl Stream<Item = Event> + Send + 'static) -> Response {
+    let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
+    Sse::new(events.map(Ok::<_, Infallible>)).keep_alive(keep_alive).into_response()
+}
+
+fn said(chunk: &Chunk) -> Event {
+    let name = match chunk.stream {
+        Channel::Stdout => "stdout",
+        Channel::Stderr => "stderr",
+    };
+    // A character that a chunk cuts is told as bytes: nothing is lost or replaced.
+    let (text, b64) = match std::str::from_utf8(&chunk.bytes) {
+        Ok(text) => (Some(text.to_owned()), None),
+        Err(_) => (None, Some(STANDARD.encode(&chunk.bytes))),
+    };
+    named(name, &Said { offset: chunk.offset, text, b64 })
+}
+
+pub(crate) fn named(name: &str, data: &impl Serialize) -> Event {
+    // Only what cannot be written as JSON fails, and of that there is nothing here.
+    Event::default().event(name).json_data(data).unwrap_or_else(|_| Event::default().event(name))
+}

@@ -1,0 +1,264 @@
+//! Calls: reserved before anything starts, recorded with their ledger row before anybody hears the answer.
+
+use bytes::Bytes;
+use cabana_model::{CallId, Code, KeyId, Outcome, SandboxId, Tenant, Time};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use crate::{
+    Entry, Error, Page, Result, Store,
+    sql::{Col, get, maybe},
+};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewCall {
+    pub id: CallId,
+    pub tenant: Tenant,
+    pub key: KeyId,
+    /// The public id.
+    pub sandbox: Option<SandboxId>,
+    pub verb: &'static str,
+    pub front: &'static str,
+    /// Of the request: the same key with another one is a mistake of the caller.
+    pub digest: [u8; 32],
+    /// SHA-256 of the Idempotency-Key.
+    pub once: Option<[u8; 32]>,
+    pub argv: Vec<String>,
+    pub at: Time,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reserved {
+    Fresh,
+    /// The same was asked before, and has not ended.
+    Running(CallId),
+    Done(CallId, Outcome),
+    /// The key belongs to another request.
+    Conflict,
+}
+
+/// How a call ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    pub id: CallId,
+    pub outcome: Outcome,
+    /// A small output, kept in the row.
+    pub output: Option<Inline>,
+    pub entry: Entry,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inline {
+    pub stdout: Bytes,
+    pub stderr: Bytes,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallRow {
+    pub id: CallId,
+    pub tenant: Tenant,
+    pub key: KeyId,
+    pub sandbox: Option<SandboxId>,
+    pub verb: String,
+    pub front: String,
+    pub argv: Vec<String>,
+    pub reserved: Time,
+    pub ended: Option<Time>,
+    pub outcome: Option<Outcome>,
+    pub inline: Option<Inline>,
+}
+
+impl CallRow {
+    /// Where a list goes on after it.
+    pub fn cursor(&self) -> String {
+        self.id.to_string()
+    }
+}
+
+impl Store {
+    pub async fn reserve(&self, call: NewCall) -> Result<Reserved> {
+        self.write(move |db| {
+            if let Some(once) = &call.once
+                && let Some(known) = earlier(db, &call, once)?
+            {
+                return Ok(known);
+            }
+            insert(db, &call)?;
+            Ok(Reserved::Fresh)
+        })
+        .await
+    }
+
+    /// The call's outcome and its ledger row, both or neither.
+    pub async fn record(&self, done: Done) -> Result<()> {
+        self.write(move |db| {
+            end(db, &done)?;
+            db.append(done.entry)
+        })
+        .await
+    }
+
+    /// A ledger row alone.
+    pub async fn note(&self, entry: Entry) -> Result<()> {
+        self.write(move |db| db.append(entry)).await
+    }
+
+    pub async fn call(&self, tenant: &Tenant, id: CallId) -> Result<Option<CallRow>> {
+        let tenant = tenant.clone();
+        self.read(move |db| {
+            let sql = "SELECT * FROM calls WHERE tenant = ? AND id = ?";
+            Ok(db.prepare_cached(sql)?.query_row(params![Col(&tenant), Col(&id)], row).optional()?)
+        })
+        .await
+    }
+
+    /// Newest first.
+    pub async fn calls(&self, tenant: &Tenant, sandbox: Option<&SandboxId>, page: Page) -> Result<Vec<CallRow>> {
+        let (tenant, sandbox) = (tenant.clone(), sandbox.cloned());
+        let before = match &page.after {
+            Some(cursor) => Some(cursor.parse::<CallId>().map_err(|_| Error::Cursor)?),
+            None => None,
+        };
+        self.read(move |db| {
+            // Two texts, so that each finds its own index.
+            let of = if sandbox.is_some() { "sandbox = ?2" } else { "?2 IS NULL" };
+            let mut statement = db.prepare_cached(&format!(
+                "SELECT * FROM calls WHERE tenant = ?1 AND {of} AND id < coalesce(?3, x'ffffffffffffffffffffffffffffffffff')
+                 ORDER BY id DESC LIMIT ?4"
+            ))?;
+            let values = params![Col(&tenant), sandbox.as_ref().map(Col), before.as_ref().map(Col), page.rows()];
+            let rows = statement.query_map(values, row)?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+        .await
+    }
+
+    /// What has not ended, of all tenants.
+    pub async fn open_calls(&self) -> Result<Vec<CallRow>> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached("SELECT * FROM calls WHERE ended IS NULL")?;
+            let rows = statement.query_map([], row)?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+        .await
+    }
+
+    /// Makes free the idempotency keys of calls reserved before then. How many it were.
+    pub async fn forget_keys(&self, before: Time) -> Result<u64> {
+        // A bit at a time, so that no call waits for a day's worth of them.
+        const AT_ONCE: u64 = 500;
+        let mut forgotten = 0;
+        loop {
+            let these = self.write(move |db| Ok(forget(db, before, AT_ONCE)?)).await?;
+            forgotten += these;
+            if these < AT_ONCE {
+                return Ok(forgotten);
+            }
+        }
+    }
+}
+
+/// What is known of the call that used the same key.
+fn earlier(db: &Connection, call: &NewCall, once: &[u8; 32]) -> Result<Option<Reserved>> {
+    let sql = "SELECT id, digest, outcome, code, answer FROM calls WHERE tenant = ? AND once = ?";
+    let mut statement = db.prepare_cached(sql)?;
+    let known = statement.query_row(params![Col(&call.tenant), once], |row| {
+        Ok((row.get::<_, [u8; 32]>("digest")?, get::<CallId>(row, "id")?, outcome(row)?))
+    });
+    Ok(known.optional()?.map(|(digest, id, outcome)| match outcome {
+        _ if digest != call.digest => Reserved::Conflict,
+        Some(outcome) => Reserved::Done(id, outcome),
+        None => Reserved::Running(id),
+    }))
+}
+
+fn insert(db: &Connection, call: &NewCall) -> rusqlite::Result<usize> {
+    db.prepare_cached(
+        "INSERT INTO calls (tenant, id, key, sandbox, verb, front, digest, once, argv, reserved)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    )?
+    .execute(params![
+        Col(&call.tenant),
+        Col(&call.id),
+        Col(&call.key),
+        call.sandbox.as_ref().map(Col),
+        call.verb,
+        call.front,
+        call.digest,
+        call.once,
+        Col(&call.argv),
+        Col(&call.at),
+    ])
+}
+
+fn end(db: &Connection, done: &Done) -> Result<()> {
+    let (code, answer) = match &done.outcome {
+        Outcome::Answered(answer) => (None, Some(&answer[..])),
+        Outcome::Failed { code, message } => (Some(code.as_str()), Some(message.as_bytes())),
+        Outcome::Cancelled | Outcome::Unknown => (None, None),
+    };
+    let inline = done.output.as_ref();
+    let ended = db
+        .prepare_cached(
+            "UPDATE calls SET ended = ?, outcome = ?, code = ?, answer = ?, stdout = ?, stderr = ?
+             WHERE tenant = ? AND id = ? AND ended IS NULL",
+        )?
+        .execute(params![
+            Col(&done.entry.at),
+            done.outcome.as_str(),
+            code,
+            answer,
+            inline.map(|inline| &inline.stdout[..]),
+            inline.map(|inline| &inline.stderr[..]),
+            Col(&done.entry.tenant),
+            Col(&done.id),
+        ])?;
+    // A second outcome would be a second ledger row for one call.
+    if ended == 1 { Ok(()) } else { Err(Error::Refused(format!("{} is not open", done.id))) }
+}
+
+fn forget(db: &Connection, before: Time, most: u64) -> rusqlite::Result<u64> {
+    let forgotten = db
+        .prepare_cached(
+            "UPDATE calls SET once = NULL WHERE (tenant, id) IN
+               (SELECT tenant, id FROM calls WHERE once IS NOT NULL AND reserved < ? ORDER BY reserved LIMIT ?)",
+        )?
+        .execute(params![Col(&before), most])?;
+    Ok(forgotten as u64)
+}
+
+fn row(row: &Row<'_>) -> rusqlite::Result<CallRow> {
+    Ok(CallRow {
+        id: get(row, "id")?,
+        tenant: get(row, "tenant")?,
+        key: get(row, "key")?,
+        sandbox: maybe(row, "sandbox")?,
+        verb: row.get("verb")?,
+        front: row.get("front")?,
+        argv: get(row, "argv")?,
+        reserved: get(row, "reserved")?,
+        ended: maybe(row, "ended")?,
+        outcome: outcome(row)?,
+        inline: inline(row)?,
+    })
+}
+
+fn outcome(row: &Row<'_>) -> rusqlite::Result<Option<Outcome>> {
+    let bytes = |row: &Row<'_>| row.get::<_, Option<Vec<u8>>>("answer").map(Option::unwrap_or_default);
+    let kind: Option<String> = row.get("outcome")?;
+    Ok(Some(match kind.as_deref() {
+        None => return Ok(None),
+        Some("answered") => Outcome::Answered(bytes(row)?.into()),
+        Some("failed") => Outcome::Failed {
+            // A code that a later version had and this one does not.
+            code: Code::parse(&row.get::<_, String>("code")?).unwrap_or(Code::Internal),
+            message: String::from_utf8_lossy(&bytes(row)?).into_owned(),
+        },
+        Some("cancelled") => Outcome::Cancelled,
+        Some(_) => Outcome::Unknown,
+    }))
+}
+
+pub(crate) fn inline(row: &Row<'_>) -> rusqlite::Result<Option<Inline>> {
+    let stream = |column| row.get::<_, Option<Vec<u8>>>(column).map(|bytes| bytes.map(Bytes::from));
+    Ok(stream("stdout")?.zip(stream("stderr")?).map(|(stdout, stderr)| Inline { stdout, stderr }))
+}

@@ -1,0 +1,116 @@
+//! What happened, for ever: one chain of rows for each tenant, each with the hash of the one before.
+
+mod row;
+mod verify;
+
+use std::collections::HashMap;
+
+use cabana_model::Tenant;
+use rusqlite::{Connection, OptionalExtension, params};
+
+pub use row::{Entry, Head, LedgerRow};
+pub use verify::{Broken, verify};
+
+use crate::{
+    Error, Result, Store,
+    sql::{Col, get},
+};
+
+impl Store {
+    /// In the order in which it happened.
+    pub async fn ledger(&self, tenant: &Tenant, after: u64, limit: u32) -> Result<Vec<LedgerRow>> {
+        let tenant = tenant.clone();
+        self.read(move |db| {
+            let sql = "SELECT seq, row, hash FROM ledger WHERE tenant = ? AND seq > ? ORDER BY seq LIMIT ?";
+            let mut statement = db.prepare_cached(sql)?;
+            let after = i64::try_from(after).unwrap_or(i64::MAX);
+            let mut rows = statement.query(params![Col(&tenant), after, limit])?;
+            let mut read = Vec::new();
+            while let Some(row) = rows.next()? {
+                read.push(unseal(&tenant, row.get(0)?, row.get_ref(1)?.as_str().unwrap_or_default(), row.get(2)?)?);
+            }
+            Ok(read)
+        })
+        .await
+    }
+
+    /// The tip. Whoever keeps it elsewhere can show later that the end was not cut off.
+    pub async fn ledger_head(&self, tenant: &Tenant) -> Result<Option<Head>> {
+        let tenant = tenant.clone();
+        self.read(move |db| Ok(tip(db, &tenant)?)).await
+    }
+
+    /// Those that have a chain.
+    pub async fn tenants(&self) -> Result<Vec<Tenant>> {
+        self.read(|db| {
+            // From name to name by the index: the rows of a chain are many.
+            let mut statement = db.prepare_cached(
+                "WITH RECURSIVE names (tenant) AS (
+                   SELECT min(tenant) FROM ledger
+                   UNION ALL
+                   SELECT (SELECT min(tenant) FROM ledger WHERE tenant > names.tenant) FROM names WHERE names.tenant IS NOT NULL
+                 ) SELECT tenant FROM names WHERE tenant IS NOT NULL",
+            )?;
+            let rows = statement.query_map([], |row| get(row, "tenant"))?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+        .await
+    }
+}
+
+/// The row as it was written. One that cannot be read was changed by somebody else.
+fn unseal(tenant: &Tenant, seq: u64, text: &str, hash: [u8; 32]) -> Result<LedgerRow> {
+    let foreign = |why: String| Error::Corrupt(format!("row {seq} of the ledger of {tenant}: {why}"));
+    let row: LedgerRow = serde_json::from_str(text).map_err(|error| foreign(error.to_string()))?;
+    if row.tenant != *tenant {
+        return Err(foreign(format!("belongs to {}", row.tenant)));
+    }
+    Ok(LedgerRow { hash, ..row })
+}
+
+fn tip(db: &Connection, tenant: &Tenant) -> rusqlite::Result<Option<Head>> {
+    let sql = "SELECT seq, hash FROM ledger WHERE tenant = ? ORDER BY seq DESC LIMIT 1";
+    db.prepare_cached(sql)?.query_row([Col(tenant)], |row| Ok(Head { seq: row.get(0)?, hash: row.get(1)? })).optional()
+}
+
+/// Where each chain ends, as the writer knows it. What a transaction changed is undone with it.
+#[derive(Default)]
+pub(crate) struct Tips {
+    known: HashMap<Tenant, Head>,
+    /// What was there before, oldest first.
+    undo: Vec<(Tenant, Head)>,
+}
+
+impl Tips {
+    pub(crate) fn append(&mut self, db: &Connection, entry: Entry) -> Result<()> {
+        let tenant = entry.tenant.clone();
+        let last = match self.known.get(&tenant) {
+            Some(last) => last.clone(),
+            None => tip(db, &tenant)?.unwrap_or_default(),
+        };
+        let (text, head) = entry.seal(&last)?;
+        db.prepare_cached("INSERT INTO ledger (tenant, seq, row, hash) VALUES (?, ?, ?, ?)")?.execute(params![
+            Col(&tenant),
+            head.seq,
+            text,
+            head.hash
+        ])?;
+        self.undo.push((tenant.clone(), last));
+        self.known.insert(tenant, head);
+        Ok(())
+    }
+
+    pub(crate) fn mark(&self) -> usize {
+        self.undo.len()
+    }
+
+    pub(crate) fn undo_to(&mut self, mark: usize) {
+        for (tenant, last) in self.undo.drain(mark..).rev() {
+            self.known.insert(tenant, last);
+        }
+    }
+
+    pub(crate) fn keep(&mut self) {
+        self.undo.clear();
+    }
+}

@@ -1,0 +1,35 @@
+//! What the server remembers, in one SQLite database and a folder of outputs beside it.
+//!
+//! [`Store`] offers named transactions, not queries: SQL is written only here. One thread owns the connection that
+//! writes. It takes what waits, runs it as one transaction and answers after the commit, so what was acknowledged is
+//! there after a kill -9, and a hundred callers pay for one commit. Reads have connections of their own and wait for
+//! nobody.
+//!
+//! - keys, sandboxes, calls and tasks are rows that change;
+//! - the [`ledger`] only grows, and each row carries the hash of the one before;
+//! - [`Outputs`] keeps what commands said: a little in memory and then in the call's row, more in files.
+
+mod calls;
+mod checkpoints;
+mod error;
+mod keys;
+pub mod ledger;
+mod outputs;
+mod page;
+mod reads;
+mod sandboxes;
+mod schema;
+mod sql;
+mod store;
+mod tasks;
+mod writer;
+
+pub use calls::{CallRow, Done, Inline, NewCall, Reserved};
+pub use error::{Error, Result};
+pub use keys::{Key, NewKey};
+pub use ledger::{Entry, Head, LedgerRow};
+pub use outputs::{Chunk, Ended, Log, Outputs, Part, Stream};
+pub use page::Page;
+pub use sandboxes::{Claim, Claimed, Record, Transition};
+pub use store::{Durability, Store};
+pub use tasks::{NewTask, Task, TaskEnd};

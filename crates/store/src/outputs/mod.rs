@@ -1,0 +1,136 @@
+//! What commands said, by the id of their call or task.
+//!
+//! Up to 32 KiB stay in memory and go into the row when the command ends. What says more gets three files: the raw bytes
+//! of each stream, and `runs`, the order in which the streams took turns. A turn is noted before its first byte is
+//! written, so whatever a kill -9 leaves can be read: the bytes that are there, in the order in which they were said.
+
+mod files;
+mod follow;
+mod log;
+mod now;
+mod runs;
+
+use std::{
+    io,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use futures_util::stream::{self, BoxStream, StreamExt};
+use uuid::Uuid;
+
+pub use log::{Ended, Log};
+
+use crate::{Error, Result};
+use files::Files;
+
+/// Where a command says something. A terminal has the first only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// A piece of one stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    pub stream: Stream,
+    /// Of its first byte in its stream.
+    pub offset: u64,
+    pub bytes: Bytes,
+}
+
+/// A part of one stream of a command that has ended.
+pub struct Part {
+    /// How much of the whole stream is kept.
+    pub length: u64,
+    /// The part, in pieces of at most 256 KiB.
+    pub chunks: BoxStream<'static, Result<Bytes>>,
+}
+
+const PIECE: u64 = 256 << 10;
+
+pub struct Outputs {
+    dir: PathBuf,
+}
+
+impl Outputs {
+    pub(crate) fn new(dir: &Path) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    /// Of a command that begins now. Nothing is on disk yet.
+    pub fn begin(&self, id: Uuid, cap: u64) -> Arc<Log> {
+        Arc::new(Log::new(self.base(id), cap))
+    }
+
+    /// What a killed server left of it, cut to a whole state; an empty one where nothing is. Blocks.
+    pub fn resume(&self, id: Uuid, cap: u64) -> io::Result<Arc<Log>> {
+        Ok(Arc::new(Log::resume(self.base(id), cap)?))
+    }
+
+    /// From the files of a command that has ended. `None`: it has none, so what it said is in its row.
+    pub async fn read(&self, id: Uuid, stream: Stream, range: Range<u64>) -> Result<Option<Part>> {
+        let Some((files, lengths)) = self.open(id).await? else { return Ok(None) };
+        let length = lengths[stream as usize];
+        let end = range.end.min(length);
+        let chunks = stream::try_unfold(range.start, move |at| {
+            let (files, piece) = (files.clone(), at..end.min(at.saturating_add(PIECE)));
+            async move {
+                if piece.is_empty() {
+                    return Ok(None);
+                }
+                let next = piece.end;
+                let bytes = blocking(move || files.read(stream, piece)).await?;
+                Ok(Some((bytes, next)))
+            }
+        });
+        Ok(Some(Part { length, chunks: chunks.boxed() }))
+    }
+
+    /// All of it from there in the order in which it was said, as [`Log::follow`] of a command that runs. `None`: it has
+    /// no files.
+    pub async fn replay(
+        &self,
+        id: Uuid,
+        stdout: u64,
+        stderr: u64,
+    ) -> Result<Option<BoxStream<'static, Result<Chunk>>>> {
+        let base = self.base(id);
+        let found = blocking(move || {
+            let Some(files) = Files::open_to_read(&base)? else { return Ok(None) };
+            let whole = files.whole()?;
+            Ok(Some((Arc::new(files), whole)))
+        });
+        Ok(found.await?.map(|(files, whole)| follow::replay(files, whole, [stdout, stderr]).boxed()))
+    }
+
+    pub async fn remove(&self, id: Uuid) -> Result<()> {
+        let base = self.base(id);
+        blocking(move || files::remove(&base)).await
+    }
+
+    async fn open(&self, id: Uuid) -> Result<Option<(Arc<Files>, [u64; 2])>> {
+        let base = self.base(id);
+        blocking(move || {
+            let Some(files) = Files::open_to_read(&base)? else { return Ok(None) };
+            let lengths = files.lengths()?;
+            Ok(Some((Arc::new(files), lengths)))
+        })
+        .await
+    }
+
+    /// Without its ending. The last byte of an id is chance, so the folders fill evenly; the first ones are the time.
+    fn base(&self, id: Uuid) -> PathBuf {
+        self.dir.join(format!("{:02x}", id.as_bytes()[15])).join(id.simple().to_string())
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done.map_err(Error::from),
+        Err(_) => Err(Error::Unavailable("the work on an output broke off".into())),
+    }
+}

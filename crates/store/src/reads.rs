@@ -1,0 +1,43 @@
+//! The connections that read. Each serves one reader at a time, on a thread that may block.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use rusqlite::Connection;
+use tokio::sync::Semaphore;
+
+use crate::{Error, Result, schema};
+
+/// More would only compete for the cores.
+const MOST: usize = 8;
+
+pub(crate) struct Reads {
+    path: PathBuf,
+    idle: Mutex<Vec<Connection>>,
+    turns: Arc<Semaphore>,
+}
+
+impl Reads {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let first = schema::open_reader(path)?;
+        Ok(Self { path: path.into(), idle: Mutex::new(vec![first]), turns: Arc::new(Semaphore::new(MOST)) })
+    }
+
+    pub(crate) async fn run<T: Send + 'static>(
+        self: Arc<Self>,
+        read: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let turn = self.turns.clone().acquire_owned().await;
+        let work = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let db = idle.map_or_else(|| schema::open_reader(&self.path), Ok)?;
+            let answer = read(&db);
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(db);
+            answer
+        });
+        work.await.unwrap_or_else(|_| Err(Error::Unavailable("a read of the store broke off".into())))
+    }
+}

@@ -1,0 +1,83 @@
+//! How the nouns of the model lie in columns: ids as 16 bytes, names as text, times as microseconds, lists as JSON.
+
+use cabana_model::{CallId, KeyId, Role, SandboxId, SandboxState, Scope, TaskId, TaskState, Tenant, Time};
+use rusqlite::{
+    Row, ToSql,
+    types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef},
+};
+use uuid::Uuid;
+
+/// A value on its way into or out of a column.
+pub(crate) struct Col<T>(pub(crate) T);
+
+/// The named column as a noun.
+pub(crate) fn get<T>(row: &Row<'_>, column: &str) -> rusqlite::Result<T>
+where
+    Col<T>: FromSql,
+{
+    row.get::<_, Col<T>>(column).map(|col| col.0)
+}
+
+pub(crate) fn maybe<T>(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<T>>
+where
+    Col<T>: FromSql,
+{
+    row.get::<_, Option<Col<T>>>(column).map(|col| col.map(|col| col.0))
+}
+
+fn foreign(error: impl std::error::Error + Send + Sync + 'static) -> FromSqlError {
+    FromSqlError::Other(Box::new(error))
+}
+
+macro_rules! columns {
+    ($($name:ty: $into:expr, $from:expr;)*) => {$(
+        impl ToSql for Col<&$name> {
+            fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+                let into: fn(&$name) -> ToSqlOutput<'_> = $into;
+                Ok(into(self.0))
+            }
+        }
+
+        impl FromSql for Col<$name> {
+            fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+                let from: fn(ValueRef<'_>) -> FromSqlResult<$name> = $from;
+                from(value).map(Self)
+            }
+        }
+    )*};
+}
+
+fn text(text: &str) -> ToSqlOutput<'_> {
+    ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes()))
+}
+
+fn uuid(id: Uuid) -> ToSqlOutput<'static> {
+    ToSqlOutput::Owned(id.as_bytes().to_vec().into())
+}
+
+fn uuid_from(value: ValueRef<'_>) -> FromSqlResult<Uuid> {
+    Uuid::from_slice(value.as_blob()?).map_err(foreign)
+}
+
+fn json<T: serde::Serialize>(value: &T) -> ToSqlOutput<'static> {
+    // Lists and structs of strings: there is nothing in them that JSON cannot say.
+    ToSqlOutput::Owned(serde_json::to_string(value).unwrap_or_default().into())
+}
+
+fn json_from<T: serde::de::DeserializeOwned>(value: ValueRef<'_>) -> FromSqlResult<T> {
+    serde_json::from_str(value.as_str()?).map_err(foreign)
+}
+
+columns! {
+    Tenant: |tenant| text(tenant.as_str()), |value| Tenant::new(value.as_str()?).map_err(foreign);
+    SandboxId: |id| text(id.as_str()), |value| SandboxId::new(value.as_str()?).map_err(foreign);
+    CallId: |id| uuid(id.uuid()), |value| uuid_from(value).map(CallId::from);
+    TaskId: |id| uuid(id.uuid()), |value| uuid_from(value).map(TaskId::from);
+    KeyId: |id| uuid(id.uuid()), |value| uuid_from(value).map(KeyId::from);
+    Time: |time| time.as_microsecond().into(), |value| Time::from_microsecond(value.as_i64()?).map_err(foreign);
+    SandboxState: |state| text(state.as_str()), |value| SandboxState::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
+    TaskState: |state| text(state.as_str()), |value| TaskState::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
+    Vec<String>: json, json_from;
+    Scope: json, json_from;
+    Role: json, json_from;
+}

@@ -1,0 +1,169 @@
+//! Tasks: commands in the background. How one ended is said once.
+
+use cabana_model::{CallId, KeyId, SandboxId, TaskId, TaskState, Tenant, Time};
+use rusqlite::{OptionalExtension, Row, params};
+
+use crate::{
+    Entry, Error, Inline, Page, Result, Store,
+    calls::inline,
+    sql::{Col, get, maybe},
+};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewTask {
+    pub id: TaskId,
+    pub tenant: Tenant,
+    pub call: CallId,
+    pub key: KeyId,
+    pub sandbox: SandboxId,
+    pub argv: Vec<String>,
+    pub at: Time,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskEnd {
+    pub id: TaskId,
+    pub state: TaskState,
+    /// JSON; the store does not look into it.
+    pub exit: Option<String>,
+    pub inline: Option<Inline>,
+    pub at: Time,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    pub id: TaskId,
+    pub tenant: Tenant,
+    pub call: CallId,
+    pub key: KeyId,
+    pub sandbox: SandboxId,
+    pub argv: Vec<String>,
+    pub state: TaskState,
+    pub exit: Option<String>,
+    pub inline: Option<Inline>,
+    pub started: Time,
+    pub ended: Option<Time>,
+}
+
+impl Task {
+    /// Where a list goes on after it.
+    pub fn cursor(&self) -> String {
+        self.id.to_string()
+    }
+}
+
+impl Store {
+    pub async fn add_task(&self, task: NewTask) -> Result<()> {
+        self.write(move |db| {
+            db.prepare_cached(
+                "INSERT INTO tasks (tenant, id, call, key, sandbox, argv, state, started)
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            )?
+            .execute(params![
+                Col(&task.tenant),
+                Col(&task.id),
+                Col(&task.call),
+                Col(&task.key),
+                Col(&task.sandbox),
+                Col(&task.argv),
+                Col(&TaskState::Running),
+                Col(&task.at),
+            ])?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// With its ledger row, both or neither. `false`: it had ended before, and nothing is written.
+    pub async fn end_task(&self, end: TaskEnd, entry: Entry) -> Result<bool> {
+        self.write(move |db| {
+            let inline = end.inline.as_ref();
+            let ended = db
+                .prepare_cached(
+                    "UPDATE tasks SET state = ?, exit = ?, stdout = ?, stderr = ?, ended = ?
+                     WHERE tenant = ? AND id = ? AND ended IS NULL",
+                )?
+                .execute(params![
+                    Col(&end.state),
+                    end.exit,
+                    inline.map(|inline| &inline.stdout[..]),
+                    inline.map(|inline| &inline.stderr[..]),
+                    Col(&end.at),
+                    Col(&entry.tenant),
+                    Col(&end.id),
+                ])?;
+            if ended == 0 {
+                let known = db
+                    .prepare_cached("SELECT 1 FROM tasks WHERE tenant = ? AND id = ?")?
+                    .exists(params![Col(&entry.tenant), Col(&end.id)])?;
+                return if known { Ok(false) } else { Err(Error::Refused(format!("there is no {}", end.id))) };
+            }
+            db.append(entry)?;
+            Ok(true)
+        })
+        .await
+    }
+
+    pub async fn task(&self, tenant: &Tenant, id: TaskId) -> Result<Option<Task>> {
+        let tenant = tenant.clone();
+        self.read(move |db| {
+            let sql = "SELECT * FROM tasks WHERE tenant = ? AND id = ?";
+            Ok(db.prepare_cached(sql)?.query_row(params![Col(&tenant), Col(&id)], row).optional()?)
+        })
+        .await
+    }
+
+    /// Newest first.
+    pub async fn tasks(
+        &self,
+        tenant: &Tenant,
+        sandbox: Option<&SandboxId>,
+        state: Option<TaskState>,
+        page: Page,
+    ) -> Result<Vec<Task>> {
+        let (tenant, sandbox) = (tenant.clone(), sandbox.cloned());
+        let before = match &page.after {
+            Some(cursor) => Some(cursor.parse::<TaskId>().map_err(|_| Error::Cursor)?),
+            None => None,
+        };
+        self.read(move |db| {
+            // Two texts, so that each finds its own index.
+            let of = if sandbox.is_some() { "sandbox = ?2" } else { "?2 IS NULL" };
+            let mut statement = db.prepare_cached(&format!(
+                "SELECT * FROM tasks WHERE tenant = ?1 AND {of} AND id < coalesce(?3, x'ffffffffffffffffffffffffffffffffff')
+                 AND (?4 IS NULL OR state = ?4) ORDER BY id DESC LIMIT ?5"
+            ))?;
+            let (of, state) = (sandbox.as_ref().map(Col), state.as_ref().map(Col));
+            let rows =
+                statement.query_map(params![Col(&tenant), of, before.as_ref().map(Col), state, page.rows()], row)?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+        .await
+    }
+
+    /// What has not ended, of all tenants.
+    pub async fn open_tasks(&self) -> Result<Vec<Task>> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached("SELECT * FROM tasks WHERE ended IS NULL")?;
+            let rows = statement.query_map([], row)?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+        .await
+    }
+}
+
+fn row(row: &Row<'_>) -> rusqlite::Result<Task> {
+    Ok(Task {
+        id: get(row, "id")?,
+        tenant: get(row, "tenant")?,
+        call: get(row, "call")?,
+        key: get(row, "key")?,
+        sandbox: get(row, "sandbox")?,
+        argv: get(row, "argv")?,
+        state: get(row, "state")?,
+        exit: row.get("exit")?,
+        inline: inline(row)?,
+        started: get(row, "started")?,
+        ended: maybe(row, "ended")?,
+    })
+}

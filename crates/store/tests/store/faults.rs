@@ -1,0 +1,205 @@
+//! A disk that is full or read-only, a database that somebody else holds. Each in a mount namespace of its own.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use cabana_store::{Durability, Error, Store, Stream, ledger::verify};
+use futures_util::StreamExt;
+use rustix::mount::{MountFlags, mount, mount_remount};
+use uuid::Uuid;
+
+use crate::stage::{Stage, assert_passed, call, chain, claim, done, entry, open, rerun, tenant, told};
+
+fn alone(test: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let run = rerun(&["unshare", "--mount", "--propagation", "private"], test, dir.path()).output().unwrap();
+    assert_passed(&run);
+}
+
+fn small_disk(dir: &Path) {
+    mount("small", dir, "tmpfs", MountFlags::empty(), c"size=2m").unwrap();
+}
+
+#[tokio::test]
+async fn a_full_disk_inside() {
+    let Some(dir) = told() else { return };
+    small_disk(&dir);
+    let us = tenant("a");
+    let store = open(&dir);
+    let before = call(&us);
+    store.reserve(before.clone()).await.unwrap();
+    std::fs::write(dir.join("filler"), vec![0; 4 << 20]).unwrap_err();
+    let mut acknowledged = 0;
+    let refused = loop {
+        match store.note(entry(&call(&us))).await {
+            Ok(()) => acknowledged += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, Error::Unavailable(_)), "{refused:?}");
+    assert!(matches!(store.record(done(&before)).await, Err(Error::Unavailable(_))), "while it lasts");
+    assert_eq!(chain(&store, &us).await.len(), acknowledged, "what is there can be read");
+    assert_eq!(store.open_calls().await.unwrap().len(), 1);
+
+    std::fs::remove_file(dir.join("filler")).unwrap();
+    store.record(done(&before)).await.unwrap();
+    let rows = chain(&store, &us).await;
+    assert_eq!(rows.len(), acknowledged + 1);
+    verify(rows.into_iter(), None, None).unwrap();
+    store.close().await;
+    assert!(open(&dir).open_calls().await.unwrap().is_empty());
+}
+
+#[test]
+fn a_full_disk_is_an_error_while_it_lasts_and_correct_after() {
+    alone("faults::a_full_disk_inside");
+}
+
+#[tokio::test]
+async fn a_full_disk_and_an_output_inside() {
+    let Some(dir) = told() else { return };
+    small_disk(&dir);
+    let store = open(&dir);
+    let log = store.outputs().begin(Uuid::now_v7(), 1 << 30);
+    let piece = Bytes::from(vec![b'x'; 50_000]);
+    let (mut pushed, mut refused) = (0, None);
+    while pushed < 60 {
+        pushed += 1;
+        if let Err(error) = log.push(Stream::Stdout, piece.clone()).await {
+            assert!(refused.replace(error).is_none(), "it is said once");
+        }
+    }
+    assert!(matches!(refused, Some(Error::Unavailable(_))));
+    let mut follower = std::pin::pin!(log.follow(0, 0));
+    let mut read = 0;
+    let told = loop {
+        match follower.next().await.expect("it says why it ends") {
+            Ok(chunk) => {
+                assert_eq!(chunk.offset, read);
+                read += chunk.bytes.len() as u64;
+            }
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(Some(told), refused);
+    assert!(follower.next().await.is_none());
+    let ended = log.end();
+    assert_eq!((ended.stdout, ended.left_out), (60 * 50_000, 60 * 50_000 - read));
+
+    // Another one that comes to a full disk keeps what fits in memory, and no file.
+    std::fs::write(dir.join("filler"), vec![0; 4 << 20]).unwrap_err();
+    let (id, small) = (Uuid::now_v7(), Bytes::from(vec![b'y'; 20_000]));
+    let log = store.outputs().begin(id, 1 << 30);
+    log.push(Stream::Stdout, small.clone()).await.unwrap();
+    log.push(Stream::Stderr, small.clone()).await.unwrap_err();
+    assert_eq!(log.end().inline.unwrap().stdout, small);
+    assert!(store.outputs().read(id, Stream::Stdout, 0..1).await.unwrap().is_none());
+}
+
+#[test]
+fn a_full_disk_ends_what_is_kept_of_an_output_and_followers_hear_why() {
+    alone("faults::a_full_disk_and_an_output_inside");
+}
+
+#[tokio::test]
+async fn a_read_only_disk_inside() {
+    let Some(dir) = told() else { return };
+    small_disk(&dir);
+    let us = tenant("a");
+    let store = open(&dir);
+    store.note(entry(&call(&us))).await.unwrap();
+    let (id, bytes) = (Uuid::now_v7(), Bytes::from(vec![b'x'; 100_000]));
+    let log = store.outputs().begin(id, 1 << 20);
+    log.push(Stream::Stdout, bytes.clone()).await.unwrap();
+    log.end();
+    drop(log);
+    store.close().await;
+
+    let absent = dir.join("absent");
+    mount_remount(&dir, MountFlags::RDONLY, "").unwrap();
+    let refused = Store::open(&absent, &absent, Durability::Kill).err().unwrap();
+    assert!(matches!(refused, Error::Unavailable(_)), "{refused:?}");
+    let refused = Store::open(&dir.join("db"), &dir.join("outputs"), Durability::Kill).err().unwrap();
+    assert!(matches!(refused, Error::Unavailable(_)), "{refused:?}");
+
+    mount_remount(&dir, MountFlags::empty(), "").unwrap();
+    let store = open(&dir);
+    assert_eq!(chain(&store, &us).await.len(), 1);
+    store.note(entry(&call(&us))).await.unwrap();
+    let part = store.outputs().read(id, Stream::Stdout, 99_990..200_000).await.unwrap().unwrap();
+    assert_eq!((part.length, part.chunks.collect::<Vec<_>>().await), (100_000, vec![Ok(bytes.slice(99_990..))]));
+}
+
+#[test]
+fn a_read_only_disk_is_an_error_while_it_lasts_and_correct_after() {
+    alone("faults::a_read_only_disk_inside");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_waits_for_somebody_else_who_holds_the_database_and_is_correct_after() {
+    let Stage { store, dir } = Stage::new();
+    let us = tenant("a");
+    store.note(entry(&call(&us))).await.unwrap();
+    let other = rusqlite::Connection::open(dir.path().join("db/cabana.db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let waiting = futures_util::future::join_all((0..20).map(|_| store.claim(claim(&us, 0))));
+    let freed = async {
+        assert_eq!(chain(&store, &us).await.len(), 1, "readers wait for nobody");
+        other.execute_batch("ROLLBACK").unwrap();
+    };
+    let (claimed, ()) = tokio::join!(waiting, freed);
+    assert!(claimed.iter().all(Result::is_ok));
+    assert_eq!(store.all_sandboxes().await.unwrap().len(), 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_gives_up_on_somebody_who_keeps_the_database_and_leaves_no_trace() {
+    let Stage { store, dir } = Stage::new();
+    let us = tenant("a");
+    let ours = call(&us);
+    store.reserve(ours.clone()).await.unwrap();
+    let other = rusqlite::Connection::open(dir.path().join("db/cabana.db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    assert!(matches!(store.record(done(&ours)).await, Err(Error::Unavailable(_))));
+    other.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(chain(&store, &us).await.len(), 0);
+    store.record(done(&ours)).await.unwrap();
+    assert_eq!(verify(chain(&store, &us).await.into_iter(), None, None).unwrap().seq, 1);
+}
+
+#[tokio::test]
+async fn a_database_of_a_later_version_is_left_alone() {
+    let Stage { store, dir } = Stage::new();
+    store.close().await;
+    let path = dir.path().join("db/cabana.db");
+    rusqlite::Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
+    let refused = Store::open(&dir.path().join("db"), &dir.path().join("outputs"), Durability::Full).err().unwrap();
+    assert_eq!(refused, Error::Schema { found: 99, known: 1 });
+    assert_eq!(refused.code(), cabana_model::Code::DataDirVersion);
+}
+
+#[tokio::test]
+async fn what_is_no_database_is_said_to_be_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("db")).unwrap();
+    std::fs::write(dir.path().join("db/cabana.db"), vec![b'x'; 8192]).unwrap();
+    let refused = Store::open(&dir.path().join("db"), &dir.path().join("outputs"), Durability::Kill).err().unwrap();
+    assert!(matches!(refused, Error::Corrupt(_)), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_ledger_row_that_was_edited_in_the_database_is_found() {
+    let Stage { store, dir } = Stage::new();
+    let us = tenant("a");
+    for _ in 0..5 {
+        store.note(entry(&call(&us))).await.unwrap();
+    }
+    let other = rusqlite::Connection::open(dir.path().join("db/cabana.db")).unwrap();
+    other.execute("UPDATE ledger SET row = replace(row, '\"exit\":0', '\"exit\":1') WHERE seq = 3", []).unwrap();
+    let found = verify(chain(&store, &us).await.into_iter(), None, None);
+    assert_eq!(found, Err(cabana_store::ledger::Broken::Changed { seq: 3 }));
+    other.execute("UPDATE ledger SET row = 'x' WHERE seq = 3", []).unwrap();
+    assert!(matches!(store.ledger(&us, 0, 9).await, Err(Error::Corrupt(_))));
+    other.execute("UPDATE ledger SET tenant = 'b'", []).unwrap();
+    assert!(matches!(store.ledger(&tenant("b"), 0, 9).await, Err(Error::Corrupt(_))), "the chain of another tenant");
+}

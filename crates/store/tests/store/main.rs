@@ -1,0 +1,13 @@
+//! The store through its public interface: what is promised, and what must hold when disk, process and database fail.
+
+#![allow(clippy::unwrap_used)] // helpers of tests are tests
+
+mod calls;
+mod faults;
+mod keys;
+mod kills;
+mod ledger;
+mod outputs;
+mod sandboxes;
+mod stage;
+mod tasks;
