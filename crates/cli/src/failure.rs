@@ -1,6 +1,6 @@
 //! How a failure of ours is told: what happened, what to do, and where to read more.
 
-use std::{error::Error as _, io::Write, process::ExitCode};
+use std::{borrow::Cow, error::Error as _, io::Write, process::ExitCode};
 
 use cabana_model::Code;
 use cabana_sandbox::Error;
@@ -10,13 +10,29 @@ pub(crate) const OURS: u8 = 125;
 
 #[derive(Debug)]
 pub(crate) struct Failure {
-    code: Code,
+    /// Ours, or what a server of another version calls its own.
+    code: Cow<'static, str>,
     message: String,
+    hint: Cow<'static, str>,
 }
 
 impl Failure {
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: without_numbers(message.into()) }
+        Self { code: code.as_str().into(), message: without_numbers(message.into()), hint: code.hint().into() }
+    }
+
+    /// As a server told it.
+    pub(crate) fn told(code: String, message: String, hint: String) -> Self {
+        Self { code: code.into(), message, hint: hint.into() }
+    }
+
+    /// Where the code's own is too general.
+    pub(crate) fn with_hint(self, hint: impl Into<Cow<'static, str>>) -> Self {
+        Self { hint: hint.into(), ..self }
+    }
+
+    pub(crate) fn is(&self, code: Code) -> bool {
+        self.code == code.as_str()
     }
 
     /// A wrong value on the command line. The message must not hold the value of a variable.
@@ -25,8 +41,8 @@ impl Failure {
     }
 
     pub(crate) fn report(&self, exit: u8) -> ExitCode {
-        let Self { message, code } = self;
-        tell(&format!("error: {message}\nhint: {}\ncode: {code} (docs/errors/{code}.md)", code.hint()));
+        let Self { message, code, hint } = self;
+        tell(&format!("error: {message}\nhint: {hint}\ncode: {code} (docs/errors/{code}.md)"));
         ExitCode::from(exit)
     }
 }

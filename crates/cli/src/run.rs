@@ -63,10 +63,10 @@ pub(crate) struct Args {
     pub(crate) allow: Vec<String>,
     /// A proxy that all of it goes through: http://, https:// or socks5://, with user:password@ if it wants one. Better set
     /// as a variable: others see arguments
-    #[arg(long, value_name = "URL", env = "CABANA_UPSTREAM_PROXY", hide_env_values = true)]
+    #[arg(long, value_name = "URL", env = "CABANA_NETWORK_UPSTREAM_PROXY", hide_env_values = true)]
     pub(crate) upstream_proxy: Option<String>,
     /// Certificates to trust inside, beside the usual ones: a file in PEM
-    #[arg(long, value_name = "FILE", env = "CABANA_CA")]
+    #[arg(long, value_name = "FILE", env = "CABANA_NETWORK_CA")]
     pub(crate) ca: Option<PathBuf>,
     /// How much memory it may use, with all that it starts: 512M, 2G
     #[arg(long, value_name = "SIZE")]

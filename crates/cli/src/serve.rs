@@ -4,22 +4,24 @@ mod key;
 mod lock;
 
 use std::{
-    net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
 };
 
-use cabana_engine::{Config, Engine, NetworkSettings};
+use cabana_engine::Engine;
 use cabana_model::Code;
-use cabana_runtime::{Clock, Runtime, Settings};
-use cabana_server::{Bounds, ListenError, Listener, Tls};
+use cabana_runtime::{Clock, Runtime};
+use cabana_server::{ListenError, Listener, Tls};
 use cabana_store::{Durability, Store};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use self::lock::ServerLock;
-use crate::failure::{Failure, OURS, tell};
+use crate::{
+    config::{self, Given, Serving},
+    failure::{Failure, OURS, tell},
+};
 
 /// How long a command that is waited for may go on when the server is told to end. It is not ended then: the next server
 /// finds it.
@@ -28,67 +30,47 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Serve sandboxes over HTTP
 ///
 /// What it makes outlives it: sandboxes and their tasks go on when the server ends, by whatever end, and the next one finds
-/// them. The first key is in the file admin.key of the data directory.
+/// them. The first key is in the file admin.key of the data directory. Each flag is also a setting of the file
+/// /etc/cabana/cabana.toml: docs/guides/configuration.md.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where to listen
-    #[arg(long, value_name = "ADDRESS", env = "CABANA_LISTEN", default_value = "127.0.0.1:7070")]
-    listen: SocketAddr,
-    /// The certificate and those above it, in PEM
-    #[arg(long, value_name = "FILE", env = "CABANA_TLS_CERT", requires = "tls_key")]
-    tls_cert: Option<PathBuf>,
-    /// The certificate's key, in PEM
-    #[arg(long, value_name = "FILE", env = "CABANA_TLS_KEY", requires = "tls_cert")]
-    tls_key: Option<PathBuf>,
-    /// Listen where others can reach it without TLS: because something in front of it does that
-    #[arg(long)]
-    insecure_http: bool,
-    /// Survive the loss of power too, and not only the end of our own processes: slower
-    #[arg(long)]
-    durable: bool,
-    /// A proxy that everything from inside goes through: http://, https:// or socks5://
-    #[arg(long, value_name = "URL", env = "CABANA_UPSTREAM_PROXY", hide_env_values = true)]
-    upstream_proxy: Option<String>,
-    /// Certificates to trust inside, beside the usual ones: a file in PEM
-    #[arg(long, value_name = "FILE", env = "CABANA_CA")]
-    ca: Option<PathBuf>,
+    #[command(flatten)]
+    given: Given,
 }
 
-pub(crate) fn main(args: Args, data: PathBuf) -> ExitCode {
+pub(crate) fn main(args: Args, data: Option<PathBuf>) -> ExitCode {
     match start(args, data) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(OURS),
     }
 }
 
-fn start(args: Args, data: PathBuf) -> Result<(), Failure> {
+fn start(args: Args, data: Option<PathBuf>) -> Result<(), Failure> {
+    // Whoever is root is asked before a user namespace makes everybody root.
+    let serving = config::serving(args.given, data)?;
     cabana_engine::enter_user_namespace()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Code::Internal, format!("starting threads: {error}")))?;
-    runtime.block_on(serve(args, data))
+    runtime.block_on(serve(serving))
 }
 
-async fn serve(args: Args, data: PathBuf) -> Result<(), Failure> {
+async fn serve(serving: Serving) -> Result<(), Failure> {
     log_to_stderr();
     let end = ended_by_signal()?;
-    let network = NetworkSettings { upstream: args.upstream_proxy, ca: args.ca };
-    let engine = Engine::open(Config { network, ..Config::new(&data) }).await?;
+    let Serving { listen, tls, insecure, bounds, engine, durability, settings } = serving;
+    let data = engine.data.clone();
+    let engine = Engine::open(engine).await?;
     let _lock = ServerLock::take(&data)?;
-    let tls = match (&args.tls_cert, &args.tls_key) {
-        (Some(chain), Some(key)) => Some(Tls::read(chain, key)?),
-        _ => None,
-    };
-    let listener = Listener::bind(args.listen, tls, args.insecure_http).await?;
-    let durability = if args.durable { Durability::Full } else { Durability::Kill };
+    let tls = tls.map(|(chain, key)| Tls::read(&chain, &key)).transpose()?;
+    let listener = Listener::bind(listen, tls, insecure).await?;
     let store = open_store(&data, durability).await?;
-    let runtime = Runtime::new(engine.clone(), store.clone(), Settings::default(), Clock::machine());
+    let runtime = Runtime::new(engine.clone(), store.clone(), settings, Clock::machine());
     let key = key::first(&data, runtime.access()).await?;
     runtime.recover().await?;
     runtime.listen();
     greet(&listener, &key, &data)?;
-    let bounds = Bounds::default();
     listener.serve(cabana_server::router(runtime.clone(), bounds.clone()), &bounds, end).await;
     runtime.close(LAST_WORDS).await;
     drop(runtime);
