@@ -4,9 +4,13 @@ use std::{borrow::Cow, error::Error as _, io::Write, process::ExitCode};
 
 use cabana_model::Code;
 use cabana_sandbox::Error;
+use serde_json::Value;
 
 /// The exit code of failures of ours, which a command inside is unlikely to have (env, timeout and docker use it so).
 pub(crate) const OURS: u8 = 125;
+
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+pub(crate) const NOT_FOUND: u8 = 127;
 
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -22,8 +26,14 @@ impl Failure {
     }
 
     /// As a server told it.
-    pub(crate) fn told(code: String, message: String, hint: String) -> Self {
-        Self { code: code.into(), message, hint: hint.into() }
+    pub(crate) fn of_told(told: &Value) -> Self {
+        let text = |name: &str| told["error"][name].as_str().map(str::to_owned);
+        match (text("code"), text("message")) {
+            (Some(code), Some(message)) => {
+                Self { code: code.into(), message, hint: text("hint").unwrap_or_default().into() }
+            }
+            _ => Self::new(Code::Internal, format!("the server said: {told}")),
+        }
     }
 
     /// Where the code's own is too general.
@@ -38,6 +48,12 @@ impl Failure {
     /// A wrong value on the command line. The message must not hold the value of a variable.
     pub(crate) fn bad(message: impl Into<String>) -> Self {
         Self::new(Code::BadRequest, message)
+    }
+
+    /// A program that could not be run, in the words and with the exit code of `cabana run`.
+    pub(crate) fn not_run(&self, missing: &str) -> u8 {
+        tell(&format!("cabana: {}", self.message));
+        if self.message.ends_with(missing) { NOT_FOUND } else { NOT_EXECUTABLE }
     }
 
     pub(crate) fn report(&self, exit: u8) -> ExitCode {

@@ -5,6 +5,7 @@ mod config;
 mod data;
 mod doctor;
 mod failure;
+mod remote;
 mod run;
 mod serve;
 mod template;
@@ -32,6 +33,8 @@ enum Verb {
     Template(template::Args),
     Doctor(doctor::Args),
     Config(config::Args),
+    #[command(flatten)]
+    Remote(remote::Verb),
 }
 
 fn main() -> ExitCode {
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
     match verb {
         Verb::Serve(args) => serve::main(args, data),
         Verb::Config(args) => config::main(args, data),
+        Verb::Remote(verb) => remote::main(verb, data),
         Verb::Run(args) => on_data(data, |data| run::main(*args, data)),
         Verb::Template(args) => on_data(data, |data| template::main(args, data)),
         Verb::Doctor(args) => on_data(data, |data| doctor::main(&args, &data)),

@@ -1,9 +1,10 @@
 //! `cabana serve`: sandboxes for whoever has a key, over HTTP.
 
 mod key;
-mod lock;
+pub(crate) mod lock;
 
 use std::{
+    net::{Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -62,7 +63,7 @@ async fn serve(serving: Serving) -> Result<(), Failure> {
     let Serving { listen, tls, insecure, bounds, engine, durability, settings } = serving;
     let data = engine.data.clone();
     let engine = Engine::open(engine).await?;
-    let _lock = ServerLock::take(&data)?;
+    let mut lock = ServerLock::take(&data)?;
     let tls = tls.map(|(chain, key)| Tls::read(&chain, &key)).transpose()?;
     let listener = Listener::bind(listen, tls, insecure).await?;
     let store = open_store(&data, durability).await?;
@@ -70,7 +71,9 @@ async fn serve(serving: Serving) -> Result<(), Failure> {
     let key = key::first(&data, runtime.access()).await?;
     runtime.recover().await?;
     runtime.listen();
-    greet(&listener, &key, &data)?;
+    let url = url(&listener)?;
+    lock.announce(&url)?;
+    greet(&url, &key, &data);
     listener.serve(cabana_server::router(runtime.clone(), bounds.clone()), &bounds, end).await;
     runtime.close(LAST_WORDS).await;
     drop(runtime);
@@ -86,10 +89,18 @@ async fn open_store(data: &Path, durability: Durability) -> Result<Store, Failur
     opened.map_err(|error| Failure::from(cabana_runtime::Error::from(error)))
 }
 
-/// What to do next. The key itself is shown only to a person.
-fn greet(listener: &Listener, key: &key::First, data: &Path) -> Result<(), Failure> {
-    let address = listener.address().map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
-    let url = format!("{}://{address}", listener.scheme());
+/// From this machine.
+fn url(listener: &Listener) -> Result<String, Failure> {
+    let mut address = listener.address().map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
+    if address.ip().is_unspecified() {
+        let loopback = if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
+        address.set_ip(loopback);
+    }
+    Ok(format!("{}://{address}", listener.scheme()))
+}
+
+/// What to do next. The key itself is shown to nobody.
+fn greet(url: &str, key: &key::First, data: &Path) {
     tell(&format!("Cabana serves at {url}"));
     tell(&format!("The key is in {}", key.path.display()));
     tell("Try:");
@@ -98,7 +109,6 @@ fn greet(listener: &Listener, key: &key::First, data: &Path) -> Result<(), Failu
         "    -d '{\"scope\": {\"scheme\": \"fixed\", \"name\": \"first\"}, \"command\": \"echo hello from $(hostname)\"}'",
     );
     tracing::info!(%url, data = %data.display(), "serving");
-    Ok(())
 }
 
 fn ended_by_signal() -> Result<CancellationToken, Failure> {
