@@ -128,6 +128,14 @@ impl Files {
         stderr.set_len(whole.kept[1])
     }
 
+    /// On the disk, with their names and that of their folder.
+    pub(super) fn sync(&self, base: &Path) -> io::Result<()> {
+        for file in self.streams.iter().chain([&self.runs]) {
+            file.sync_data()?;
+        }
+        base.ancestors().skip(1).take(2).try_for_each(|folder| File::open(folder)?.sync_all())
+    }
+
     fn noted(&self) -> io::Result<u64> {
         Ok(self.runs.metadata()?.len() / runs::SIZE as u64)
     }

@@ -1,7 +1,7 @@
 use std::{pin::pin, sync::Arc};
 
 use bytes::Bytes;
-use cabana_store::{Chunk, Inline, Log, Stream};
+use cabana_store::{Chunk, Durability, Inline, Log, Store, Stream};
 use futures_util::{Stream as Reading, StreamExt, future::join_all};
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
@@ -195,6 +195,18 @@ async fn an_output_that_nothing_is_left_of_begins_anew() {
     push(&log, &[(Stream::Stdout, vec![1; 10])]).await;
     assert_eq!(log.end().inline.unwrap().stdout.len(), 10);
     assert!(log.push(Stream::Stdout, Bytes::from_static(b"x")).await.is_err(), "it has ended");
+}
+
+#[tokio::test]
+async fn with_full_durability_an_output_is_settled_before_its_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("db"), &dir.path().join("outputs"), Durability::Full).unwrap();
+    let log = store.outputs().begin(Uuid::now_v7(), CAP);
+    for length in [10, SMALL] {
+        push(&log, &[(Stream::Stdout, vec![1; length])]).await;
+        assert_eq!(log.settle().await, Ok(()));
+    }
+    assert_eq!(log.end().stdout as usize, 10 + SMALL);
 }
 
 #[tokio::test]
