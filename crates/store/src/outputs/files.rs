@@ -120,9 +120,14 @@ impl Files {
         Ok(Some(self.run(last)?).filter(|run| run.kind == Kind::Counted))
     }
 
-    /// Drops what is beyond, so that what comes next follows it.
-    pub(super) fn cut(&self, whole: Whole) -> io::Result<()> {
-        self.runs.set_len(whole.turns * runs::SIZE as u64)?;
+    /// Drops what is beyond, so that what comes next follows it. A note that output is only counted stays the last one.
+    pub(super) fn cut(&self, whole: Whole, counted: Option<Run>) -> io::Result<()> {
+        let mut noted = whole.turns;
+        if let Some(counted) = counted {
+            self.set_run(noted, counted)?;
+            noted += 1;
+        }
+        self.runs.set_len(noted * runs::SIZE as u64)?;
         let [stdout, stderr] = &self.streams;
         stdout.set_len(whole.kept[0])?;
         stderr.set_len(whole.kept[1])

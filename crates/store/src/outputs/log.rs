@@ -72,6 +72,16 @@ impl Log {
         Ok(log)
     }
 
+    pub(super) fn ended(base: PathBuf) -> io::Result<Option<Self>> {
+        let Some(files) = Files::open_to_read(&base)? else { return Ok(None) };
+        let log = Self::new(base, 0, Durability::Kill);
+        let mut now = log.0.now();
+        now.open(files)?;
+        now.ended = true;
+        drop(now);
+        Ok(Some(log))
+    }
+
     /// In the order in which the command said it. An error means that nothing more is kept: the first one says why, and so
     /// does each follower; later pushes are counted. Whoever drops the future drops nothing of the bytes.
     pub async fn push(&self, stream: Stream, bytes: Bytes) -> Result<()> {
@@ -110,7 +120,8 @@ impl Log {
         safe[0] + safe[1] + now.lost
     }
 
-    /// After the last push. Followers end when they have everything.
+    /// After the last push. Followers end when they have everything. Of one that was taken up as ended the digest is in its
+    /// record alone: here it is that of nothing.
     pub fn end(&self) -> Ended {
         let mut now = self.0.now();
         now.ended = true;

@@ -91,21 +91,11 @@ impl Outputs {
         Ok(Some(Part { length, chunks: chunks.boxed() }))
     }
 
-    /// All of it from there in the order in which it was said, as [`Log::follow`] of a command that runs. `None`: it has
-    /// no files.
-    pub async fn replay(
-        &self,
-        id: Uuid,
-        stdout: u64,
-        stderr: u64,
-    ) -> Result<Option<BoxStream<'static, Result<Chunk>>>> {
+    /// A command that has ended, to be read and followed like one that runs. Nothing of it is changed, nor read ahead.
+    /// `None`: it has no files.
+    pub async fn ended(&self, id: Uuid) -> Result<Option<Arc<Log>>> {
         let base = self.base(id);
-        let found = blocking(move || {
-            let Some(files) = Files::open_to_read(&base)? else { return Ok(None) };
-            let whole = files.whole()?;
-            Ok(Some((Arc::new(files), whole)))
-        });
-        Ok(found.await?.map(|(files, whole)| follow::replay(files, whole, [stdout, stderr]).boxed()))
+        blocking(move || Ok(Log::ended(base)?.map(Arc::new))).await
     }
 
     pub async fn remove(&self, id: Uuid) -> Result<()> {

@@ -98,7 +98,7 @@ async fn streams_that_take_turns_at_every_byte_are_no_small_output() {
 }
 
 #[tokio::test]
-async fn an_ended_output_is_read_by_range_in_pieces_and_replayed_in_its_order() {
+async fn an_ended_output_is_read_by_range_in_pieces_and_followed_in_its_order() {
     let stage = Stage::new();
     let id = Uuid::now_v7();
     let log = stage.store.outputs().begin(id, CAP);
@@ -124,14 +124,16 @@ async fn an_ended_output_is_read_by_range_in_pieces_and_replayed_in_its_order() 
             assert_eq!(pieces.concat(), whole[start..end], "{range:?}");
         }
     }
-    let replayed = read_all(outputs.replay(id, 0, 0).await.unwrap().unwrap(), [0, 0]).await;
-    assert_eq!(replayed, said);
-    let from = read_all(outputs.replay(id, 700_000, 1).await.unwrap().unwrap(), [700_000, 1]).await;
-    assert_eq!(from, said.behind(700_000, 1));
+    let log = outputs.ended(id).await.unwrap().unwrap();
+    assert_eq!(read_all(log.follow(0, 0), [0, 0]).await, said);
+    assert_eq!(read_all(log.follow(700_000, 1), [700_000, 1]).await, said.behind(700_000, 1));
+    assert_eq!(log.tail(Stream::Stdout, 3).await.unwrap(), said.streams[0][said.streams[0].len() - 3..]);
+    assert_eq!(log.lengths(), (said.streams[0].len() as u64, said.streams[1].len() as u64));
+    assert!(log.push(Stream::Stdout, Bytes::from_static(b"x")).await.is_err(), "it has ended");
     outputs.remove(id).await.unwrap();
     outputs.remove(id).await.unwrap();
     assert!(outputs.read(id, Stream::Stdout, 0..1).await.unwrap().is_none());
-    assert!(outputs.replay(id, 0, 0).await.unwrap().is_none());
+    assert!(outputs.ended(id).await.unwrap().is_none());
     assert_eq!(files(&stage), 0);
 }
 
@@ -150,6 +152,8 @@ async fn beyond_the_cap_output_is_counted_and_the_count_survives() {
     push(&log, &[(Stream::Stderr, vec![4; 1])]).await;
     let ended = log.end();
     assert_eq!((ended.stdout, ended.stderr, ended.left_out), (95_000, 20_001, 15_001));
+    let again = stage.store.outputs().ended(id).await.unwrap().unwrap();
+    assert_eq!((again.lengths(), again.end().left_out), ((95_000, 20_001), 15_001));
     let mut kept = said.clone();
     kept.streams[1].truncate(10_000);
     kept.order.truncate(100_000);
@@ -319,7 +323,8 @@ proptest! {
                 2 => cut("err", stderr),
                 _ => (cut("out", stdout), cut("err", stderr)).0,
             }
-            let replayed = read_all(stage.store.outputs().replay(id, 0, 0).await.unwrap().unwrap(), [0, 0]).await;
+            let left = stage.store.outputs().ended(id).await.unwrap().unwrap();
+            let replayed = read_all(left.follow(0, 0), [0, 0]).await;
             let log = stage.store.outputs().resume(id, CAP).unwrap();
             let position = log.position() as usize;
             if which > 0 {
