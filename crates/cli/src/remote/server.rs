@@ -63,6 +63,7 @@ impl Server {
             .connect_timeout(CONNECTING)
             .read_timeout(SILENCE)
             .user_agent(concat!("cabana/", env!("CARGO_PKG_VERSION")))
+            .http1_only() // a terminal is an upgrade, which HTTP/2 does not have
             .redirect(reqwest::redirect::Policy::none());
         // No proxy stands between us and our own machine.
         let http = if near { http.no_proxy() } else { http };

@@ -1,0 +1,13 @@
+//! `cabana serve`, over HTTP.
+
+#![allow(clippy::unwrap_used)] // a case that cannot go on says so by a panic
+
+mod calls;
+mod document;
+mod kills;
+mod scopes;
+mod soak;
+mod stage;
+mod streams;
+mod tasks;
+mod tenants;
