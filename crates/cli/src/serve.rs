@@ -13,7 +13,7 @@ use std::{
 use cabana_engine::{Config, Engine, NetworkSettings};
 use cabana_model::Code;
 use cabana_runtime::{Clock, Runtime, Settings};
-use cabana_server::{Bounds, ListenError, Listener, Tls};
+use cabana_server::{Bounds, ListenError, Listener, Options, Tls};
 use cabana_store::{Durability, Store};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -43,6 +43,9 @@ pub(crate) struct Args {
     /// Listen where others can reach it without TLS: because something in front of it does that
     #[arg(long)]
     insecure_http: bool,
+    /// Ports of sandboxes are at {port}-{sandbox}.DOMAIN too: every name below it must lead here. Empty for none
+    #[arg(long, value_name = "DOMAIN", env = "CABANA_PREVIEW_DOMAIN", default_value = "localhost")]
+    preview_domain: String,
     /// Survive the loss of power too, and not only the end of our own processes: slower
     #[arg(long)]
     durable: bool,
@@ -89,7 +92,9 @@ async fn serve(args: Args, data: PathBuf) -> Result<(), Failure> {
     runtime.listen();
     greet(&listener, &key, &data)?;
     let bounds = Bounds::default();
-    listener.serve(cabana_server::router(runtime.clone(), bounds.clone()), &bounds, end).await;
+    let preview_domain = Some(args.preview_domain.to_ascii_lowercase()).filter(|domain| !domain.is_empty());
+    let options = Options { preview_domain, secure: listener.scheme() == "https" };
+    listener.serve(cabana_server::router(runtime.clone(), bounds.clone(), options), &bounds, end).await;
     runtime.close(LAST_WORDS).await;
     drop(runtime);
     store.close().await;
