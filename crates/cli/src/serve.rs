@@ -13,7 +13,7 @@ use std::{
 use cabana_engine::Engine;
 use cabana_model::Code;
 use cabana_runtime::{Clock, Runtime};
-use cabana_server::{ListenError, Listener, Tls};
+use cabana_server::{ListenError, Listener, Options, Tls};
 use cabana_store::{Durability, Store};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -60,7 +60,7 @@ fn start(args: Args, data: Option<PathBuf>) -> Result<(), Failure> {
 async fn serve(serving: Serving) -> Result<(), Failure> {
     log_to_stderr();
     let end = ended_by_signal()?;
-    let Serving { listen, tls, insecure, bounds, engine, durability, settings } = serving;
+    let Serving { listen, tls, insecure, preview_domain, bounds, engine, durability, settings } = serving;
     let data = engine.data.clone();
     let engine = Engine::open(engine).await?;
     let mut lock = ServerLock::take(&data)?;
@@ -74,7 +74,8 @@ async fn serve(serving: Serving) -> Result<(), Failure> {
     let url = url(&listener)?;
     lock.announce(&url)?;
     greet(&url, &key, &data);
-    listener.serve(cabana_server::router(runtime.clone(), bounds.clone()), &bounds, end).await;
+    let options = Options { preview_domain, secure: listener.scheme() == "https" };
+    listener.serve(cabana_server::router(runtime.clone(), bounds.clone(), options), &bounds, end).await;
     runtime.close(LAST_WORDS).await;
     drop(runtime);
     store.close().await;

@@ -53,6 +53,7 @@ codes! {
     OutcomeUnknown = "outcome_unknown": "Look at what is there, then ask again under another Idempotency-Key.",
     PermissionDenied = "permission_denied": "Act as a user who may, or change the mode first.",
     PortClosed = "port_closed": "Start the service inside and wait until it listens on 127.0.0.1 or ::1.",
+    PortFailed = "port_failed": "Look at what the service inside says of the request, or ask it from inside with curl.",
     ProgramNotFound = "program_not_found": "Check the name and PATH inside; run it through a shell if it is a built-in.",
     ProviderOffline = "provider_offline": "Try again; what was asked may have happened, so ask by its id first.",
     SandboxGone = "sandbox_gone": "Create or start it again; its files are there unless it was deleted.",

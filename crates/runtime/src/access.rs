@@ -15,6 +15,13 @@ use crate::{Clock, Error, Result};
 /// What a client sent as its key.
 pub struct Credential<'a>(pub &'a str);
 
+impl Credential<'_> {
+    /// Whether it can be a key of ours at all.
+    pub fn has_form(&self) -> bool {
+        digest_of(self.0).is_some()
+    }
+}
+
 /// Who asks, once that is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {

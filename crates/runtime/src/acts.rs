@@ -4,5 +4,6 @@ pub mod exec;
 pub mod files;
 pub mod sandbox;
 pub mod start;
+pub mod terminal;
 
 pub use crate::exec::Asked;

@@ -18,6 +18,8 @@ pub enum Error {
     NoTask(TaskId),
     #[error("there is no key {0}")]
     NoKey(KeyId),
+    #[error("the link has ended, or it is none of this server's")]
+    NoLink,
     #[error("the Idempotency-Key belongs to another request")]
     KeyReused,
     #[error("the user of this chat is not known yet")]
@@ -44,7 +46,7 @@ impl Error {
 
     pub fn code(&self) -> Code {
         match self {
-            Self::Unauthorized => Code::Unauthorized,
+            Self::Unauthorized | Self::NoLink => Code::Unauthorized,
             Self::Forbidden { .. } => Code::Forbidden,
             Self::NoSandbox(_) => Code::SandboxNotFound,
             Self::NoCall(_) => Code::CallNotFound,

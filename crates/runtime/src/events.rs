@@ -1,14 +1,21 @@
 //! What happens to sandboxes and tasks, as it happens.
 
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
 use cabana_model::{SandboxId, SandboxState, TaskId, TaskState, Tenant, Time};
 use serde::Serialize;
 use tokio::sync::broadcast;
+use uuid::Uuid;
 
 /// As many as a slow listener may be behind before it is told that it missed some.
-const BEHIND: usize = 1024;
+const BEHIND: usize = 256;
 
 #[derive(Clone, Debug)]
 pub struct Happened {
+    pub id: Uuid,
     pub at: Time,
     pub tenant: Tenant,
     pub sandbox: SandboxId,
@@ -60,18 +67,62 @@ impl Event {
     }
 }
 
-pub(crate) struct Events(broadcast::Sender<Happened>);
+type Channel = broadcast::Sender<Arc<Happened>>;
+type About = (Tenant, Option<SandboxId>);
+
+/// A channel for each that is listened to, and none for the rest: whoever waits for one sandbox is not woken for another.
+#[derive(Default)]
+pub(crate) struct Events(Mutex<HashMap<About, Channel>>);
 
 impl Events {
-    pub(crate) fn new() -> Self {
-        Self(broadcast::channel(BEHIND).0)
+    fn all<T>(&self, act: impl FnOnce(&mut HashMap<About, Channel>) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn tell(&self, happened: Happened) {
-        let _ = self.0.send(happened); // nobody may be listening
+        let happened = Arc::new(happened);
+        let mut about = (happened.tenant.clone(), None);
+        self.all(|channels| {
+            if channels.is_empty() {
+                return;
+            }
+            for sandbox in [None, Some(happened.sandbox.clone())] {
+                about.1 = sandbox;
+                let heard = channels.get(&about).map(|channel| channel.send(happened.clone()).is_ok());
+                if heard == Some(false) {
+                    channels.remove(&about); // the last listener went
+                }
+            }
+        });
     }
 
-    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Happened> {
-        self.0.subscribe()
+    pub(crate) fn listen(&self, tenant: &Tenant, sandbox: Option<&SandboxId>) -> Listener {
+        let about = (tenant.clone(), sandbox.cloned());
+        self.all(|channels| {
+            if !channels.contains_key(&about) {
+                channels.retain(|_, channel| channel.receiver_count() > 0);
+            }
+            Listener(channels.entry(about).or_insert_with(|| broadcast::channel(BEHIND).0).subscribe())
+        })
+    }
+}
+
+/// Hears of what happens, from when it was made.
+pub struct Listener(broadcast::Receiver<Arc<Happened>>);
+
+pub enum Heard {
+    Event(Arc<Happened>),
+    /// So many came faster than they were taken, and are gone.
+    Missed(u64),
+}
+
+impl Listener {
+    /// `None`: there is nothing more to come.
+    pub async fn next(&mut self) -> Option<Heard> {
+        match self.0.recv().await {
+            Ok(happened) => Some(Heard::Event(happened)),
+            Err(broadcast::error::RecvError::Lagged(missed)) => Some(Heard::Missed(missed)),
+            Err(broadcast::error::RecvError::Closed) => None,
+        }
     }
 }

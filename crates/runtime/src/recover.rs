@@ -1,6 +1,6 @@
 //! What the last server left open: followed, recorded, or honestly unknown. Nothing is run again.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use cabana_model::{Outcome, SandboxId, SandboxState, TaskId, Tenant};
 use cabana_sandbox::{Output, Reattached, Sandbox, Stream};
@@ -13,6 +13,7 @@ use crate::{
     acts::{
         exec::{self, Exec, exit_number},
         start::{self, Start},
+        terminal::Terminal,
     },
     call::{RawCall, outcome_of},
     exec::{Followed, Taker, follow},
@@ -124,7 +125,7 @@ impl Runtime {
 
     async fn recover_call(&self, row: CallRow) -> Result<()> {
         match row.verb.as_str() {
-            Exec::VERB => self.recover_exec(row).await,
+            Exec::VERB | Terminal::VERB => self.recover_exec(row).await,
             Start::VERB => {
                 let task = TaskId::from(row.id.uuid());
                 let outcome = match self.0.store.task(&row.tenant, task).await? {
@@ -158,6 +159,9 @@ impl Runtime {
             }
             Reattached::Running(process) => {
                 let (call, tell) = RawCall::new(row.id, log);
+                if row.verb == Terminal::VERB {
+                    call.cancel.cancel(); // whoever sat at it went with the last server
+                }
                 self.0.calls.add(call.clone());
                 let runtime = self.clone();
                 self.0.tasks.spawn(async move {
@@ -212,7 +216,10 @@ impl Runtime {
             at,
         };
         let done = Done { id: row.id, outcome, output: ended.and_then(|ended| ended.inline), entry };
-        Ok(self.0.store.record(done).await?)
+        let (spent, outcome) = (Duration::from_millis(done.entry.duration_ms), done.outcome.clone());
+        self.0.store.record(done).await?;
+        self.0.metrics.recorded(&row.tenant, &row.verb, &outcome, spent);
+        Ok(())
     }
 }
 

@@ -2,16 +2,16 @@
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
-use cabana_model::{CallId, Outcome};
+use cabana_model::{CallId, Outcome, SandboxId, Tenant};
 use cabana_sandbox::Provider;
 use cabana_store::{Done, Entry, Log, NewCall, Reserved, Store};
 use futures_util::StreamExt;
 use sha2::{Digest, Sha256};
-use tokio::{sync::broadcast, time::Instant};
+use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Access, Act, Ask, Call, Clock, Cx, Error, Happened, Look, Needs, Place, Result, Settings,
+    Access, Act, Ask, Call, Clock, Cx, Error, Links, Listener, Look, Metrics, Needs, Place, Result, Settings,
     call::{Notes, RawCall, UnderWay, Work, outcome_of},
     events::Events,
     sandboxes::{Sandboxes, Slot},
@@ -27,6 +27,8 @@ pub(crate) struct Inner {
     pub(crate) clock: Clock,
     pub(crate) settings: Arc<Settings>,
     pub(crate) access: Access,
+    pub(crate) links: Links,
+    pub(crate) metrics: Metrics,
     pub(crate) events: Arc<Events>,
     pub(crate) sandboxes: Sandboxes,
     pub(crate) calls: UnderWay,
@@ -41,10 +43,12 @@ const AGAIN: Duration = Duration::from_millis(200);
 
 impl Runtime {
     pub fn new(provider: Arc<dyn Provider>, store: Store, settings: Settings, clock: Clock) -> Self {
-        let (events, settings) = (Arc::new(Events::new()), Arc::new(settings));
+        let (events, settings) = (Arc::new(Events::default()), Arc::new(settings));
         let sandboxes = Sandboxes::new(provider, store.clone(), clock.clone(), events.clone(), settings.clone());
         Self(Arc::new(Inner {
             access: Access::new(store.clone(), clock.clone()),
+            links: Links::new(store.clone(), clock.clone()),
+            metrics: Metrics::default(),
             store,
             clock,
             settings,
@@ -73,8 +77,17 @@ impl Runtime {
         &self.0.store
     }
 
-    pub fn events(&self) -> broadcast::Receiver<Happened> {
-        self.0.events.subscribe()
+    pub fn links(&self) -> &Links {
+        &self.0.links
+    }
+
+    pub fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+
+    /// What happens from now on, to one sandbox of the tenant or to all.
+    pub fn events(&self, tenant: &Tenant, sandbox: Option<&SandboxId>) -> Listener {
+        self.0.events.listen(tenant, sandbox)
     }
 
     /// How many sandboxes run, and how many calls are under way.
@@ -274,6 +287,7 @@ impl Runtime {
                 return; // the next server settles it
             }
         }
+        self.0.metrics.recorded(&ask.caller.tenant, about.verb, &outcome, begun.elapsed());
         let _ = tell.send(Some(outcome));
         self.0.calls.remove(id);
         if let Some(sandbox) = slot.and_then(|slot| slot.live()) {
@@ -339,6 +353,7 @@ impl Runtime {
         };
         let slot = found.as_ref().map(|(slot, _)| slot);
         self.0.store.note(self.entry(&ask, &about, id, slot, &outcome, &notes, begun)).await?;
+        self.0.metrics.recorded(&ask.caller.tenant, about.verb, &outcome, begun.elapsed());
         looked.map(|answer| (id, answer))
     }
 }

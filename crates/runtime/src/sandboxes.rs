@@ -196,6 +196,11 @@ impl Sandboxes {
         self.slots(|slots| slots.by_physical.get(physical).and_then(Weak::upgrade))
     }
 
+    /// How many run, of one tenant.
+    pub(crate) fn live_of(&self, tenant: &Tenant) -> usize {
+        self.slots(|slots| slots.live.values().filter(|slot| slot.record().tenant == *tenant).count())
+    }
+
     /// How many run.
     pub(crate) fn live(&self) -> usize {
         self.slots(|slots| slots.live.len())

@@ -41,6 +41,10 @@ impl LiveTasks {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.all(|tasks| tasks.len())
+    }
+
     pub(crate) fn get(&self, id: TaskId) -> Option<LiveTask> {
         self.all(|tasks| tasks.get(&id).cloned())
     }
@@ -127,7 +131,10 @@ impl Runtime {
                 Ok(()) => self.0.store.end_task(end.clone(), entry.clone()).await.map(drop),
                 Err(error) => Err(error),
             };
-            let Err(error) = recorded else { return true };
+            let Err(error) = recorded else {
+                self.0.metrics.ledger_row();
+                return true;
+            };
             let comes_back = matches!(error, cabana_store::Error::Unavailable(_));
             tracing::error!(task = %end.id, %error, comes_back, "the end of a task could not be recorded");
             if !comes_back || !self.closing_after(AGAIN).await {
@@ -140,6 +147,7 @@ impl Runtime {
     pub(crate) async fn task_never_began(&self, task: &NewTask, why: &Error) -> Result<()> {
         let end = TaskEnd { id: task.id, state: TaskState::Failed, exit: None, inline: None, at: self.0.clock.now() };
         self.0.store.end_task(end, self.task_entry(task, why.code().as_str())).await?;
+        self.0.metrics.ledger_row();
         Ok(())
     }
 
@@ -148,6 +156,7 @@ impl Runtime {
         let state = TaskState::Unknown;
         let end = TaskEnd { id: task.id, state, exit: None, inline: None, at: self.0.clock.now() };
         self.0.store.end_task(end, self.task_entry(task, state.as_str())).await?;
+        self.0.metrics.ledger_row();
         self.tell_task(task, Event::TaskEnded { task: task.id, state });
         Ok(())
     }

@@ -14,6 +14,9 @@ pub(crate) struct Reader(pub(crate) Caller);
 /// Who may change sandboxes.
 pub(crate) struct User(pub(crate) Caller);
 
+/// Who may change sandboxes, and comes by WebSocket.
+pub(crate) struct SocketUser(pub(crate) Caller);
+
 /// The operator.
 pub(crate) struct Admin(pub(crate) Caller);
 
@@ -33,7 +36,11 @@ pub(crate) fn look(caller: Caller, place: Place) -> Ask {
 }
 
 async fn caller(parts: &Parts, app: &App, needs: Role) -> Result<Caller, Refused> {
-    let key = key(&parts.headers).ok_or(Error::Unauthorized)?;
+    admitted(parts, app, key(&parts.headers), needs).await
+}
+
+pub(crate) async fn admitted(parts: &Parts, app: &App, key: Option<&str>, needs: Role) -> Result<Caller, Refused> {
+    let key = key.ok_or(Error::Unauthorized)?;
     let caller = app.runtime.access().admit(Credential(key)).await?;
     caller.require(needs)?;
     match parts.headers.get("cabana-tenant") {
@@ -50,9 +57,41 @@ fn key(headers: &HeaderMap) -> Option<&str> {
     if let Some(value) = headers.get("x-api-key") {
         return value.to_str().ok();
     }
+    bearer(headers)
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, key) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+}
+
+fn own_in_header(headers: &HeaderMap) -> Option<&str> {
+    headers.get("x-api-key")?.to_str().ok().filter(|key| Credential(key).has_form())
+}
+
+fn own_in_bearer(headers: &HeaderMap) -> Option<&str> {
+    bearer(headers).filter(|key| Credential(key).has_form())
+}
+
+/// A key of ours, where the same headers may be somebody else's: what is no key of ours is none of our business.
+pub(crate) fn own_key(headers: &HeaderMap) -> Option<&str> {
+    own_in_header(headers).or_else(|| own_in_bearer(headers))
+}
+
+pub(crate) fn without_own_key(headers: &mut HeaderMap) {
+    if own_in_header(headers).is_some() {
+        headers.remove("x-api-key");
+    }
+    if own_in_bearer(headers).is_some() {
+        headers.remove(header::AUTHORIZATION);
+    }
+}
+
+/// In a browser a WebSocket has no headers to set: there the key is a subprotocol, beside the one that is meant.
+fn key_in_protocols(headers: &HeaderMap) -> Option<&str> {
+    let all = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
+    all.flat_map(|value| value.split(',')).find_map(|protocol| protocol.trim().strip_prefix("cabana.key."))
 }
 
 impl FromRequestParts<App> for Reader {
@@ -66,6 +105,14 @@ impl FromRequestParts<App> for User {
     type Rejection = Refused;
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refused> {
         caller(parts, app, Role::Use).await.map(Self)
+    }
+}
+
+impl FromRequestParts<App> for SocketUser {
+    type Rejection = Refused;
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refused> {
+        let key = key(&parts.headers).or_else(|| key_in_protocols(&parts.headers));
+        admitted(parts, app, key, Role::Use).await.map(Self)
     }
 }
 

@@ -94,7 +94,7 @@ fn status(code: Code) -> StatusCode {
         | Code::Unsupported
         | Code::UserRequired
         | Code::WorkdirNotFound => StatusCode::BAD_REQUEST,
-        Code::PortClosed => StatusCode::BAD_GATEWAY,
+        Code::PortClosed | Code::PortFailed => StatusCode::BAD_GATEWAY,
         Code::TimedOut => StatusCode::GATEWAY_TIMEOUT,
         Code::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
         Code::ProviderOffline | Code::StoreUnavailable | Code::HostUnsupported => StatusCode::SERVICE_UNAVAILABLE,

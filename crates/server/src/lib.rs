@@ -6,7 +6,9 @@ mod error;
 mod extract;
 mod health;
 mod listen;
+mod metrics;
 mod openapi;
+mod ports;
 mod rest;
 mod stream;
 
@@ -14,6 +16,7 @@ use std::{sync::Arc, time::Duration};
 
 use axum::Router;
 use cabana_runtime::Runtime;
+use tokio_util::task::TaskTracker;
 
 pub use self::listen::{ListenError, Listener, Tls};
 
@@ -25,11 +28,28 @@ pub struct Bounds {
     pub connections: usize,
     /// Until the head of a request is whole.
     pub head: Duration,
+    /// As long as nothing moves between a client and a port of a sandbox.
+    pub idle: Duration,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { body: 4 << 20, connections: 4096, head: Duration::from_secs(15) }
+        Self { body: 4 << 20, connections: 4096, head: Duration::from_secs(15), idle: Duration::from_secs(600) }
+    }
+}
+
+/// How the server is reached.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The ports of sandboxes are at `{port}-{sandbox}.` and this.
+    pub preview_domain: Option<String>,
+    /// By TLS.
+    pub secure: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { preview_domain: Some("localhost".to_owned()), secure: false }
     }
 }
 
@@ -38,16 +58,21 @@ impl Default for Bounds {
 pub(crate) struct App {
     pub(crate) runtime: Runtime,
     pub(crate) bounds: Arc<Bounds>,
+    pub(crate) options: Arc<Options>,
+    /// What goes on between a client and a port.
+    pub(crate) tasks: TaskTracker,
 }
 
 /// All routes, with the document that describes them.
-pub fn router(runtime: Runtime, bounds: Bounds) -> Router {
-    let app = App { runtime, bounds: Arc::new(bounds) };
+pub fn router(runtime: Runtime, bounds: Bounds, options: Options) -> Router {
+    let app = App { runtime, bounds: Arc::new(bounds), options: Arc::new(options), tasks: TaskTracker::new() };
     let (router, api) = openapi::routes().split_for_parts();
     router
         .merge(openapi::served(api))
+        .merge(ports::routes())
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::no_method)
+        .layer(axum::middleware::from_fn_with_state(app.clone(), ports::by_host))
         .with_state(app)
 }
 

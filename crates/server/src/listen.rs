@@ -1,8 +1,18 @@
 //! Where clients come in: addresses, TLS, and what bounds a connection.
 
-use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use axum::Router;
+use hyper::{Request, body::Incoming};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
@@ -14,10 +24,11 @@ use rustls::{
 };
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    sync::{OwnedSemaphorePermit, Semaphore},
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tower::ServiceExt;
 
 use crate::Bounds;
 
@@ -72,6 +83,29 @@ impl Tls {
     }
 }
 
+/// Who is at the other end. A connection that has become something else than HTTP keeps its seat by holding this.
+#[derive(Clone)]
+pub(crate) struct Peer {
+    pub(crate) address: SocketAddr,
+    _seat: Arc<Seat>,
+}
+
+struct Seat(#[allow(dead_code)] OwnedSemaphorePermit);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        OPEN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Of this process, as its memory is.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// How many connections there are.
+pub(crate) fn open_connections() -> usize {
+    OPEN.load(Ordering::Relaxed)
+}
+
 /// A socket that is listened on, and not yet served.
 pub struct Listener {
     socket: TcpListener,
@@ -109,14 +143,19 @@ impl Listener {
             .keep_alive_interval(Duration::from_secs(20));
         let builder = Arc::new(builder);
         while let Some(accepted) = end.run_until_cancelled(self.accept(&room)).await {
-            let Some((stream, permit)) = accepted else {
+            let Some((stream, peer)) = accepted else {
                 tokio::time::sleep(BREATH).await;
                 continue;
             };
             let (tls, builder, watcher) = (self.tls.clone(), builder.clone(), graceful.watcher());
-            let service = TowerToHyperService::new(router.clone());
+            let of_peer = peer.clone();
+            let service =
+                TowerToHyperService::new(router.clone().map_request(move |mut request: Request<Incoming>| {
+                    request.extensions_mut().insert(of_peer.clone());
+                    request
+                }));
             tasks.spawn(async move {
-                let _permit = permit;
+                let _peer = peer;
                 // Who breaks off has said all that there is to say.
                 let _ = match tls {
                     None => {
@@ -138,10 +177,11 @@ impl Listener {
     }
 
     /// `None` when there is nothing to be had now.
-    async fn accept(&self, room: &Arc<Semaphore>) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+    async fn accept(&self, room: &Arc<Semaphore>) -> Option<(TcpStream, Peer)> {
         let permit = room.clone().acquire_owned().await.ok()?;
-        let (stream, _) = self.socket.accept().await.ok()?;
+        let (stream, address) = self.socket.accept().await.ok()?;
         let _ = stream.set_nodelay(true);
-        Some((stream, permit))
+        OPEN.fetch_add(1, Ordering::Relaxed);
+        Some((stream, Peer { address, _seat: Arc::new(Seat(permit)) }))
     }
 }

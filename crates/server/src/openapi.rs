@@ -10,7 +10,7 @@ use utoipa::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::{App, health, rest};
+use crate::{App, health, metrics, rest};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -20,6 +20,9 @@ use crate::{App, health, rest};
         (name = "exec", description = "Commands, and what they said"),
         (name = "tasks", description = "Commands in the background"),
         (name = "files", description = "The files of a sandbox"),
+        (name = "terminal", description = "A command with a terminal, by WebSocket"),
+        (name = "ports", description = "What listens inside"),
+        (name = "events", description = "What happens, as it happens"),
         (name = "keys", description = "Who may do what"),
         (name = "ledger", description = "The record of everything"),
         (name = "health", description = "For whoever watches the server"),
@@ -35,7 +38,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     components.add_security_scheme("key", SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-API-KEY"))));
     let none: [String; 0] = [];
     base.security = Some(vec![SecurityRequirement::new("bearer", none.clone()), SecurityRequirement::new("key", none)]);
-    OpenApiRouter::with_openapi(base).merge(health::routes()).merge(rest::routes())
+    OpenApiRouter::with_openapi(base).merge(health::routes()).merge(metrics::routes()).merge(rest::routes())
 }
 
 pub(crate) fn text(document: &Document) -> String {

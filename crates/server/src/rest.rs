@@ -1,15 +1,19 @@
 //! Version 1 of our own interface.
 
 mod calls;
+mod events;
 mod exec;
 mod keys;
 mod ledger;
+mod ports;
 mod sandboxes;
 mod tasks;
+mod terminal;
 mod types;
 
 use utoipa_axum::router::OpenApiRouter;
 
+pub(crate) use self::types::{id, port};
 use crate::App;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -20,4 +24,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(tasks::routes())
         .merge(keys::routes())
         .merge(ledger::routes())
+        .merge(terminal::routes())
+        .merge(ports::routes())
+        .merge(events::routes())
 }

@@ -19,6 +19,7 @@ mod page;
 mod reads;
 mod sandboxes;
 mod schema;
+mod secrets;
 mod sql;
 mod store;
 mod tasks;

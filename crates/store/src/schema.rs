@@ -21,6 +21,8 @@ CREATE TABLE keys (
     digest BLOB NOT NULL UNIQUE, created INTEGER NOT NULL, expires INTEGER, revoked INTEGER
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
+
 CREATE TABLE sandboxes (
     physical TEXT PRIMARY KEY, tenant TEXT NOT NULL, id TEXT NOT NULL,
     scheme TEXT, value TEXT, app TEXT, chat TEXT, scope TEXT,

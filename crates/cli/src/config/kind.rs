@@ -11,6 +11,7 @@ pub(crate) const NONE: &str = "none";
 pub(crate) enum Kind {
     Address,
     File,
+    DomainOrNone,
     Switch,
     Number,
     NumberOrNone,
@@ -29,6 +30,7 @@ impl Kind {
     pub(crate) fn check(self, text: &str) -> Result<(), String> {
         match self {
             Self::NumberOrNone | Self::SizeOrNone | Self::ProcessorsOrNone if text == NONE => Ok(()),
+            Self::DomainOrNone => domain(text).map(|_| ()),
             Self::Address => address(text).map(|_| ()),
             Self::Switch => switch(text).map(|_| ()),
             Self::Number | Self::NumberOrNone => number::<u64>(text).map(|_| ()),
@@ -52,6 +54,7 @@ impl Kind {
         match self {
             Self::Address => "address and port".into(),
             Self::File => "path".into(),
+            Self::DomainOrNone => or_none("host name"),
             Self::Switch => "`true` or `false`".into(),
             Self::Number => "number".into(),
             Self::NumberOrNone => or_none("number"),
@@ -70,6 +73,7 @@ impl Kind {
         match self {
             Self::Address => "ADDRESS",
             Self::File => "PATH",
+            Self::DomainOrNone => "DOMAIN",
             Self::Switch => "BOOL",
             Self::Number | Self::NumberOrNone | Self::ProcessorsOrNone => "NUMBER",
             Self::Size | Self::SizeOrNone => "SIZE",
@@ -83,6 +87,19 @@ impl Kind {
 
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "give an address and a port, as in 127.0.0.1:7070 or [::1]:7070".to_owned())
+}
+
+/// `None` where it is none.
+pub(crate) fn domain(text: &str) -> Result<Option<String>, String> {
+    let label = |label: &str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        !label.is_empty() && label.len() <= 63 && label.chars().all(plain)
+    };
+    match text {
+        NONE => Ok(None),
+        text if text.split('.').all(label) => Ok(Some(text.to_ascii_lowercase())),
+        _ => Err("give a host name, as in sandboxes.example.com".to_owned()),
+    }
 }
 
 pub(crate) fn switch(text: &str) -> Result<bool, String> {

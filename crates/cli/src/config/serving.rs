@@ -9,11 +9,11 @@ use cabana_server::Bounds;
 use cabana_store::Durability;
 
 use super::{
-    kind::{NONE, address, list, number, switch},
+    kind::{NONE, address, domain, list, number, switch},
     resolve::{Origin, Resolved},
     table::{
         ALLOW, CA, CPUS, DISK, DURABILITY, EXEC_TIMEOUT, EXEC_TIMEOUT_MAX, INODES, INSECURE_HTTP, IO, LISTEN, MAX_BODY,
-        MAX_CONNECTIONS, MEMORY, MODE, OPEN_FILES, OUTPUT, PIDS, SPARES, Setting, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
+        MAX_CONNECTIONS, MEMORY, MODE, OPEN_FILES, OUTPUT, PIDS, PREVIEW_DOMAIN, SPARES, Setting, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
     },
 };
 use crate::amounts::{duration, processors, size};
@@ -24,6 +24,7 @@ pub(crate) struct Serving {
     /// The certificate and its key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     pub(crate) insecure: bool,
+    pub(crate) preview_domain: Option<String>,
     pub(crate) bounds: Bounds,
     pub(crate) engine: Config,
     pub(crate) durability: Durability,
@@ -47,6 +48,7 @@ impl Serving {
             listen: set(resolved, &LISTEN, address)?,
             tls,
             insecure: set(resolved, &INSECURE_HTTP, switch)?,
+            preview_domain: set(resolved, &PREVIEW_DOMAIN, domain)?,
             bounds: Bounds {
                 body: set(resolved, &MAX_BODY, |text| size(text).map(|n| usize::try_from(n).unwrap_or(usize::MAX)))?,
                 connections: set(resolved, &MAX_CONNECTIONS, at_least_one)?,

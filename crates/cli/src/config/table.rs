@@ -44,6 +44,8 @@ settings! {
         "The certificate's key, in PEM";
     INSECURE_HTTP: "server" "insecure_http" "insecure-http" "CABANA_SERVER_INSECURE_HTTP" Kind::Switch, Some("false"),
         "Listen where others can reach it without TLS: because something in front of it does that";
+    PREVIEW_DOMAIN: "server" "preview_domain" "preview-domain" "CABANA_SERVER_PREVIEW_DOMAIN" Kind::DomainOrNone, Some("localhost"),
+        "Ports of sandboxes are at {port}-{sandbox}.DOMAIN too: every name below it must lead here";
     MAX_CONNECTIONS: "server" "max_connections" "max-connections" "CABANA_SERVER_MAX_CONNECTIONS" Kind::Number, Some("4096"),
         "How many connections there may be at once";
     MAX_BODY: "server" "max_body" "max-body" "CABANA_SERVER_MAX_BODY" Kind::Size, Some("4M"),

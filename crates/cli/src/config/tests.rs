@@ -28,6 +28,7 @@ fn without_anything_the_server_is_what_its_parts_are_by_themselves() {
     assert_eq!(format!("{:?}", serving.bounds), format!("{:?}", cabana_server::Bounds::default()));
     assert_eq!(format!("{:?}", serving.engine), format!("{:?}", cabana_engine::Config::new("/d")));
     assert_eq!(serving.durability, cabana_store::Durability::Kill);
+    assert_eq!(serving.preview_domain, cabana_server::Options::default().preview_domain);
     assert!(serving.tls.is_none() && !serving.insecure);
 }
 
@@ -109,6 +110,7 @@ fn value(kind: Kind) -> BoxedStrategy<String> {
             .prop_map(|(ip, port)| format!("{}:{port}", std::net::Ipv4Addr::from(ip)))
             .boxed(),
         Kind::File => "[^\\n\\r]{1,20}".boxed(),
+        Kind::DomainOrNone => prop_oneof!["[a-z0-9-]{1,9}(\\.[a-z]{2,5}){0,2}", none].boxed(),
         Kind::Switch => any::<bool>().prop_map(|on| on.to_string()).boxed(),
         Kind::Number => any::<u32>().prop_map(|n| n.to_string()).boxed(),
         Kind::NumberOrNone => prop_oneof![any::<u32>().prop_map(|n| n.to_string()), none].boxed(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cabana_model::{SandboxId, SandboxState, Tenant};
 use cabana_sandbox::{Found, Sandbox, SandboxEvent};
 use cabana_store::{Record, Transition};
+use uuid::Uuid;
 
 use super::{Sandboxes, Slot};
 use crate::{
@@ -222,7 +223,7 @@ impl Sandboxes {
     }
 
     pub(crate) fn tell_of(&self, tenant: &Tenant, sandbox: &SandboxId, event: Event) {
-        let at = self.clock.now();
-        self.events.tell(Happened { at, tenant: tenant.clone(), sandbox: sandbox.clone(), event });
+        let (id, at) = (Uuid::now_v7(), self.clock.now());
+        self.events.tell(Happened { id, at, tenant: tenant.clone(), sandbox: sandbox.clone(), event });
     }
 }

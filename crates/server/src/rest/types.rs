@@ -240,6 +240,14 @@ pub(super) fn page(limit: Option<u32>, cursor: Option<String>) -> Answer<Page> {
     }
 }
 
-pub(super) fn id(text: &str) -> Answer<SandboxId> {
+pub(crate) fn id(text: &str) -> Answer<SandboxId> {
     SandboxId::new(text).map_err(|error| Refused::invalid("sandbox", error))
+}
+
+/// As a number is written: one port has one address.
+pub(crate) fn port(text: &str) -> Answer<u16> {
+    match text.parse::<u16>() {
+        Ok(port) if port > 0 && port.to_string() == text => Ok(port),
+        _ => Err(Refused::invalid("port", "must be from 1 to 65535")),
+    }
 }

@@ -1,0 +1,94 @@
+//! What is counted, as Prometheus reads it. The names are stable: docs/guides/metrics.md.
+
+use std::fmt::{Display, Write as _};
+
+use axum::{
+    extract::State,
+    http::header,
+    response::{IntoResponse, Response},
+};
+use cabana_runtime::{BUCKETS, Role, Tenant, Verb};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::{App, auth::Reader, error::ErrorBody, listen};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(metrics))
+}
+
+/// Counters for Prometheus: of the key's tenant, and with a key of the role admin of all and of the server itself.
+#[utoipa::path(get, path = "/metrics", tag = "health", responses(
+    (status = 200, content_type = "text/plain"),
+    (status = "default", body = ErrorBody),
+))]
+async fn metrics(State(app): State<App>, Reader(caller): Reader) -> Response {
+    let runtime = &app.runtime;
+    let all = caller.role == Role::Admin;
+    let mut page = Page::default();
+    page.calls(&runtime.metrics().verbs((!all).then_some(&caller.tenant)));
+    if all {
+        let (sandboxes, calls) = runtime.load();
+        page.one("cabana_sandboxes_live", "gauge", "Sandboxes that run.", sandboxes);
+        page.one("cabana_calls_under_way", "gauge", "Calls that have begun and not ended.", calls);
+        page.one("cabana_tasks_live", "gauge", "Commands in the background that run.", runtime.live_tasks());
+        page.one("cabana_http_connections", "gauge", "Connections of clients.", listen::open_connections());
+        let rows = runtime.metrics().ledger_rows();
+        page.one("cabana_ledger_rows_total", "counter", "Rows written to ledgers.", rows);
+        if let Some(memory) = resident() {
+            page.one("process_resident_memory_bytes", "gauge", "Memory of the server itself.", memory);
+        }
+    } else {
+        let live = runtime.live_sandboxes(&caller.tenant);
+        page.one("cabana_sandboxes_live", "gauge", "Sandboxes that run.", live);
+    }
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], page.0).into_response()
+}
+
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn line(&mut self, text: std::fmt::Arguments<'_>) {
+        let _ = writeln!(self.0, "{text}"); // a text takes whatever is written
+    }
+
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
+    }
+
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+        self.head(name, kind, help);
+        self.line(format_args!("{name} {value}"));
+    }
+
+    /// Tenants and verbs are plain words: nothing in them needs to be quoted.
+    fn calls(&mut self, verbs: &[(Tenant, String, Verb)]) {
+        self.head("cabana_calls_total", "counter", "Calls that have ended, by verb and outcome.");
+        for (tenant, verb, counted) in verbs {
+            for (outcome, count) in &counted.outcomes {
+                self.line(format_args!(
+                    "cabana_calls_total{{tenant=\"{tenant}\",verb=\"{verb}\",outcome=\"{outcome}\"}} {count}"
+                ));
+            }
+        }
+        let name = "cabana_call_duration_seconds";
+        self.head(name, "histogram", "How long calls took, from their beginning to their record.");
+        for (tenant, verb, counted) in verbs {
+            let of = format!("tenant=\"{tenant}\",verb=\"{verb}\"");
+            let mut below = 0;
+            for (end, count) in BUCKETS.iter().zip(&counted.buckets) {
+                below += count;
+                self.line(format_args!("{name}_bucket{{{of},le=\"{end}\"}} {below}"));
+            }
+            self.line(format_args!("{name}_bucket{{{of},le=\"+Inf\"}} {}", counted.count));
+            self.line(format_args!("{name}_sum{{{of}}} {}", counted.seconds));
+            self.line(format_args!("{name}_count{{{of}}} {}", counted.count));
+        }
+    }
+}
+
+fn resident() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
+}

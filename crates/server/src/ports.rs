@@ -1,0 +1,82 @@
+//! What listens inside, as a web server of its own: by path, `/p/{sandbox}/{port}/…`, or by host name,
+//! `{port}-{sandbox}.{domain}`.
+//!
+//! Only what was parsed is sent on, written anew as HTTP/1.1, without anything that opens our own doors. A page by path has our
+//! origin, so browsers are told to give it none at all; one by host name has an origin of its own.
+
+mod address;
+mod admit;
+mod cookie;
+mod headers;
+mod relay;
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    http::{Method, StatusCode, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+    routing::any,
+};
+
+pub(crate) use self::address::{authority, is_secure, link_urls};
+use self::{
+    address::{Door, Way},
+    admit::Admitted,
+};
+use crate::{
+    App,
+    error::{Answer, Refused, no_method},
+};
+
+pub(crate) fn routes() -> Router<App> {
+    let by_path = || any(by_path);
+    Router::new()
+        .route("/p/{sandbox}/{port}", by_path())
+        .route("/p/{sandbox}/{port}/", by_path())
+        .route("/p/{sandbox}/{port}/{*rest}", by_path())
+}
+
+/// A host name that names a port has nothing of ours on it.
+pub(crate) async fn by_host(State(app): State<App>, request: Request, next: Next) -> Response {
+    match Door::of_host(request.uri(), request.headers(), app.options.preview_domain.as_deref()) {
+        Some(door) => through(&app, &door, request).await.into_response(),
+        None => next.run(request).await,
+    }
+}
+
+async fn by_path(State(app): State<App>, request: Request) -> Answer<Response> {
+    let door = Door::of_path(request.uri().path())?;
+    if request.uri().path() == door.prefix().trim_end_matches('/') {
+        // Without the slash, the links of a page would lead elsewhere.
+        let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
+        let location = format!("{}{query}", door.prefix());
+        return Ok((StatusCode::PERMANENT_REDIRECT, [(header::LOCATION, location)]).into_response());
+    }
+    through(&app, &door, request).await
+}
+
+async fn through(app: &App, door: &Door, request: Request) -> Answer<Response> {
+    if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
+        return Err(no_method().await);
+    }
+    let (parts, body) = request.into_parts();
+    match admit::admit(app, door, &parts).await? {
+        Admitted::Here(tenant) => relay::relay(app, &tenant, door, Request::from_parts(parts, body)).await,
+        Admitted::First(response) => Ok(response),
+    }
+}
+
+impl Door {
+    /// Where its addresses begin.
+    fn prefix(&self) -> String {
+        match self.way {
+            Way::Path => format!("/p/{}/{}/", self.sandbox, self.port),
+            Way::Host => "/".to_owned(),
+        }
+    }
+}
+
+fn failed(port: u16, why: impl std::fmt::Display) -> Refused {
+    Refused::new(cabana_runtime::Code::PortFailed, format!("what listens on port {port} gave no whole answer: {why}"))
+}

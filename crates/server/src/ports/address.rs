@@ -1,0 +1,77 @@
+//! Which port of which sandbox an address means.
+
+use axum::http::{HeaderMap, Uri, header, uri::Authority};
+use cabana_runtime::{SandboxId, Signed};
+
+use super::cookie::NAME;
+use crate::{App, error::Answer, rest};
+
+pub(super) struct Door {
+    pub(super) sandbox: SandboxId,
+    pub(super) port: u16,
+    pub(super) way: Way,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    Path,
+    Host,
+}
+
+impl Door {
+    pub(super) fn of_path(path: &str) -> Answer<Self> {
+        let mut parts = path.split('/').skip(2);
+        let (sandbox, port) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        Ok(Self { sandbox: rest::id(sandbox)?, port: rest::port(port)?, way: Way::Path })
+    }
+
+    pub(super) fn of_host(uri: &Uri, headers: &HeaderMap, domain: Option<&str>) -> Option<Self> {
+        let host = authority(uri, headers)?;
+        let (sandbox, port) = named(host.host(), domain?)?;
+        Some(Self { sandbox, port, way: Way::Host })
+    }
+
+    /// Whether a page of this origin belongs to the same sandbox.
+    pub(super) fn is_own(&self, origin: &str, domain: Option<&str>) -> bool {
+        let host = origin.split_once("://").and_then(|(_, host)| host.parse::<Authority>().ok());
+        let own = host.zip(domain).and_then(|(host, domain)| named(host.host(), domain));
+        self.way == Way::Host && own.is_some_and(|(sandbox, _)| sandbox == self.sandbox)
+    }
+}
+
+fn named(host: &str, domain: &str) -> Option<(SandboxId, u16)> {
+    let host = host.to_ascii_lowercase();
+    let (port, sandbox) = host.strip_suffix(domain)?.strip_suffix('.')?.split_once('-')?;
+    Some((SandboxId::new(sandbox).ok()?, rest::port(port).ok()?))
+}
+
+/// The name by which the client knows the server.
+pub(crate) fn authority(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
+    let of_header = || headers.get(header::HOST)?.to_str().ok()?.parse().ok();
+    uri.authority().cloned().or_else(of_header)
+}
+
+/// Whether the client came by TLS: ours, or that of what stands in front.
+pub(crate) fn is_secure(app: &App, headers: &HeaderMap) -> bool {
+    app.options.secure || headers.get("x-forwarded-proto").is_some_and(|scheme| scheme == "https")
+}
+
+/// By host name where the client can have one, and by path.
+pub(crate) fn link_urls(app: &App, host: &Authority, secure: bool, link: &Signed) -> (String, String) {
+    let (scheme, token) = (if secure { "https" } else { "http" }, &link.token);
+    let (sandbox, port) = (&link.grant.sandbox, link.grant.port);
+    let by_path = format!("{scheme}://{host}/p/{sandbox}/{port}/?{NAME}={token}");
+    let Some(domain) = app.options.preview_domain.as_deref().filter(|domain| reaches(host.host(), domain)) else {
+        return (by_path.clone(), by_path);
+    };
+    let at = host.port().map(|port| format!(":{port}")).unwrap_or_default();
+    (format!("{scheme}://{port}-{sandbox}.{domain}{at}/?{NAME}={token}"), by_path)
+}
+
+/// Names below `localhost` lead to the client's own machine: they are of use only where the server is on it.
+fn reaches(host: &str, domain: &str) -> bool {
+    let is_local = |name: &str| name == "localhost" || name.ends_with(".localhost");
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let address = bare.parse::<std::net::IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
+    !is_local(domain) || is_local(host) || address
+}

@@ -1,0 +1,101 @@
+//! Who may come to a port: a key of the tenant, a link, or the cookie that a link became.
+
+use axum::http::StatusCode;
+use axum::{
+    http::{HeaderMap, HeaderValue, Method, Uri, header, request::Parts},
+    response::{IntoResponse, Response},
+};
+use cabana_runtime::{Error, Grant, Role, Tenant};
+
+use super::{
+    address::{Door, Way, is_secure},
+    cookie, headers,
+};
+use crate::{App, auth, error::Answer};
+
+pub(super) enum Admitted {
+    /// To the sandbox of this tenant.
+    Here(Tenant),
+    /// This answer comes before anything else.
+    First(Response),
+}
+
+pub(super) async fn admit(app: &App, door: &Door, parts: &Parts) -> Answer<Admitted> {
+    if let Some(token) = token(&parts.uri) {
+        let grant = app.runtime.links().open(token).await?;
+        check(door, &grant)?;
+        let visits = matches!(parts.method, Method::GET | Method::HEAD) && !headers::is_websocket(parts);
+        return Ok(if visits {
+            Admitted::First(welcome(app, door, parts, token, &grant))
+        } else {
+            Admitted::Here(grant.tenant)
+        });
+    }
+    let key = auth::own_key(&parts.headers);
+    if key.is_some() {
+        return Ok(Admitted::Here(auth::admitted(parts, app, key, Role::Use).await?.tenant));
+    }
+    by_cookie(app, door, parts).await.map(Admitted::Here)
+}
+
+fn token(uri: &Uri) -> Option<&str> {
+    uri.query()?.split('&').find_map(|pair| pair.strip_prefix(cookie::NAME)?.strip_prefix('='))
+}
+
+/// The address without what a link adds to it.
+pub(super) fn without_token(query: &str) -> String {
+    let is_ours = |pair: &&str| pair.split('=').next() == Some(cookie::NAME);
+    query.split('&').filter(|pair| !is_ours(pair)).collect::<Vec<_>>().join("&")
+}
+
+/// A link to something else opens nothing here, and says nothing of what is here.
+fn check(door: &Door, grant: &Grant) -> Result<(), Error> {
+    match grant.sandbox == door.sandbox && grant.port == door.port {
+        true => Ok(()),
+        false => Err(Error::NoSandbox(door.sandbox.clone())),
+    }
+}
+
+/// From now on the cookie opens the door, and the address can be shown to anybody.
+fn welcome(app: &App, door: &Door, parts: &Parts, token: &str, grant: &Grant) -> Response {
+    let secure = is_secure(app, &parts.headers);
+    let cookie = cookie::of_link(door, token, grant, app.runtime.clock().now(), secure);
+    let query = parts.uri.query().map(without_token).filter(|query| !query.is_empty());
+    // Two slashes at the beginning would name another host.
+    let path = format!("/{}", parts.uri.path().trim_start_matches('/'));
+    let location = query.map_or(path.clone(), |query| format!("{path}?{query}"));
+    let told = [(header::SET_COOKIE, cookie), (header::LOCATION, location)];
+    let quiet = [(header::CACHE_CONTROL, "no-store"), (header::REFERRER_POLICY, "no-referrer")];
+    (StatusCode::FOUND, told, quiet).into_response()
+}
+
+async fn by_cookie(app: &App, door: &Door, parts: &Parts) -> Answer<Tenant> {
+    let mut refused = Error::Unauthorized;
+    if is_of_others(app, door, &parts.headers) {
+        return Err(refused.into());
+    }
+    for token in cookie::tokens(&parts.headers) {
+        match app.runtime.links().open(token).await.and_then(|grant| check(door, &grant).map(|()| grant)) {
+            Ok(grant) => return Ok(grant.tenant),
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused.into())
+}
+
+/// A browser sends cookies along for the pages of others too: what those ask for is not what the cookie's owner asks for.
+fn is_of_others(app: &App, door: &Door, headers: &HeaderMap) -> bool {
+    let says = |name: &str| headers.get(name).map(HeaderValue::as_bytes);
+    let domain = app.options.preview_domain.as_deref();
+    if let Some(origin) = headers.get(header::ORIGIN) {
+        let origin = origin.to_str().unwrap_or_default();
+        return !(door.is_own(origin, domain) || door.way == Way::Path && is_here(origin, headers));
+    }
+    let foreign = matches!(says("sec-fetch-site"), Some(b"same-site" | b"cross-site"));
+    foreign && says("sec-fetch-mode") != Some(b"navigate")
+}
+
+fn is_here(origin: &str, headers: &HeaderMap) -> bool {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    origin.split_once("://").map(|(_, origin)| origin) == host
+}

@@ -1,0 +1,133 @@
+//! What of a request the sandbox sees, and what of its answer the client does.
+
+use axum::http::{
+    HeaderMap, HeaderName, HeaderValue, Version,
+    header::{self, CONNECTION, UPGRADE},
+    request::Parts,
+};
+
+use super::{
+    address::{Door, Way, authority, is_secure},
+    cookie,
+};
+use crate::{App, auth, listen::Peer};
+
+/// What is between two neighbours, and not for whoever is behind.
+const BETWEEN: [HeaderName; 9] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// What changes how a browser treats all of a host, and not one answer of it.
+const OF_THE_HOST: [&str; 8] = [
+    "alt-svc",
+    "clear-site-data",
+    "nel",
+    "report-to",
+    "reporting-endpoints",
+    "service-worker-allowed",
+    "strict-transport-security",
+    "origin-agent-cluster",
+];
+
+/// A page without an origin: it shares ours, and with it nothing that others keep there.
+const NO_ORIGIN: &str = "sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts";
+
+pub(super) fn is_websocket(parts: &Parts) -> bool {
+    let has = |name, token: &str| {
+        let values = parts.headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+        values.flat_map(|value| value.split(',')).any(|it| it.trim().eq_ignore_ascii_case(token))
+    };
+    parts.version == Version::HTTP_11 && has(CONNECTION, "upgrade") && has(UPGRADE, "websocket")
+}
+
+fn drop_between(headers: &mut HeaderMap) {
+    let values: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
+    for name in values.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')) {
+        headers.remove(name.trim());
+    }
+    for name in BETWEEN {
+        headers.remove(name);
+    }
+}
+
+fn for_websocket(headers: &mut HeaderMap) {
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+}
+
+/// Without what opens our own doors, and with where it came from.
+pub(super) fn inwards(app: &App, door: &Door, parts: &Parts) -> HeaderMap {
+    let mut headers = parts.headers.clone();
+    drop_between(&mut headers);
+    auth::without_own_key(&mut headers);
+    cookie::without_ours(&mut headers);
+    let is_ours = |name: &&HeaderName| {
+        let name = name.as_str();
+        name.starts_with("cabana-") || name.starts_with("x-forwarded-") || name == "forwarded" || name == "expect"
+    };
+    let ours: Vec<HeaderName> = headers.keys().filter(is_ours).cloned().collect();
+    for name in ours {
+        headers.remove(name);
+    }
+    let mut say = |name: &'static str, value: String| {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            headers.insert(name, value);
+        }
+    };
+    say("host", format!("localhost:{}", door.port));
+    say("x-forwarded-proto", if is_secure(app, &parts.headers) { "https" } else { "http" }.to_owned());
+    if let Some(host) = authority(&parts.uri, &parts.headers) {
+        say("x-forwarded-host", host.to_string());
+    }
+    if let Some(peer) = parts.extensions.get::<Peer>() {
+        say("x-forwarded-for", peer.address.ip().to_string());
+    }
+    if door.way == Way::Path {
+        say("x-forwarded-prefix", door.prefix().trim_end_matches('/').to_owned());
+    }
+    if is_websocket(parts) {
+        for_websocket(&mut headers);
+    }
+    headers
+}
+
+/// Without what reaches beyond the port it comes from.
+pub(super) fn outwards(door: &Door, headers: &mut HeaderMap, upgraded: bool) {
+    drop_between(headers);
+    if upgraded {
+        for_websocket(headers);
+    }
+    let of_path = door.way == Way::Path;
+    for name in OF_THE_HOST.iter().filter(|name| of_path || matches!(**name, "alt-svc" | "strict-transport-security")) {
+        headers.remove(*name);
+    }
+    let cookies: Vec<HeaderValue> =
+        headers.get_all(header::SET_COOKIE).iter().filter_map(|value| cookie::scoped(door, value)).collect();
+    headers.remove(header::SET_COOKIE);
+    for value in cookies {
+        headers.append(header::SET_COOKIE, value);
+    }
+    let location = headers.get(header::LOCATION).and_then(|value| value.to_str().ok());
+    if let Some(location) = location.and_then(|location| led_back(door, location)) {
+        headers.insert(header::LOCATION, location);
+    }
+    if of_path {
+        headers.append(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(NO_ORIGIN));
+    }
+}
+
+/// What the sandbox takes for its own root is below the door.
+fn led_back(door: &Door, location: &str) -> Option<HeaderValue> {
+    let own = [format!("http://localhost:{}", door.port), format!("http://127.0.0.1:{}", door.port)];
+    let path = own.iter().find_map(|own| location.strip_prefix(own.as_str())).unwrap_or(location);
+    let below = path.strip_prefix('/').filter(|below| !below.starts_with(['/', '\\']))?;
+    HeaderValue::from_str(&format!("{}{below}", door.prefix())).ok()
+}

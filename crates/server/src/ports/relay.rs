@@ -1,0 +1,134 @@
+//! A request to the inside, and its answer back: as streams, both ways.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::{
+    body::Body,
+    extract::Request,
+    http::{StatusCode, Uri, Version, uri::PathAndQuery},
+    response::Response,
+};
+use cabana_runtime::{Connection, Tenant};
+use hyper::{client::conn::http1, upgrade::OnUpgrade};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
+
+use super::{
+    address::{Door, Way},
+    admit::without_token,
+    failed, headers,
+};
+use crate::{
+    App,
+    error::{Answer, Refused},
+    listen::Peer,
+};
+
+/// Of the head of an answer.
+const HEAD: usize = 64 << 10;
+
+/// One connection for each request: what one left behind in it cannot reach the next.
+pub(super) async fn relay(app: &App, tenant: &Tenant, door: &Door, request: Request) -> Answer<Response> {
+    let stream = app.runtime.connect(tenant, &door.sandbox, door.port).await?;
+    let (mut parts, body) = request.into_parts();
+    let wants_socket = headers::is_websocket(&parts);
+    let (headers, uri) = (headers::inwards(app, door, &parts), inner(door, &parts.uri)?);
+    let outside = parts.extensions.remove::<OnUpgrade>().filter(|_| wants_socket);
+    let peer = parts.extensions.remove::<Peer>();
+
+    let moved = Arc::new(AtomicBool::new(true));
+    let stream = TokioIo::new(Watched { stream, moved: moved.clone() });
+    let handshake = http1::Builder::new().max_buf_size(HEAD).handshake::<_, Body>(stream).await;
+    let (mut sender, connection) = handshake.map_err(|error| failed(door.port, error))?;
+    let (idle, watched, seat) = (app.bounds.idle, moved.clone(), peer.clone());
+    app.tasks.spawn(async move {
+        let _seat = seat;
+        tokio::select! {
+            _ = connection.with_upgrades() => {} // how it ended is told by the answer, or by its end
+            () = stands_still(&watched, idle) => {}
+        }
+    });
+
+    let mut asked = Request::new(body);
+    (*asked.method_mut(), *asked.uri_mut(), *asked.version_mut()) = (parts.method, uri, Version::HTTP_11);
+    *asked.headers_mut() = headers;
+    let mut answer = sender.send_request(asked).await.map_err(|error| failed(door.port, error))?;
+    let upgraded = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if upgraded {
+        let outside = outside.ok_or_else(|| failed(door.port, "it changes to a protocol that nobody asked for"))?;
+        let inside = hyper::upgrade::on(&mut answer);
+        app.tasks.spawn(async move {
+            let _seat = peer;
+            let Ok((outside, inside)) = futures_util::future::try_join(outside, inside).await else { return };
+            let (mut outside, mut inside) = (TokioIo::new(outside), TokioIo::new(inside));
+            tokio::select! {
+                _ = copy_bidirectional(&mut outside, &mut inside) => {}
+                () = stands_still(&moved, idle) => {}
+            }
+        });
+    }
+    headers::outwards(door, answer.headers_mut(), upgraded);
+    Ok(answer.map(Body::new))
+}
+
+/// As the sandbox sees it: below the door, and without a host.
+fn inner(door: &Door, uri: &Uri) -> Answer<Uri> {
+    let path = match door.way {
+        Way::Path => uri.path().get(door.prefix().len() - 1..).unwrap_or("/"),
+        Way::Host => uri.path(),
+    };
+    let query = uri.query().map(without_token).filter(|query| !query.is_empty());
+    let target = query.map_or(path.to_owned(), |query| format!("{path}?{query}"));
+    let target: PathAndQuery = target.parse().map_err(|error| Refused::invalid("path", error))?;
+    Ok(Uri::from(target))
+}
+
+/// Returns once nothing has moved for so long.
+async fn stands_still(moved: &AtomicBool, idle: Duration) {
+    while moved.swap(false, Ordering::Relaxed) {
+        tokio::time::sleep(idle).await;
+    }
+}
+
+/// Tells whether something moves in it.
+struct Watched {
+    stream: Connection,
+    moved: Arc<AtomicBool>,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if read.is_ready() {
+            self.moved.store(true, Ordering::Relaxed);
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        if written.is_ready() {
+            self.moved.store(true, Ordering::Relaxed);
+        }
+        written
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

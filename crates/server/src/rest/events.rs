@@ -1,0 +1,76 @@
+//! What happens to sandboxes and tasks, as server-sent events.
+
+use axum::{
+    extract::State,
+    response::{Response, sse::Event},
+};
+use cabana_runtime::{Event as Kind, Happened, Heard, SandboxId, Time};
+use futures_util::{StreamExt, stream};
+use serde::{Deserialize, Serialize};
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::types::id;
+use crate::{
+    App,
+    auth::Reader,
+    error::{Answer, ErrorBody},
+    extract::Query,
+    stream::{named, respond},
+};
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(events))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct Which {
+    /// Only what happens to this sandbox.
+    sandbox: Option<String>,
+}
+
+#[derive(Serialize)]
+struct EventBody<'a> {
+    id: &'a str,
+    sandbox: &'a SandboxId,
+    at: Time,
+    #[serde(flatten)]
+    event: &'a Kind,
+}
+
+#[derive(Serialize)]
+struct Missed {
+    count: u64,
+}
+
+/// What happens to the tenant's sandboxes and tasks from now on, as server-sent events.
+///
+/// Each is a message with `id`, `type`, `sandbox`, `at` and what belongs to its type. The event `ready` comes first: from then on
+/// nothing passes unheard. A listener that is too slow hears `missed` with a `count`: then the lists say how things are.
+#[utoipa::path(get, path = "/v1/events", tag = "events", params(Which), responses(
+    (status = 200, content_type = "text/event-stream"),
+    (status = "default", body = ErrorBody),
+))]
+async fn events(State(app): State<App>, Reader(caller): Reader, Query(which): Query<Which>) -> Answer<Response> {
+    let sandbox = which.sandbox.as_deref().map(id).transpose()?;
+    if let Some(sandbox) = &sandbox {
+        app.runtime.sandbox(&caller.tenant, sandbox).await?; // of another tenant's there is nothing to hear
+    }
+    let listener = app.runtime.events(&caller.tenant, sandbox.as_ref());
+    let heard = stream::unfold(listener, |mut listener| async move {
+        let event = match listener.next().await? {
+            Heard::Event(happened) => told(&happened),
+            Heard::Missed(count) => named("missed", &Missed { count }),
+        };
+        Some((event, listener))
+    });
+    Ok(respond(stream::once(std::future::ready(named("ready", &()))).chain(heard)))
+}
+
+fn told(happened: &Happened) -> Event {
+    let id = format!("event_{}", happened.id.simple());
+    let body = EventBody { id: &id, sandbox: &happened.sandbox, at: happened.at, event: &happened.event };
+    // Only what cannot be written as JSON fails, and of that there is nothing here.
+    Event::default().json_data(&body).unwrap_or_default().id(id.as_str())
+}

@@ -1,0 +1,14 @@
+//! Secrets of the server's own, such as what signs its links. They never leave it.
+
+use crate::{Result, Store};
+
+impl Store {
+    /// The one of this name. The first that was drawn stays.
+    pub async fn secret(&self, name: &'static str, drawn: [u8; 32]) -> Result<[u8; 32]> {
+        self.write(move |db| {
+            db.prepare_cached("INSERT OR IGNORE INTO secrets (name, value) VALUES (?, ?)")?.execute((name, drawn))?;
+            Ok(db.prepare_cached("SELECT value FROM secrets WHERE name = ?")?.query_row([name], |row| row.get(0))?)
+        })
+        .await
+    }
+}
