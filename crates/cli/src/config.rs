@@ -99,7 +99,10 @@ pub(crate) fn serving(given: Given, data: Option<PathBuf>) -> Result<Serving, Fa
 
 /// Where the usual file has the data directory.
 pub(crate) fn data_of_file() -> Result<Option<PathBuf>, Failure> {
-    let file = file::read(None).map_err(told)?;
+    let file = file::read(None);
+    if !file.wrong.is_empty() {
+        return Err(told(file.wrong));
+    }
     Ok(file.said.get(&DATA.key()).map(|said| PathBuf::from(&said.text)))
 }
 
@@ -110,8 +113,7 @@ fn settings(given: Given, data: Option<&Path>) -> Result<Resolved, Failure> {
     }
     let text = |text: &OsStr| text.to_string_lossy().into_owned();
     let variables: BTreeMap<_, _> = std::env::vars_os().map(|(name, value)| (text(&name), text(&value))).collect();
-    let resolved = file::read(file.as_deref()).and_then(|file| resolve(&flags, &variables, &file));
-    resolved.map_err(told)
+    resolve(&flags, &variables, &file::read(file.as_deref())).map_err(told)
 }
 
 fn told(wrong: Vec<String>) -> Failure {

@@ -1,6 +1,7 @@
 //! The binary `cabana`: wires the engine to the command line. One file a verb.
 
 mod amounts;
+mod completions;
 mod config;
 mod data;
 mod doctor;
@@ -12,7 +13,7 @@ mod template;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Gives a command, or every conversation of an agent, a Linux sandbox of its own.
 #[derive(Parser)]
@@ -35,6 +36,8 @@ enum Verb {
     Config(config::Args),
     #[command(flatten)]
     Remote(remote::Verb),
+    Completions(completions::Completions),
+    Man(completions::Man),
 }
 
 fn main() -> ExitCode {
@@ -48,6 +51,8 @@ fn main() -> ExitCode {
         Verb::Serve(args) => serve::main(args, data),
         Verb::Config(args) => config::main(args, data),
         Verb::Remote(verb) => remote::main(verb, data),
+        Verb::Completions(args) => args.print(Cli::command()),
+        Verb::Man(args) => args.write(Cli::command()),
         Verb::Run(args) => on_data(data, |data| run::main(*args, data)),
         Verb::Template(args) => on_data(data, |data| template::main(args, data)),
         Verb::Doctor(args) => on_data(data, |data| doctor::main(&args, &data)),

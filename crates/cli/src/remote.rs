@@ -1,5 +1,6 @@
 //! The verbs that speak to a server, over the same interface as everybody else.
 
+mod cp;
 mod exec;
 mod key;
 mod ledger;
@@ -29,6 +30,7 @@ pub(crate) enum Verb {
     Ls(ls::Args),
     Exec(Box<exec::Args>),
     Shell(shell::Args),
+    Cp(cp::Args),
     Logs(logs::Args),
     Ps(ps::Args),
     Stop(stop::Args),
@@ -71,6 +73,7 @@ async fn work(verb: Verb, server: &Server) -> Result<u8, Failure> {
         Verb::Ls(args) => ls::work(&args, server).await,
         Verb::Exec(args) => return Box::pin(exec::work(*args, server)).await,
         Verb::Shell(args) => return Box::pin(shell::work(args, server)).await,
+        Verb::Cp(args) => Box::pin(cp::work(&args, server)).await,
         Verb::Logs(args) => logs::work(&args, server).await,
         Verb::Ps(args) => ps::work(&args, server).await,
         Verb::Stop(args) => stop::work(&args, server).await,

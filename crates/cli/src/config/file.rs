@@ -13,6 +13,8 @@ pub(crate) const USUAL: &str = "/etc/cabana/cabana.toml";
 pub(crate) struct File {
     pub(crate) path: String,
     pub(crate) said: BTreeMap<String, Said>,
+    /// What is not understood of it.
+    pub(crate) wrong: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -22,22 +24,23 @@ pub(crate) struct Said {
 }
 
 /// The usual one need not be there; one that somebody named must.
-pub(crate) fn read(named: Option<&Path>) -> Result<File, Vec<String>> {
+pub(crate) fn read(named: Option<&Path>) -> File {
     let path = named.unwrap_or(Path::new(USUAL));
     match std::fs::read_to_string(path) {
         Ok(text) => parse(&path.display().to_string(), &text),
-        Err(error) if error.kind() == ErrorKind::NotFound && named.is_none() => Ok(File::default()),
-        Err(error) => Err(vec![format!("{}: {error}", path.display())]),
+        Err(error) if error.kind() == ErrorKind::NotFound && named.is_none() => File::default(),
+        Err(error) => File { wrong: vec![format!("{}: {error}", path.display())], ..File::default() },
     }
 }
 
-pub(crate) fn parse(path: &str, text: &str) -> Result<File, Vec<String>> {
+pub(crate) fn parse(path: &str, text: &str) -> File {
     let line_of = |at: usize| text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count() + 1;
-    let table = DeTable::parse(text).map_err(|error| {
-        let line = error.span().map_or(1, |span| line_of(span.start));
-        vec![format!("{path}:{line}: {}", error.message())]
-    })?;
     let (mut said, mut wrong) = (BTreeMap::new(), Vec::new());
+    let (table, errors) = DeTable::parse_recoverable(text);
+    for error in errors {
+        let line = error.span().map_or(1, |span| line_of(span.start));
+        wrong.push(format!("{path}:{line}: {}", error.message()));
+    }
     for (section, inner) in table.get_ref().iter() {
         let (line, section) = (line_of(section.span().start), section.get_ref().as_ref());
         if !sections().any(|known| known == section) {
@@ -62,7 +65,7 @@ pub(crate) fn parse(path: &str, text: &str) -> Result<File, Vec<String>> {
             }
         }
     }
-    if wrong.is_empty() { Ok(File { path: path.to_owned(), said }) } else { Err(wrong) }
+    File { path: path.to_owned(), said, wrong }
 }
 
 /// As a flag or variable would say it.

@@ -35,7 +35,8 @@ pub(crate) fn resolve(
     variables: &BTreeMap<String, String>,
     file: &File,
 ) -> Result<Resolved, Vec<String>> {
-    let mut wrong = unknown_variables(variables);
+    let mut wrong = file.wrong.clone();
+    wrong.extend(unknown_variables(variables));
     let found = SETTINGS.iter().map(|setting| {
         let mut said = Vec::new();
         said.extend(flags.get(setting.flag).map(|text| (text, Origin::Flag)));

@@ -13,7 +13,8 @@ use super::{
     resolve::{Origin, Resolved},
     table::{
         ALLOW, CA, CPUS, DISK, DURABILITY, EXEC_TIMEOUT, EXEC_TIMEOUT_MAX, INODES, INSECURE_HTTP, IO, LISTEN, MAX_BODY,
-        MAX_CONNECTIONS, MEMORY, MODE, OPEN_FILES, OUTPUT, PIDS, PREVIEW_DOMAIN, SPARES, Setting, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
+        MAX_CONNECTIONS, MEMORY, MODE, OPEN_FILES, OUTPUT, PIDS, PREVIEW_DOMAIN, SPARES, Setting, TLS_CERT, TLS_KEY,
+        UPSTREAM_PROXY,
     },
 };
 use crate::amounts::{duration, processors, size};

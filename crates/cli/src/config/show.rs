@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{
-    kind::{Kind, list},
+    kind::{Kind, NONE, list},
     resolve::{Found, Origin, Resolved},
     table::sections,
 };
@@ -32,6 +32,7 @@ fn line(found: &Found) -> String {
         (None, _) => format!("# {name} is not set"),
         (Some(_), Kind::Secret) => format!("# {name} = {HIDDEN}"),
         (Some(text), Kind::Switch | Kind::Number) => format!("{name} = {text}"),
+        (Some(text), Kind::NumberOrNone) if text != NONE => format!("{name} = {text}"),
         (Some(text), Kind::List) => {
             let parts = list(text).into_iter().map(|part| toml::Value::String(part).to_string());
             format!("{name} = [{}]", parts.collect::<Vec<_>>().join(", "))

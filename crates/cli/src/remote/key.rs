@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use cabana_model::Time;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
@@ -64,6 +65,11 @@ struct Add {
     json: bool,
 }
 
+#[derive(Deserialize)]
+struct Keys {
+    keys: Vec<Value>,
+}
+
 pub(super) async fn work(args: Args, server: &Server) -> Result<(), Failure> {
     match args.verb {
         Verb::Add(add) => make(add, server).await,
@@ -104,7 +110,7 @@ fn end(text: &str) -> Result<Time, Failure> {
 
 async fn list(tenant: Option<&str>, json: bool, server: &Server) -> Result<(), Failure> {
     let query: Vec<_> = tenant.iter().map(|tenant| ("tenant", *tenant)).collect();
-    let keys: Vec<Value> = server.all("keys", &["v1", "keys"], &query).await?;
+    let Keys { keys } = server.get(At(&["v1", "keys"], &query)).await?;
     if json {
         table::json(&keys);
         return Ok(());

@@ -5,6 +5,7 @@
 mod calls;
 mod document;
 mod kills;
+mod remote;
 mod scopes;
 mod soak;
 mod stage;
