@@ -23,6 +23,7 @@ mod sandboxes;
 mod settings;
 mod tasks;
 mod text;
+mod watches;
 
 pub use access::{Access, Caller, Credential, Issued};
 pub use cabana_model::{

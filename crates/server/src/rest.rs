@@ -1,7 +1,12 @@
 //! Version 1 of our own interface.
 
 mod calls;
+mod chat_files;
 mod exec;
+mod files;
+mod files_content;
+mod files_range;
+mod files_search;
 mod keys;
 mod ledger;
 mod sandboxes;
@@ -18,6 +23,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(exec::routes())
         .merge(calls::routes())
         .merge(tasks::routes())
+        .merge(files::routes())
+        .merge(chat_files::routes())
         .merge(keys::routes())
         .merge(ledger::routes())
 }

@@ -36,7 +36,7 @@ pub(crate) fn events<S: Serialize>(
     respond(all)
 }
 
-fn respond(events: impl Stream<Item = Event> + Send + 'static) -> Response {
+pub(crate) fn respond(events: impl Stream<Item = Event> + Send + 'static) -> Response {
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
     Sse::new(events.map(Ok::<_, Infallible>)).keep_alive(keep_alive).into_response()
 }
