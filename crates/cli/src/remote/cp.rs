@@ -61,9 +61,10 @@ impl Side {
 #[derive(Deserialize)]
 struct Info {
     name: String,
-    kind: Kind,
+    r#type: Kind,
     size: u64,
-    mode: u32,
+    /// In octal digits.
+    mode: String,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -71,6 +72,7 @@ struct Info {
 enum Kind {
     File,
     Directory,
+    Symlink,
     #[serde(other)]
     Other,
 }
@@ -93,7 +95,7 @@ impl Inside<'_> {
     /// `None` where there is nothing.
     async fn kind(&self, path: &str) -> Result<Option<Kind>, Failure> {
         match self.stat(path).await {
-            Ok(info) => Ok(Some(info.kind)),
+            Ok(info) => Ok(Some(info.r#type)),
             Err(failure) if failure.is(Code::NotFound) => Ok(None),
             Err(failure) => Err(failure),
         }

@@ -15,8 +15,8 @@ use crate::{
 
 const USUAL: &str = "http://127.0.0.1:7070";
 const CONNECTING: Duration = Duration::from_secs(10);
-/// Of an answer that is read as a whole, from one piece to the next.
-const SILENCE: Duration = Duration::from_secs(300);
+/// Until a connection that says nothing is looked at.
+const SILENCE: Duration = Duration::from_secs(30);
 
 pub(super) struct Server {
     http: Client,
@@ -61,7 +61,7 @@ impl Server {
         }
         let http = Client::builder()
             .connect_timeout(CONNECTING)
-            .read_timeout(SILENCE)
+            .tcp_keepalive(SILENCE)
             .user_agent(concat!("cabana/", env!("CARGO_PKG_VERSION")))
             .http1_only() // a terminal is an upgrade, which HTTP/2 does not have
             .redirect(reqwest::redirect::Policy::none());

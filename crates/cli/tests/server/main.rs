@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used)] // a case that cannot go on says so by a panic
 
 mod calls;
+mod chat_files;
 mod document;
+mod files;
+mod files_watch;
 mod kills;
 mod remote;
 mod scopes;

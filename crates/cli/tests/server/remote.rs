@@ -1,5 +1,6 @@
 //! The verbs of the command line that speak to a server.
 
+mod copies;
 mod keys;
 mod lost;
 mod terminal;
@@ -217,16 +218,11 @@ fn a_link_opens_a_port() {
         &["exec", "-d", "box", "--", "sh", "-c", "echo hello > index.html; exec python3 -m http.server 8000"],
     );
     let url = says(&server, &["open", "--path", "box", "8000"]).trim().to_owned();
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::limited(3));
-    let client = {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        client.build().unwrap()
+    // As a browser does: the link becomes a cookie.
+    let jar = server.data().join("cookies");
+    let page = || {
+        let jar = jar.to_str().unwrap();
+        Command::new("curl").args(["-sSL", "--noproxy", "*", "-b", jar, "-c", jar, &url]).output().unwrap().stdout
     };
-    let page = runtime.block_on(crate::stage::until(|| async {
-        let answer = client.get(&url).send().await.ok()?;
-        let found = answer.status().is_success() || answer.status().is_redirection();
-        found.then_some(answer.text().await.unwrap())
-    }));
-    assert!(page.contains("hello"), "{page}");
+    wait_until("it is served", || page() == b"hello\n");
 }

@@ -34,7 +34,11 @@ struct Source {
 
 impl Plan {
     pub(super) async fn of(inside: &Inside<'_>, from: &str) -> Result<Self, Failure> {
-        let info = inside.stat(from).await?;
+        let mut info = inside.stat(from).await?;
+        if info.r#type == Kind::Symlink {
+            // What was named itself may be a link: then what it leads to is meant.
+            info = Info { r#type: Kind::File, size: 0, mode: "0644".into(), ..info };
+        }
         let name = from.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned();
         let mut plan = Self { name, directories: Vec::new(), files: Vec::new(), left_out: Vec::new() };
         let mut open = Vec::new();
@@ -52,14 +56,14 @@ impl Plan {
     }
 
     fn add(&mut self, path: String, below: PathBuf, info: &Info, open: &mut Vec<(String, PathBuf)>) {
-        match info.kind {
+        match info.r#type {
             // What a sandbox says about rights is good for its owner alone: no bit gives rights to anybody else's program.
-            Kind::File => self.files.push(Source { path, below, size: info.size, mode: info.mode & 0o777 }),
+            Kind::File => self.files.push(Source { path, below, size: info.size, mode: mode(&info.mode) }),
             Kind::Directory => {
                 self.directories.push(below.clone());
                 open.push((path, below));
             }
-            Kind::Other => self.left_out.push(path),
+            Kind::Symlink | Kind::Other => self.left_out.push(path),
         }
     }
 
@@ -81,6 +85,10 @@ impl Plan {
         }
         Ok((self.left_out, bytes, self.files.len()))
     }
+}
+
+fn mode(digits: &str) -> u32 {
+    u32::from_str_radix(digits, 8).unwrap_or(0o644) & 0o777
 }
 
 /// One name, and no way to somewhere else.

@@ -14,7 +14,10 @@ use serde_json::Value;
 use tokio::{fs::File, io::AsyncReadExt};
 
 use super::{Copied, Inside, Kind, join, progress::Bar};
-use crate::{failure::Failure, remote::server::At};
+use crate::{
+    failure::Failure,
+    remote::server::{At, with_json},
+};
 
 const CHUNK: usize = 256 << 10;
 
@@ -96,7 +99,8 @@ fn unread(path: &Path, error: &dyn std::fmt::Display) -> Failure {
 
 async fn make(inside: &Inside<'_>, path: &str) -> Result<(), Failure> {
     let body = BTreeMap::from([("path", Value::from(path)), ("parents", Value::from(true))]);
-    inside.server.post::<Value>(At(&inside.path(&["mkdir"]), &[]), &body).await.map(drop)
+    let request = inside.server.request(Method::POST, At(&inside.path(&["mkdir"]), &[]));
+    inside.server.send(with_json(request, &body)).await.map(drop)
 }
 
 /// A chunk at a time: a file may be larger than the memory.
@@ -111,7 +115,7 @@ async fn send(inside: &Inside<'_>, source: &Source, to: &str, bar: &Bar) -> Resu
     let moved = bar.counter();
     let chunks = chunks.inspect(move |chunk| moved(chunk.as_ref().map_or(0, Vec::len)));
     let mode = format!("{:o}", source.mode);
-    let query = [("path", to), ("parents", "true"), ("mode", &mode)];
+    let query = [("path", to), ("parents", "true"), ("perm", &mode)];
     let request = inside.server.request(Method::PUT, At(&inside.path(&[]), &query));
     let request = request.header(header::CONTENT_LENGTH, source.size).body(Body::wrap_stream(chunks));
     inside.server.send(request).await.map(drop)
