@@ -94,14 +94,14 @@ pub(crate) fn serving(given: Given, data: Option<PathBuf>) -> Result<Serving, Fa
     let of_settings = resolved.get(&DATA).and_then(|found| found.text.as_ref()).map(PathBuf::from);
     // As it was given: not every path is a text.
     let data = data::directory(data.or_else(data::of_variable).or(of_settings))?;
-    Serving::new(&resolved, data).map_err(|wrong| told(vec![wrong]))
+    Serving::new(&resolved, data).map_err(|wrong| told(&[wrong]))
 }
 
 /// Where the usual file has the data directory.
 pub(crate) fn data_of_file() -> Result<Option<PathBuf>, Failure> {
     let file = file::read(None);
     if !file.wrong.is_empty() {
-        return Err(told(file.wrong));
+        return Err(told(&file.wrong));
     }
     Ok(file.said.get(&DATA.key()).map(|said| PathBuf::from(&said.text)))
 }
@@ -113,9 +113,9 @@ fn settings(given: Given, data: Option<&Path>) -> Result<Resolved, Failure> {
     }
     let text = |text: &OsStr| text.to_string_lossy().into_owned();
     let variables: BTreeMap<_, _> = std::env::vars_os().map(|(name, value)| (text(&name), text(&value))).collect();
-    resolve(&flags, &variables, &file::read(file.as_deref())).map_err(told)
+    resolve(&flags, &variables, &file::read(file.as_deref())).map_err(|wrong| told(&wrong))
 }
 
-fn told(wrong: Vec<String>) -> Failure {
+fn told(wrong: &[String]) -> Failure {
     Failure::bad(wrong.join("\n       ")).with_hint("Correct what is named; `cabana config show` shows all settings.")
 }

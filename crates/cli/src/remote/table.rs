@@ -16,7 +16,7 @@ pub(super) fn json(rows: &impl Serialize) {
 /// The last column is as wide as it is.
 pub(super) fn columns<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) {
     let rows: Vec<[String; N]> =
-        std::iter::once(head.map(str::to_owned)).chain(rows.map(|row| row.map(plain))).collect();
+        std::iter::once(head.map(str::to_owned)).chain(rows.map(|row| row.map(|cell| plain(&cell)))).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..N).map(width).collect();
     let mut text = String::new();
@@ -29,7 +29,7 @@ pub(super) fn columns<const N: usize>(head: [&str; N], rows: impl Iterator<Item 
 }
 
 /// What others named may hold what a terminal obeys.
-fn plain(cell: String) -> String {
+fn plain(cell: &str) -> String {
     cell.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 

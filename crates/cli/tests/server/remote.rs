@@ -4,6 +4,7 @@ mod copies;
 mod keys;
 mod lost;
 mod terminal;
+mod tls;
 
 use std::{
     fs,

@@ -18,7 +18,10 @@ fn a_file_goes_in_and_out_byte_for_byte_with_its_mode() {
     fs::write(&from, &bytes).unwrap();
     fs::set_permissions(&from, fs::Permissions::from_mode(0o750)).unwrap();
     says(&server, &["cp", text(&from), "box:/workspace/deep/er/"]);
-    assert_eq!(says(&server, &["exec", "box", "--", "stat", "-c", "%a %s", "deep/er/a b.bin"]), "750 5000000\n");
+    assert_eq!(
+        says(&server, &["exec", "box", "--", "stat", "-c", "%a %s", "/workspace/deep/er/a b.bin"]),
+        "750 5000000\n"
+    );
     says(&server, &["cp", "box:/workspace/deep/er/a b.bin", text(&to)]);
     assert!(fs::read(&to).unwrap() == bytes);
     assert_eq!(fs::metadata(&to).unwrap().permissions().mode() & 0o7777, 0o750);
@@ -43,7 +46,7 @@ fn a_directory_goes_with_all_that_is_below_it() {
     std::os::unix::fs::symlink("/etc/shadow", tree.join("link")).unwrap();
     let ended = ends(cabana(&server, &["cp", text(&tree), "box:/workspace/"]));
     assert!(ended.code == Some(0) && ended.stderr.contains("tree/link was not copied"), "{ended:?}");
-    let find = "cd tree && find . | sort && cat top a/*ü";
+    let find = "cd /workspace/tree && find . | sort && cat top a/*ü";
     assert_eq!(says(&server, &["exec", "box", "--", "sh", "-c", find]), ".\n./a\n./a/empty\n./a/ü\n./top\n12");
     let back = home.path().join("back");
     says(&server, &["cp", "box:/workspace/tree", text(&back)]);
@@ -55,7 +58,7 @@ fn a_directory_goes_with_all_that_is_below_it() {
 fn what_is_hostile_inside_stays_inside() {
     let server = Server::start();
     let home = tempfile::tempdir().unwrap();
-    let script = "mkdir -p t/d && ln -s /etc t/d/etc && ln -s ../../.. t/up && mkfifo t/pipe && echo x > 't/a\\..b' && \
+    let script = "cd /workspace && mkdir -p t/d && ln -s /etc t/d/etc && ln -s ../../.. t/up && mkfifo t/pipe && echo x > 't/a\\..b' && \
                   echo x > t/set && chmod 4755 t/set";
     says(&server, &["exec", "box", "--", "sh", "-c", script]);
     let to = home.path().join("t");

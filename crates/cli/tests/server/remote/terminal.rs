@@ -9,7 +9,7 @@ use super::{Ended, cabana, fails};
 use crate::stage::Server;
 
 /// On a fresh terminal; `$CABANA` is the binary.
-fn on_terminal(server: &Server, line: &str) -> Command {
+pub(super) fn on_terminal(server: &Server, line: &str) -> Command {
     let mut command = Command::new("script");
     command.args(["--quiet", "--return", "--command", line, "/dev/null"]);
     command.env("CABANA", env!("CARGO_BIN_EXE_cabana")).env("CABANA_DATA", server.data()).env("TERM", "vt100");
