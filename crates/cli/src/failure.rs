@@ -30,7 +30,7 @@ impl Failure {
         let text = |name: &str| told["error"][name].as_str().map(str::to_owned);
         match (text("code"), text("message")) {
             (Some(code), Some(message)) => {
-                Self { code: code.into(), message, hint: text("hint").unwrap_or_default().into() }
+                Self { code: code.into(), message: plain(&message), hint: text("hint").unwrap_or_default().into() }
             }
             _ => Self::new(Code::Internal, format!("the server said: {told}")),
         }
@@ -61,6 +61,11 @@ impl Failure {
         tell(&format!("error: {message}\nhint: {hint}\ncode: {code} (docs/errors/{code}.md)"));
         ExitCode::from(exit)
     }
+}
+
+/// What others named may hold what a terminal obeys.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// A line on standard error. That nobody can read it is no reason to panic, and to lose the exit code over it.
@@ -110,6 +115,12 @@ mod tests {
     fn numbers_of_errors_are_left_out() {
         let failure = Failure::new(Code::Internal, "a (os error 2): b (os error 13); c (os error x) d");
         assert_eq!(failure.message, "a: b; c (os error x) d");
+    }
+
+    #[test]
+    fn what_a_server_tells_does_not_command_our_terminal() {
+        let told = serde_json::json!({"error": {"code": "not_found", "message": "a\u{1b}[2Jb", "hint": "look"}});
+        assert_eq!(Failure::of_told(&told).message, "a\u{fffd}[2Jb");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::{
     place::Place,
     server::{At, Server},
 };
-use crate::failure::{Failure, tell};
+use crate::failure::{Failure, plain, tell};
 
 /// Copy files and directories into a sandbox or out of it
 ///
@@ -125,7 +125,7 @@ pub(super) async fn work(args: &Args, server: &Server) -> Result<(), Failure> {
         }
     };
     for path in left_out {
-        tell(&format!("warning: {path} was not copied: it is neither a file nor a directory"));
+        tell(&format!("warning: {} was not copied: it is neither a file nor a directory", plain(&path)));
     }
     progress::done(files, bytes);
     Ok(())

@@ -4,6 +4,8 @@ use std::io::Write;
 
 use serde::Serialize;
 
+use crate::failure::plain;
+
 /// Whoever closed our output knows enough.
 pub(super) fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
@@ -26,11 +28,6 @@ pub(super) fn columns<const N: usize>(head: [&str; N], rows: impl Iterator<Item 
         text.push('\n');
     }
     print(&text);
-}
-
-/// What others named may hold what a terminal obeys.
-fn plain(cell: &str) -> String {
-    cell.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// A command as one would type it.

@@ -10,6 +10,7 @@ mod files_watch;
 mod kills;
 mod remote;
 mod scopes;
+mod settings;
 mod soak;
 mod stage;
 mod streams;

@@ -48,7 +48,7 @@ impl Plan {
             for info in rows {
                 match is_plain(&info.name) && below.components().count() < DEEPEST {
                     true => plan.add(join(&path, &info.name), below.join(&info.name), &info, &mut open),
-                    false => plan.left_out.push(join(&path, &info.name).escape_default().to_string()),
+                    false => plan.left_out.push(join(&path, &info.name)),
                 }
             }
         }
