@@ -22,13 +22,19 @@ fn fill(path: &str, victim: &BTreeMap<&str, String>) -> String {
         filled = filled.replace(&format!("{{{name}}}"), value);
     }
     assert!(!filled.contains('{'), "{path} has a part that no test knows how to cross: add it here");
-    filled
+    let query = match path {
+        _ if path.ends_with("/search") => "?pattern=x",
+        _ => "",
+    };
+    filled + query
 }
 
 /// A body that would do, if it were one's own.
 fn body_for(route: &str) -> Value {
     match route {
         "/v1/sandboxes/{sandbox}/exec" => json!({ "command": "true" }),
+        "/v1/sandboxes/{sandbox}/files/move" => json!({ "path": "a", "to": "b" }),
+        "/v1/sandboxes/{sandbox}/files/mode" => json!({ "path": "a", "mode": "0777" }),
         _ => json!({}),
     }
 }
