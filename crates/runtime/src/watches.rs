@@ -117,7 +117,10 @@ impl Runtime {
                     true => return,
                     false => continue,
                 },
-                () = self.0.closing.cancelled() => return,
+                () = self.0.closing.cancelled() => {
+                    self.0.watches.leave(what, tell, true);
+                    return;
+                }
             };
             let told = match next {
                 Some(Ok(event)) => Told::Event(event),

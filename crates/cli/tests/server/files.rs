@@ -337,6 +337,7 @@ async fn a_search_finds_files_and_lines_and_says_when_there_is_more() {
         json!({ "limit": 0 }),
         json!({ "timeout_ms": 60_001 }),
         json!({ "limit": 10_001 }),
+        json!({ "globs": vec!["*"; 101] }),
     ] {
         assert_eq!(refused(files.post("/search", bad.clone()).await).await, (400, "bad_request".into()), "{bad}");
     }

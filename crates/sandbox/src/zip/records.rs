@@ -194,7 +194,7 @@ fn dos_time(at: SystemTime) -> (u16, u16) {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil(days);
     let date = (year - 1980) << 9 | month << 5 | day;
-    let time = (second / 3600) << 11 | (second / 60 % 60) << 5 | second % 60 / 2;
+    let time = (second / 3600) << 11 | (second / 60 % 60) << 5 | (second % 60 / 2);
     (time as u16, date as u16)
 }
 

@@ -186,7 +186,7 @@ struct PutQuery {
 }
 
 /// Writes a file: the body is what it holds. One that breaks off leaves what was there, unless the mode says otherwise.
-#[utoipa::path(put, path = "/v1/sandboxes/{sandbox}/files", tag = "files", params(("sandbox" = String, Path), PutQuery), request_body(content = Vec<u8>, content_type = "application/octet-stream"), responses(
+#[utoipa::path(put, path = "/v1/sandboxes/{sandbox}/files", tag = "files", params(("sandbox" = String, Path), PutQuery), request_body(content = String, content_type = "application/octet-stream"), responses(
     (status = 200, body = EntryBody),
     (status = "default", body = ErrorBody),
 ))]

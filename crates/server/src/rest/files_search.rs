@@ -31,6 +31,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 
 const USUAL_HITS: u32 = 1000;
 const MOST_HITS: u32 = 10_000;
+const MOST_GLOBS: usize = 100;
 const USUAL_TIME: u64 = 10_000;
 const MOST_TIME: u64 = 60_000;
 /// Of one line, and of all together: an answer is read as a whole.
@@ -115,6 +116,9 @@ async fn search(
 ) -> Answer<Json<FoundBody>> {
     let limit = within("limit", body.limit.unwrap_or(USUAL_HITS).into(), MOST_HITS.into())? as usize;
     let time = within("timeout_ms", body.timeout_ms.unwrap_or(USUAL_TIME), MOST_TIME)?;
+    if body.globs.len() > MOST_GLOBS {
+        return Err(Refused::invalid("globs", format!("must be at most {MOST_GLOBS}")));
+    }
     let what = SearchFor {
         globs: body.globs,
         grep: body.grep,
