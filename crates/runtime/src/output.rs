@@ -38,15 +38,16 @@ impl Runtime {
 
     /// A small output is in its row; a large one is in files; none at all is in neither.
     async fn again(&self, id: Uuid, inline: Option<Inline>) -> Result<Arc<Log>> {
-        let log = match inline {
-            None => self.left_output(id)?,
-            Some(Inline { stdout, stderr }) => {
-                let log = self.0.store.outputs().begin(id, u64::MAX);
-                log.push(Stream::Stdout, stdout).await?;
-                log.push(Stream::Stderr, stderr).await?;
-                log
-            }
-        };
+        let outputs = self.0.store.outputs();
+        if inline.is_none()
+            && let Some(log) = outputs.ended(id).await?
+        {
+            return Ok(log);
+        }
+        let Inline { stdout, stderr } = inline.unwrap_or_default();
+        let log = outputs.begin(id, u64::MAX);
+        log.push(Stream::Stdout, stdout).await?;
+        log.push(Stream::Stderr, stderr).await?;
         log.end();
         Ok(log)
     }

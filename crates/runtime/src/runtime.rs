@@ -4,7 +4,7 @@ use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use cabana_model::{CallId, Outcome, SandboxId, Tenant};
 use cabana_sandbox::Provider;
-use cabana_store::{Done, Entry, NewCall, Reserved, Store};
+use cabana_store::{Done, Entry, Log, NewCall, Reserved, Store};
 use futures_util::StreamExt;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
@@ -185,8 +185,8 @@ impl Runtime {
             tenant: ask.caller.tenant.clone(),
             key: ask.caller.key,
             sandbox,
-            verb: about.verb.into(),
-            front: ask.front.into(),
+            verb: about.verb,
+            front: ask.front,
             digest: digest.chain_update([0]).chain_update(about.digest).finalize().into(),
             once: ask.key.map(|key| key.0),
             argv: about.argv.clone(),
@@ -272,14 +272,16 @@ impl Runtime {
         let entry = Entry { output_digest: (ended.stdout + ended.stderr > 0).then_some(ended.digest), ..entry };
         let done = Done { id, outcome: outcome.clone(), output: ended.inline, entry };
         let mut told = false;
-        while let Err(error) = self.0.store.record(done.clone()).await {
-            tracing::error!(call = %id, %error, "a call could not be recorded: trying again");
+        while let Err(error) = self.record(&call.output, &done).await {
+            let comes_back = matches!(error, cabana_store::Error::Unavailable(_));
+            tracing::error!(call = %id, %error, comes_back, "a call could not be recorded");
             if !told {
                 let error = Error::from(error);
                 let away = Outcome::Failed { code: error.code(), message: error.to_string() };
                 told = tell.send(Some(away)).is_ok();
             }
-            if self.0.closing.run_until_cancelled(tokio::time::sleep(AGAIN)).await.is_none() {
+            let again = async { comes_back && self.closing_after(AGAIN).await };
+            if !again.await {
                 self.0.calls.remove(id);
                 return; // the next server settles it
             }
@@ -290,6 +292,16 @@ impl Runtime {
         if let Some(sandbox) = slot.and_then(|slot| slot.live()) {
             let _ = sandbox.forget(&id.into()).await; // it may have run no command at all
         }
+    }
+
+    async fn record(&self, log: &Log, done: &Done) -> cabana_store::Result<()> {
+        log.settle().await?;
+        self.0.store.record(done.clone()).await
+    }
+
+    /// False when the runtime closes meanwhile.
+    pub(crate) async fn closing_after(&self, wait: Duration) -> bool {
+        self.0.closing.run_until_cancelled(tokio::time::sleep(wait)).await.is_some()
     }
 
     #[allow(clippy::too_many_arguments)]

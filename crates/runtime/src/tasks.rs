@@ -122,18 +122,25 @@ impl Runtime {
             duration_ms: begun.elapsed().as_millis() as u64,
             ..self.task_entry(task, state.as_str())
         };
-        self.record_end(end, entry).await.then_some(state)
+        self.record_end(&live.log, end, entry).await.then_some(state)
     }
 
-    async fn record_end(&self, end: TaskEnd, entry: Entry) -> bool {
-        while let Err(error) = self.0.store.end_task(end.clone(), entry.clone()).await {
-            tracing::error!(task = %end.id, %error, "the end of a task could not be recorded: trying again");
-            if self.0.closing.run_until_cancelled(tokio::time::sleep(AGAIN)).await.is_none() {
+    async fn record_end(&self, log: &Log, end: TaskEnd, entry: Entry) -> bool {
+        loop {
+            let recorded = match log.settle().await {
+                Ok(()) => self.0.store.end_task(end.clone(), entry.clone()).await.map(drop),
+                Err(error) => Err(error),
+            };
+            let Err(error) = recorded else {
+                self.0.metrics.ledger_row();
+                return true;
+            };
+            let comes_back = matches!(error, cabana_store::Error::Unavailable(_));
+            tracing::error!(task = %end.id, %error, comes_back, "the end of a task could not be recorded");
+            if !comes_back || !self.closing_after(AGAIN).await {
                 return false;
             }
         }
-        self.0.metrics.ledger_row();
-        true
     }
 
     /// A command that could not be started is a task that failed.

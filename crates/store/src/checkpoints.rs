@@ -4,7 +4,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::mpsc::{SyncSender, sync_channel},
-    thread,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -21,15 +21,16 @@ const LONG: u64 = 64 << 20;
 
 pub(crate) struct Checkpoints {
     wal: PathBuf,
-    poke: SyncSender<()>,
     commits: u32,
+    /// Until it is dropped.
+    thread: Option<(SyncSender<()>, JoinHandle<()>)>,
 }
 
 impl Checkpoints {
     pub(crate) fn start(database: &Path) -> Result<Self> {
         let db = schema::open_checkpointer(database)?;
         let (poke, poked) = sync_channel(1);
-        thread::Builder::new().name("store-checkpoint".into()).spawn(move || {
+        let thread = thread::Builder::new().name("store-checkpoint".into()).spawn(move || {
             while poked.recv().is_ok() {
                 // What it could not move, the next one moves.
                 let _ = checkpoint(&db, "PASSIVE");
@@ -37,7 +38,7 @@ impl Checkpoints {
         })?;
         let mut wal = database.as_os_str().to_owned();
         wal.push("-wal");
-        Ok(Self { wal: wal.into(), poke, commits: 0 })
+        Ok(Self { wal: wal.into(), commits: 0, thread: Some((poke, thread)) })
     }
 
     /// `db` is the writer's.
@@ -51,9 +52,19 @@ impl Checkpoints {
             let _ = db.busy_timeout(Duration::ZERO);
             let _ = checkpoint(db, "TRUNCATE");
             let _ = db.busy_timeout(schema::PATIENCE);
-        } else {
+        } else if let Some((poke, _)) = &self.thread {
             // One that waits already will see this commit too.
-            let _ = self.poke.try_send(());
+            let _ = poke.try_send(());
+        }
+    }
+}
+
+/// A closed store holds no file open.
+impl Drop for Checkpoints {
+    fn drop(&mut self) {
+        if let Some((poke, thread)) = self.thread.take() {
+            drop(poke);
+            let _ = thread.join();
         }
     }
 }

@@ -44,6 +44,7 @@ impl From<rusqlite::Error> for Error {
             E::FromSqlConversionFailure(..) | E::IntegralValueOutOfRange(..) | E::InvalidColumnType(..) => {
                 Self::Corrupt(error.to_string())
             }
+            E::ToSqlConversionFailure(_) => Self::Refused(error.to_string()),
             _ => Self::Unavailable(error.to_string()),
         }
     }

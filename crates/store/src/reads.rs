@@ -2,7 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use rusqlite::Connection;
@@ -25,6 +25,15 @@ impl Reads {
         Ok(Self { path: path.into(), idle: Mutex::new(vec![first]), turns: Arc::new(Semaphore::new(MOST)) })
     }
 
+    /// Those that rest; one that is at work is closed with the store.
+    pub(crate) fn close(&self) {
+        self.idle().clear();
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) async fn run<T: Send + 'static>(
         self: Arc<Self>,
         read: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
@@ -32,10 +41,10 @@ impl Reads {
         let turn = self.turns.clone().acquire_owned().await;
         let work = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let idle = self.idle().pop();
             let db = idle.map_or_else(|| schema::open_reader(&self.path), Ok)?;
             let answer = read(&db);
-            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(db);
+            self.idle().push(db);
             answer
         });
         work.await.unwrap_or_else(|_| Err(Error::Unavailable("a read of the store broke off".into())))

@@ -1,6 +1,6 @@
 //! The tables, and how a connection is opened.
 
-use std::{path::Path, time::Duration};
+use std::{fs::OpenOptions, os::unix::fs::OpenOptionsExt, path::Path, time::Duration};
 
 use rusqlite::{Connection, OpenFlags};
 
@@ -62,8 +62,9 @@ CREATE TABLE ledger (
 
 /// The connection that writes. Makes the tables of a new database.
 pub(crate) fn open_writer(path: &Path, durability: Durability) -> Result<Connection> {
-    let mut db = Connection::open(path)?;
-    db.busy_timeout(PATIENCE)?;
+    // Ours alone, before SQLite makes it as the umask says. It gives the files beside it the same mode.
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    let mut db = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE, 4096)?;
     db.pragma_update(None, "journal_mode", "wal")?;
     db.pragma_update(
         None,
@@ -75,25 +76,29 @@ pub(crate) fn open_writer(path: &Path, durability: Durability) -> Result<Connect
     )?;
     // Checkpoints have a thread of their own: no commit waits for one.
     db.pragma_update(None, "wal_autocheckpoint", 0)?;
-    db.set_prepared_statement_cache_capacity(64);
     migrate(&mut db)?;
     Ok(db)
 }
 
 /// One that can only read.
 pub(crate) fn open_reader(path: &Path) -> Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
-    let db = Connection::open_with_flags(path, flags)?;
-    db.busy_timeout(PATIENCE)?;
+    let db = open(path, OpenFlags::SQLITE_OPEN_READ_ONLY, 512)?;
     db.pragma_update(None, "query_only", true)?;
-    db.set_prepared_statement_cache_capacity(64);
     Ok(db)
 }
 
 /// One that moves what was committed from the log of the database into the database.
 pub(crate) fn open_checkpointer(path: &Path) -> Result<Connection> {
-    let db = Connection::open(path)?;
+    open(path, OpenFlags::SQLITE_OPEN_READ_WRITE, 512)
+}
+
+/// With so many KiB for pages. Each connection is used by one thread at a time, so SQLite need not lock it; and a path is
+/// never read as a URI.
+fn open(path: &Path, access: OpenFlags, cache: i64) -> Result<Connection> {
+    let db = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     db.busy_timeout(PATIENCE)?;
+    db.pragma_update(None, "cache_size", -cache)?;
+    db.set_prepared_statement_cache_capacity(64);
     Ok(db)
 }
 

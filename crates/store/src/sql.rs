@@ -33,8 +33,8 @@ macro_rules! columns {
     ($($name:ty: $into:expr, $from:expr;)*) => {$(
         impl ToSql for Col<&$name> {
             fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-                let into: fn(&$name) -> ToSqlOutput<'_> = $into;
-                Ok(into(self.0))
+                let into: fn(&$name) -> rusqlite::Result<ToSqlOutput<'_>> = $into;
+                into(self.0)
             }
         }
 
@@ -47,21 +47,22 @@ macro_rules! columns {
     )*};
 }
 
-fn text(text: &str) -> ToSqlOutput<'_> {
-    ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes()))
+fn text(text: &str) -> rusqlite::Result<ToSqlOutput<'_>> {
+    Ok(ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes())))
 }
 
-fn uuid(id: Uuid) -> ToSqlOutput<'static> {
-    ToSqlOutput::Owned(id.as_bytes().to_vec().into())
+fn uuid(id: Uuid) -> rusqlite::Result<ToSqlOutput<'static>> {
+    Ok(ToSqlOutput::Owned(id.as_bytes().to_vec().into()))
 }
 
 fn uuid_from(value: ValueRef<'_>) -> FromSqlResult<Uuid> {
     Uuid::from_slice(value.as_blob()?).map_err(foreign)
 }
 
-fn json<T: serde::Serialize>(value: &T) -> ToSqlOutput<'static> {
-    // Lists and structs of strings: there is nothing in them that JSON cannot say.
-    ToSqlOutput::Owned(serde_json::to_string(value).unwrap_or_default().into())
+fn json<T: serde::Serialize>(value: &T) -> rusqlite::Result<ToSqlOutput<'static>> {
+    let text = serde_json::to_string(value);
+    text.map(|text| ToSqlOutput::Owned(text.into()))
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
 }
 
 fn json_from<T: serde::de::DeserializeOwned>(value: ValueRef<'_>) -> FromSqlResult<T> {
@@ -74,7 +75,7 @@ columns! {
     CallId: |id| uuid(id.uuid()), |value| uuid_from(value).map(CallId::from);
     TaskId: |id| uuid(id.uuid()), |value| uuid_from(value).map(TaskId::from);
     KeyId: |id| uuid(id.uuid()), |value| uuid_from(value).map(KeyId::from);
-    Time: |time| time.as_microsecond().into(), |value| Time::from_microsecond(value.as_i64()?).map_err(foreign);
+    Time: |time| Ok(time.as_microsecond().into()), |value| Time::from_microsecond(value.as_i64()?).map_err(foreign);
     SandboxState: |state| text(state.as_str()), |value| SandboxState::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
     TaskState: |state| text(state.as_str()), |value| TaskState::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
     Vec<String>: json, json_from;

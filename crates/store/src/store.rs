@@ -2,7 +2,8 @@
 
 use std::{
     collections::HashMap,
-    fs,
+    fs::DirBuilder,
+    os::unix::fs::DirBuilderExt,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -40,20 +41,23 @@ struct Parts {
 impl Store {
     /// Blocks. Makes what is missing.
     pub fn open(db_dir: &Path, outputs_dir: &Path, durability: Durability) -> Result<Self> {
-        fs::create_dir_all(db_dir)?;
-        fs::create_dir_all(outputs_dir)?;
+        // What was said and asked is nobody else's business.
+        for dir in [db_dir, outputs_dir] {
+            DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        }
         let path = db_dir.join("cabana.db");
         let db = schema::open_writer(&path, durability)?;
         Ok(Self(Arc::new(Parts {
             writer: Writer::start(db, &path)?,
             reads: Arc::new(Reads::open(&path)?),
-            outputs: Outputs::new(outputs_dir),
+            outputs: Outputs::new(outputs_dir, durability),
             touched: Touched::default(),
         })))
     }
 
     /// Ends when everything that was asked before is written.
     pub async fn close(self) {
+        self.0.reads.close();
         self.0.writer.close().await;
     }
 

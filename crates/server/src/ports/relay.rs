@@ -76,6 +76,7 @@ pub(super) async fn relay(app: &App, tenant: &Tenant, door: &Door, request: Requ
             }
         });
     }
+    *answer.version_mut() = Version::HTTP_11; // the inside may speak 1.0; how we speak is between us and the client
     headers::outwards(door, answer.headers_mut(), upgraded);
     Ok(answer.map(Body::new))
 }

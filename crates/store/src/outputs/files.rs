@@ -120,12 +120,25 @@ impl Files {
         Ok(Some(self.run(last)?).filter(|run| run.kind == Kind::Counted))
     }
 
-    /// Drops what is beyond, so that what comes next follows it.
-    pub(super) fn cut(&self, whole: Whole) -> io::Result<()> {
-        self.runs.set_len(whole.turns * runs::SIZE as u64)?;
+    /// Drops what is beyond, so that what comes next follows it. A note that output is only counted stays the last one.
+    pub(super) fn cut(&self, whole: Whole, counted: Option<Run>) -> io::Result<()> {
+        let mut noted = whole.turns;
+        if let Some(counted) = counted {
+            self.set_run(noted, counted)?;
+            noted += 1;
+        }
+        self.runs.set_len(noted * runs::SIZE as u64)?;
         let [stdout, stderr] = &self.streams;
         stdout.set_len(whole.kept[0])?;
         stderr.set_len(whole.kept[1])
+    }
+
+    /// On the disk, with their names and that of their folder.
+    pub(super) fn sync(&self, base: &Path) -> io::Result<()> {
+        for file in self.streams.iter().chain([&self.runs]) {
+            file.sync_data()?;
+        }
+        base.ancestors().skip(1).take(2).try_for_each(|folder| File::open(folder)?.sync_all())
     }
 
     fn noted(&self) -> io::Result<u64> {

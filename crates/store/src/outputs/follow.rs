@@ -32,21 +32,6 @@ pub(super) fn follow(log: Arc<Shared>, at: [u64; 2]) -> impl futures_util::Strea
     stream::unfold(reader, |mut reader| async move { Some((reader.next().await.transpose()?, reader)) })
 }
 
-/// Of what will not change any more.
-pub(super) fn replay(
-    files: Arc<Files>,
-    whole: Whole,
-    at: [u64; 2],
-) -> impl futures_util::Stream<Item = Result<Chunk>> + Send + use<> {
-    stream::try_unfold((files, at, VecDeque::new()), move |(files, mut at, mut ready)| async move {
-        if ready.is_empty() {
-            ready = from_files(files.clone(), whole, at).await?;
-            forward(&mut at, &ready);
-        }
-        Ok(ready.pop_front().map(|chunk| (chunk, (files, at, ready))))
-    })
-}
-
 /// What a reader finds when it looks.
 enum Found {
     Chunks(VecDeque<Chunk>),

@@ -18,7 +18,7 @@ use super::{
     now::{Held, Keeping, Now},
     runs::{self, Kind, Run},
 };
-use crate::{Error, Inline, Result};
+use crate::{Durability, Error, Inline, Result};
 
 /// How much stays in memory.
 const SMALL: u64 = 32 << 10;
@@ -31,6 +31,7 @@ pub struct Log(Arc<Shared>);
 pub(super) struct Shared {
     base: PathBuf,
     cap: u64,
+    durability: Durability,
     now: Mutex<Now>,
     /// Held by the push that is at it, also on its way to the disk.
     turn: Arc<tokio::sync::Mutex<()>>,
@@ -52,22 +53,33 @@ pub struct Ended {
 }
 
 impl Log {
-    pub(super) fn new(base: PathBuf, cap: u64) -> Self {
+    pub(super) fn new(base: PathBuf, cap: u64, durability: Durability) -> Self {
         Self(Arc::new(Shared {
             base,
             cap,
+            durability,
             now: Mutex::default(),
             turn: Arc::default(),
             changed: watch::Sender::new(()),
         }))
     }
 
-    pub(super) fn resume(base: PathBuf, cap: u64) -> io::Result<Self> {
-        let log = Self::new(base, cap);
+    pub(super) fn resume(base: PathBuf, cap: u64, durability: Durability) -> io::Result<Self> {
+        let log = Self::new(base, cap, durability);
         if let Some(files) = Files::open(&log.0.base)? {
             log.0.now().restore(files)?;
         }
         Ok(log)
+    }
+
+    pub(super) fn ended(base: PathBuf) -> io::Result<Option<Self>> {
+        let Some(files) = Files::open_to_read(&base)? else { return Ok(None) };
+        let log = Self::new(base, 0, Durability::Kill);
+        let mut now = log.0.now();
+        now.open(files)?;
+        now.ended = true;
+        drop(now);
+        Ok(Some(log))
     }
 
     /// In the order in which the command said it. An error means that nothing more is kept: the first one says why, and so
@@ -108,7 +120,8 @@ impl Log {
         safe[0] + safe[1] + now.lost
     }
 
-    /// After the last push. Followers end when they have everything.
+    /// After the last push. Followers end when they have everything. Of one that was taken up as ended the digest is in its
+    /// record alone: here it is that of nothing.
     pub fn end(&self) -> Ended {
         let mut now = self.0.now();
         now.ended = true;
@@ -116,6 +129,17 @@ impl Log {
         drop(now);
         self.0.changed.send_replace(());
         ended
+    }
+
+    /// Before its record is written: what is kept is as safe then as the record will be.
+    pub async fn settle(&self) -> Result<()> {
+        let files = match (&self.0.now().held, self.0.durability) {
+            (Held::Files(files), Durability::Full) => files.clone(),
+            // In memory it goes into the record itself, and what was given to the kernel survives us.
+            (Held::Memory(_), _) | (_, Durability::Kill) => return Ok(()),
+        };
+        let base = self.0.base.clone();
+        blocking(move || files.sync(&base)).await
     }
 
     /// Everything at and behind these offsets, in the order in which it was said; ends when the log has ended. Holds no

@@ -23,7 +23,7 @@ use uuid::Uuid;
 
 pub use log::{Ended, Log};
 
-use crate::{Error, Result};
+use crate::{Durability, Error, Result};
 use files::Files;
 
 /// Where a command says something. A terminal has the first only.
@@ -54,21 +54,22 @@ const PIECE: u64 = 256 << 10;
 
 pub struct Outputs {
     dir: PathBuf,
+    durability: Durability,
 }
 
 impl Outputs {
-    pub(crate) fn new(dir: &Path) -> Self {
-        Self { dir: dir.into() }
+    pub(crate) fn new(dir: &Path, durability: Durability) -> Self {
+        Self { dir: dir.into(), durability }
     }
 
     /// Of a command that begins now. Nothing is on disk yet.
     pub fn begin(&self, id: Uuid, cap: u64) -> Arc<Log> {
-        Arc::new(Log::new(self.base(id), cap))
+        Arc::new(Log::new(self.base(id), cap, self.durability))
     }
 
     /// What a killed server left of it, cut to a whole state; an empty one where nothing is. Blocks.
     pub fn resume(&self, id: Uuid, cap: u64) -> io::Result<Arc<Log>> {
-        Ok(Arc::new(Log::resume(self.base(id), cap)?))
+        Ok(Arc::new(Log::resume(self.base(id), cap, self.durability)?))
     }
 
     /// From the files of a command that has ended. `None`: it has none, so what it said is in its row.
@@ -90,21 +91,11 @@ impl Outputs {
         Ok(Some(Part { length, chunks: chunks.boxed() }))
     }
 
-    /// All of it from there in the order in which it was said, as [`Log::follow`] of a command that runs. `None`: it has
-    /// no files.
-    pub async fn replay(
-        &self,
-        id: Uuid,
-        stdout: u64,
-        stderr: u64,
-    ) -> Result<Option<BoxStream<'static, Result<Chunk>>>> {
+    /// A command that has ended, to be read and followed like one that runs. Nothing of it is changed, nor read ahead.
+    /// `None`: it has no files.
+    pub async fn ended(&self, id: Uuid) -> Result<Option<Arc<Log>>> {
         let base = self.base(id);
-        let found = blocking(move || {
-            let Some(files) = Files::open_to_read(&base)? else { return Ok(None) };
-            let whole = files.whole()?;
-            Ok(Some((Arc::new(files), whole)))
-        });
-        Ok(found.await?.map(|(files, whole)| follow::replay(files, whole, [stdout, stderr]).boxed()))
+        blocking(move || Ok(Log::ended(base)?.map(Arc::new))).await
     }
 
     pub async fn remove(&self, id: Uuid) -> Result<()> {

@@ -62,15 +62,28 @@ impl Now {
         self.whole.kept[stream as usize] += bytes;
     }
 
-    pub(super) fn restore(&mut self, files: Files) -> io::Result<()> {
-        const PIECE: u64 = 256 << 10;
-        let (whole, counted) = (files.whole()?, files.counted()?);
-        files.cut(whole)?;
+    /// What is in the files.
+    pub(super) fn open(&mut self, files: Files) -> io::Result<()> {
+        let whole = files.whole()?;
         if let Some(last) = whole.turns.checked_sub(1) {
             let run = files.run(last)?;
             self.lost = run.lost;
             self.last = if let Kind::Turn(stream) = run.kind { Some((stream, run.lost)) } else { None };
         }
+        self.said = whole.kept;
+        if let Some(counted) = files.counted()? {
+            (self.said, self.lost, self.keeping) = (counted.lengths, counted.lost, Keeping::Counting);
+        }
+        self.whole = whole;
+        self.held = Held::Files(Arc::new(files));
+        Ok(())
+    }
+
+    /// And so that it can be written further.
+    pub(super) fn restore(&mut self, files: Files) -> io::Result<()> {
+        const PIECE: u64 = 256 << 10;
+        let (whole, counted) = (files.whole()?, files.counted()?);
+        files.cut(whole, counted)?;
         for (stream, digest) in [Stream::Stdout, Stream::Stderr].into_iter().zip(&mut self.digests) {
             let (mut at, end) = (0, whole.kept[stream as usize]);
             while at < end {
@@ -79,14 +92,7 @@ impl Now {
                 digest.update(files.read(stream, piece)?);
             }
         }
-        self.said = whole.kept;
-        if let Some(counted) = counted {
-            files.set_run(whole.turns, counted)?;
-            (self.said, self.lost, self.keeping) = (counted.lengths, counted.lost, Keeping::Counting);
-        }
-        self.whole = whole;
-        self.held = Held::Files(Arc::new(files));
-        Ok(())
+        self.open(files)
     }
 
     pub(super) fn result(&self) -> Ended {

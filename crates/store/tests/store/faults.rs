@@ -1,10 +1,13 @@
 //! A disk that is full or read-only, a database that somebody else holds. Each in a mount namespace of its own.
 
-use std::path::Path;
+use std::{
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
 
 use bytes::Bytes;
-use cabana_store::{Durability, Error, Store, Stream, ledger::verify};
-use futures_util::StreamExt;
+use cabana_store::{Durability, Error, NewCall, Store, Stream, ledger::verify};
+use futures_util::{StreamExt, future::join_all};
 use rustix::mount::{MountFlags, mount, mount_remount};
 use uuid::Uuid;
 
@@ -38,6 +41,11 @@ async fn a_full_disk_inside() {
     };
     assert!(matches!(refused, Error::Unavailable(_)), "{refused:?}");
     assert!(matches!(store.record(done(&before)).await, Err(Error::Unavailable(_))), "while it lasts");
+    // Many at once: some may still find room in the log of the database.
+    let many: Vec<NewCall> = (0..300).map(|_| call(&us)).collect();
+    let answers = join_all(many.iter().map(|call| store.note(entry(call)))).await;
+    assert!(answers.iter().any(Result::is_err));
+    acknowledged += answers.iter().filter(|answer| answer.is_ok()).count();
     assert_eq!(chain(&store, &us).await.len(), acknowledged, "what is there can be read");
     assert_eq!(store.open_calls().await.unwrap().len(), 1);
 
@@ -142,7 +150,7 @@ async fn a_write_waits_for_somebody_else_who_holds_the_database_and_is_correct_a
     store.note(entry(&call(&us))).await.unwrap();
     let other = rusqlite::Connection::open(dir.path().join("db/cabana.db")).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let waiting = futures_util::future::join_all((0..20).map(|_| store.claim(claim(&us, 0))));
+    let waiting = join_all((0..20).map(|_| store.claim(claim(&us, 0))));
     let freed = async {
         assert_eq!(chain(&store, &us).await.len(), 1, "readers wait for nobody");
         other.execute_batch("ROLLBACK").unwrap();
@@ -176,6 +184,35 @@ async fn a_database_of_a_later_version_is_left_alone() {
     let refused = Store::open(&dir.path().join("db"), &dir.path().join("outputs"), Durability::Full).err().unwrap();
     assert_eq!(refused, Error::Schema { found: 99, known: 1 });
     assert_eq!(refused.code(), cabana_model::Code::DataDirVersion);
+}
+
+#[tokio::test]
+async fn nobody_else_may_read_what_is_stored() {
+    let Stage { store, dir } = Stage::new();
+    store.note(entry(&call(&tenant("a")))).await.unwrap();
+    let log = store.outputs().begin(Uuid::now_v7(), 1 << 20);
+    log.push(Stream::Stdout, Bytes::from(vec![0; 40_000])).await.unwrap();
+    let mut seen = 0;
+    for entry in walk(dir.path()) {
+        let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+        // The folders inside are behind the one that nobody else enters.
+        let inner = entry.is_dir() && entry.parent() != Some(dir.path());
+        assert!(inner || matches!(mode, 0o600 | 0o700), "{mode:o} {entry:?}");
+        seen += 1;
+    }
+    assert!(seen >= 9, "both folders, the database and its log, and the three files of an output");
+}
+
+fn walk(dir: &Path) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            paths.extend(walk(&path));
+        }
+        paths.push(path);
+    }
+    paths
 }
 
 #[tokio::test]

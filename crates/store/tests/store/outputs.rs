@@ -1,7 +1,7 @@
 use std::{pin::pin, sync::Arc};
 
 use bytes::Bytes;
-use cabana_store::{Chunk, Inline, Log, Stream};
+use cabana_store::{Chunk, Durability, Inline, Log, Store, Stream};
 use futures_util::{Stream as Reading, StreamExt, future::join_all};
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
@@ -98,7 +98,7 @@ async fn streams_that_take_turns_at_every_byte_are_no_small_output() {
 }
 
 #[tokio::test]
-async fn an_ended_output_is_read_by_range_in_pieces_and_replayed_in_its_order() {
+async fn an_ended_output_is_read_by_range_in_pieces_and_followed_in_its_order() {
     let stage = Stage::new();
     let id = Uuid::now_v7();
     let log = stage.store.outputs().begin(id, CAP);
@@ -124,14 +124,16 @@ async fn an_ended_output_is_read_by_range_in_pieces_and_replayed_in_its_order() 
             assert_eq!(pieces.concat(), whole[start..end], "{range:?}");
         }
     }
-    let replayed = read_all(outputs.replay(id, 0, 0).await.unwrap().unwrap(), [0, 0]).await;
-    assert_eq!(replayed, said);
-    let from = read_all(outputs.replay(id, 700_000, 1).await.unwrap().unwrap(), [700_000, 1]).await;
-    assert_eq!(from, said.behind(700_000, 1));
+    let log = outputs.ended(id).await.unwrap().unwrap();
+    assert_eq!(read_all(log.follow(0, 0), [0, 0]).await, said);
+    assert_eq!(read_all(log.follow(700_000, 1), [700_000, 1]).await, said.behind(700_000, 1));
+    assert_eq!(log.tail(Stream::Stdout, 3).await.unwrap(), said.streams[0][said.streams[0].len() - 3..]);
+    assert_eq!(log.lengths(), (said.streams[0].len() as u64, said.streams[1].len() as u64));
+    assert!(log.push(Stream::Stdout, Bytes::from_static(b"x")).await.is_err(), "it has ended");
     outputs.remove(id).await.unwrap();
     outputs.remove(id).await.unwrap();
     assert!(outputs.read(id, Stream::Stdout, 0..1).await.unwrap().is_none());
-    assert!(outputs.replay(id, 0, 0).await.unwrap().is_none());
+    assert!(outputs.ended(id).await.unwrap().is_none());
     assert_eq!(files(&stage), 0);
 }
 
@@ -150,6 +152,8 @@ async fn beyond_the_cap_output_is_counted_and_the_count_survives() {
     push(&log, &[(Stream::Stderr, vec![4; 1])]).await;
     let ended = log.end();
     assert_eq!((ended.stdout, ended.stderr, ended.left_out), (95_000, 20_001, 15_001));
+    let again = stage.store.outputs().ended(id).await.unwrap().unwrap();
+    assert_eq!((again.lengths(), again.end().left_out), ((95_000, 20_001), 15_001));
     let mut kept = said.clone();
     kept.streams[1].truncate(10_000);
     kept.order.truncate(100_000);
@@ -195,6 +199,18 @@ async fn an_output_that_nothing_is_left_of_begins_anew() {
     push(&log, &[(Stream::Stdout, vec![1; 10])]).await;
     assert_eq!(log.end().inline.unwrap().stdout.len(), 10);
     assert!(log.push(Stream::Stdout, Bytes::from_static(b"x")).await.is_err(), "it has ended");
+}
+
+#[tokio::test]
+async fn with_full_durability_an_output_is_settled_before_its_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("db"), &dir.path().join("outputs"), Durability::Full).unwrap();
+    let log = store.outputs().begin(Uuid::now_v7(), CAP);
+    for length in [10, SMALL] {
+        push(&log, &[(Stream::Stdout, vec![1; length])]).await;
+        assert_eq!(log.settle().await, Ok(()));
+    }
+    assert_eq!(log.end().stdout as usize, 10 + SMALL);
 }
 
 #[tokio::test]
@@ -307,7 +323,8 @@ proptest! {
                 2 => cut("err", stderr),
                 _ => (cut("out", stdout), cut("err", stderr)).0,
             }
-            let replayed = read_all(stage.store.outputs().replay(id, 0, 0).await.unwrap().unwrap(), [0, 0]).await;
+            let left = stage.store.outputs().ended(id).await.unwrap().unwrap();
+            let replayed = read_all(left.follow(0, 0), [0, 0]).await;
             let log = stage.store.outputs().resume(id, CAP).unwrap();
             let position = log.position() as usize;
             if which > 0 {

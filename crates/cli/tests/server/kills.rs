@@ -1,0 +1,134 @@
+//! A server that is killed takes nothing along that was acknowledged.
+
+use reqwest::Method;
+use serde_json::json;
+
+use crate::stage::{Server, good, refused, until};
+
+#[tokio::test]
+async fn sandboxes_and_tasks_outlive_the_server() {
+    let mut server = Server::start();
+    server.stdout("one", "echo kept > file").await;
+    let task = server.begin("one", "seq 1 50000; until [ -e go ]; do sleep 0.05; done; seq 50001 60000").await;
+    let before = server.inits();
+    server.kill();
+    server.run();
+    assert_eq!(server.inits(), before, "the same process as before");
+    assert_eq!(server.get(&format!("/v1/tasks/{task}")).await["state"], "running");
+    server.stdout("one", "cat file; touch go").await;
+    assert_eq!(server.ended(&task).await["state"], "succeeded");
+    let output = server.request(Method::GET, &format!("/v1/tasks/{task}/output")).send().await.unwrap();
+    let whole: String = (1..=60_000).map(|n| format!("{n}\n")).collect();
+    assert_eq!(output.text().await.unwrap(), whole);
+}
+
+#[tokio::test]
+async fn what_a_task_did_while_there_was_no_server_is_known_after() {
+    let mut server = Server::start();
+    let task = server.begin("one", "until [ -e go ]; do sleep 0.05; done; echo said; exit 7").await;
+    let other = server.begin("one", "touch go; sleep 1; echo late").await;
+    server.kill();
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    server.run();
+    let ended = server.ended(&task).await;
+    assert_eq!((&ended["state"], &ended["exit"]["exit_code"]), (&json!("failed"), &json!(7)));
+    let output = server.request(Method::GET, &format!("/v1/tasks/{task}/output")).send().await.unwrap();
+    assert_eq!(output.text().await.unwrap(), "said\n");
+    assert_eq!(server.ended(&other).await["state"], "succeeded");
+}
+
+#[tokio::test]
+async fn a_call_that_was_under_way_is_followed_by_the_next_server() {
+    let mut server = Server::start();
+    server.ensure("one").await;
+    let body = json!({ "scope": { "scheme": "fixed", "name": "one" }, "command": "echo run >> log; touch up; until [ -e go ]; do sleep 0.05; done; echo done" });
+    let request = server.post("/v1/exec", &body).header("Idempotency-Key", "k").send();
+    let killed = async {
+        until(|| async { (server.exec("one", "test -e up").await["exit_code"] == 0).then_some(()) }).await;
+    };
+    tokio::select! {
+        answer = request => panic!("{answer:?}"),
+        () = killed => {}
+    }
+    server.kill();
+    server.run();
+    let again = server.post("/v1/exec", &body).header("Idempotency-Key", "k").send();
+    let (answer, _) = tokio::join!(again, server.stdout("one", "touch go"));
+    assert_eq!(good(answer.unwrap()).await["stdout"], "done\n");
+    assert_eq!(server.stdout("one", "cat log").await, "run\n", "it ran once");
+}
+
+#[tokio::test]
+async fn what_a_crash_took_is_unknown_and_never_run_again() {
+    let mut server = Server::start();
+    server.ensure("one").await;
+    let body =
+        json!({ "scope": { "scheme": "fixed", "name": "one" }, "command": "echo run >> log; touch up; sleep 600" });
+    let request = server.post("/v1/exec", &body).header("Idempotency-Key", "k").send();
+    tokio::select! {
+        answer = request => panic!("{answer:?}"),
+        () = until(|| async { (server.exec("one", "test -e up").await["exit_code"] == 0).then_some(()) }) => {}
+    }
+    server.kill();
+    // The sandbox dies with it, as with a machine that loses its power.
+    for pid in server.inits() {
+        rustix::process::kill_process(
+            rustix::process::Pid::from_raw(pid.cast_signed()).unwrap(),
+            rustix::process::Signal::KILL,
+        )
+        .unwrap();
+    }
+    server.run();
+    for _ in 0..2 {
+        let again = server.post("/v1/exec", &body).header("Idempotency-Key", "k").send().await.unwrap();
+        assert_eq!(refused(again).await, (409, "outcome_unknown".into()));
+    }
+    assert_eq!(server.stdout("one", "cat log").await, "run\n");
+    assert_eq!(server.get("/v1/sandboxes").await["sandboxes"][0]["state"], "running");
+}
+
+#[tokio::test]
+async fn what_was_answered_is_answered_the_same_after_a_kill() {
+    let mut server = Server::start();
+    let body = json!({ "scope": { "scheme": "fixed", "name": "one" }, "command": "date +%N" });
+    let ask = async |server: &Server| {
+        good(server.post("/v1/exec", &body).header("Idempotency-Key", "k").send().await.unwrap()).await
+    };
+    let first = ask(&server).await;
+    let head = server.get("/v1/ledger/head").await;
+    server.kill();
+    server.run();
+    assert_eq!(ask(&server).await, first);
+    assert_eq!(server.get("/v1/ledger/head").await, head);
+}
+
+#[tokio::test]
+async fn a_server_that_is_told_to_end_leaves_what_it_made() {
+    let mut server = Server::start();
+    let task = server.begin("one", "until [ -e go ]; do sleep 0.05; done; echo end").await;
+    server.stop();
+    server.run();
+    assert_eq!(server.get(&format!("/v1/tasks/{task}")).await["state"], "running");
+    server.stdout("one", "touch go").await;
+    assert_eq!(server.ended(&task).await["state"], "succeeded");
+}
+
+#[test]
+fn a_second_server_is_refused_and_names_the_first() {
+    let server = Server::start();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_cabana"));
+    let second = command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(server.data()).output().unwrap();
+    let told = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert_eq!(second.status.code(), Some(125), "{told}");
+    assert!(told.contains("server_running") && told.contains(&format!("process {}", server.pid())), "{told}");
+}
+
+#[test]
+fn an_address_that_others_reach_is_refused_without_tls() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_cabana"));
+    let refused = command.args(["serve", "--listen", "0.0.0.0:0", "--data"]).arg(dir.path()).output().unwrap();
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(125), "{told}");
+    assert!(told.contains("--tls-cert") && told.contains("in the clear"), "{told}");
+}

@@ -1,0 +1,123 @@
+//! Which sandbox a call belongs to.
+
+use std::collections::BTreeSet;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::stage::{Server, good, refused};
+
+#[tokio::test]
+async fn fp_01_a_chat_has_the_id_that_its_parts_give() {
+    let server = Server::start();
+    let scope = json!({ "scheme": "chat", "app": "app", "user": "user", "chat": "chat" });
+    let made = good(server.post("/v1/sandboxes:ensure", &json!({ "scope": scope })).send().await.unwrap()).await;
+    // printf %s app-user-chat | sha256sum | head -c 16
+    assert_eq!(made["id"], "6dc28d76e2cef331");
+    assert_eq!(made["scope"]["value"], "app-user-chat");
+}
+
+#[tokio::test]
+async fn fp_02_chats_share_nothing_and_turns_of_one_share_files() {
+    let server = Server::start();
+    server.stdout("one", "echo hello > note").await;
+    assert_eq!(server.stdout("one", "cat note").await, "hello\n");
+    assert_eq!(server.exec("two", "cat note").await["exit_code"], 1);
+}
+
+#[tokio::test]
+async fn fp_04_ensure_makes_wakes_and_returns() {
+    let server = Server::start();
+    let first = server.ensure("one").await;
+    assert_eq!((&first["created"], &first["state"]), (&json!(true), &json!("running")));
+    server.stdout("one", "echo kept > file").await;
+    let again = server.ensure("one").await;
+    assert_eq!((&again["created"], &again["id"]), (&json!(false), &first["id"]));
+    let path = format!("/v1/sandboxes/{}", first["id"].as_str().unwrap());
+    let stopped = good(server.post(&format!("{path}/stop"), &json!({})).send().await.unwrap()).await;
+    assert_eq!(stopped["state"], "stopped");
+    let woken = server.ensure("one").await;
+    assert_eq!((&woken["created"], &woken["state"]), (&json!(false), &json!("running")));
+    assert_eq!(server.stdout("one", "cat file").await, "kept\n");
+}
+
+#[tokio::test]
+async fn lb_14_a_hundred_at_once_make_exactly_one() {
+    let server = Server::start();
+    let asked = (0..100).map(|_| server.ensure("one"));
+    let all: Vec<Value> = futures_util::future::join_all(asked).await;
+    let ids: BTreeSet<_> = all.iter().map(|sandbox| sandbox["id"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), 1);
+    assert_eq!(all.iter().filter(|sandbox| sandbox["created"] == true).count(), 1);
+    assert_eq!(server.get("/v1/sandboxes").await["sandboxes"].as_array().unwrap().len(), 1);
+    assert_eq!(server.inits().len(), 1);
+}
+
+#[tokio::test]
+async fn fp_03_nothing_is_made_before_it_is_used() {
+    let server = Server::start();
+    assert_eq!(server.get("/v1/sandboxes").await["sandboxes"], json!([]));
+    assert!(server.inits().is_empty());
+}
+
+#[tokio::test]
+async fn lb_05_a_template_without_its_variables_leads_to_unknown() {
+    let server = Server::start();
+    let ensure = async |template: &str, variables: Value| {
+        let scope = json!({ "scheme": "template", "template": template, "variables": variables });
+        server.post("/v1/sandboxes:ensure", &json!({ "scope": scope })).send().await.unwrap()
+    };
+    let group =
+        good(ensure("{launcher_type}_{launcher_id}", json!({ "launcher_type": "group", "launcher_id": "7" })).await);
+    assert_eq!(group.await["scope"]["value"], "group_7");
+    let bare = good(ensure("{launcher_type}_{launcher_id}", json!({})).await).await;
+    assert_eq!(bare["scope"]["value"], "unknown_unknown");
+    assert_eq!(refused(ensure("{launcher_type", json!({})).await).await, (400, "bad_request".into()));
+    assert_eq!(refused(ensure("{a.b}", json!({})).await).await, (400, "bad_request".into()));
+}
+
+#[tokio::test]
+async fn sk_08_without_a_scope_a_call_has_a_sandbox_of_its_own() {
+    let server = Server::start();
+    for _ in 0..2 {
+        let body = json!({ "command": "ls -A; touch left; hostname" });
+        let answer = good(server.post("/v1/exec", &body).send().await.unwrap()).await;
+        assert_eq!(answer["stdout"], "cabana\n");
+    }
+    crate::stage::until(|| async {
+        let left = server.get("/v1/sandboxes").await["sandboxes"].as_array().unwrap().len();
+        (left == 0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_deleted_sandbox_is_gone_and_its_scope_begins_anew() {
+    let server = Server::start();
+    let first = server.ensure("one").await;
+    server.stdout("one", "touch file").await;
+    let path = format!("/v1/sandboxes/{}", first["id"].as_str().unwrap());
+    assert!(server.request(Method::DELETE, &path).send().await.unwrap().status().is_success());
+    let gone = (404, "sandbox_not_found".to_owned());
+    assert_eq!(refused(server.request(Method::GET, &path).send().await.unwrap()).await, gone);
+    assert_eq!(refused(server.request(Method::DELETE, &path).send().await.unwrap()).await, gone);
+    assert_eq!(server.stdout("one", "ls").await, "");
+    assert_ne!(server.ensure("one").await["id"], first["id"]);
+}
+
+#[tokio::test]
+async fn what_a_sandbox_cannot_be_is_refused_and_leaves_nothing() {
+    let server = Server::start();
+    for (spec, code) in [
+        (json!({ "template": "nowhere" }), "template_not_found"),
+        (json!({ "limits": { "memory_bytes": 1 } }), "bad_request"),
+        (json!({ "limits": { "colour": 1 } }), "bad_request"),
+        (json!({ "network": { "mode": "public", "allow": ["a.b"] } }), "bad_request"),
+        (json!({ "user": "no such name" }), "bad_request"),
+    ] {
+        let body = json!({ "scope": { "scheme": "fixed", "name": "one" }, "spec": spec });
+        let told = refused(server.post("/v1/sandboxes:ensure", &body).send().await.unwrap()).await;
+        assert_eq!(told.1, code, "{spec}");
+    }
+    assert!(server.inits().is_empty());
+}

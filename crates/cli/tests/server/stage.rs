@@ -1,0 +1,217 @@
+//! A real server for one test: its own data, its own port, and an end that leaves nothing.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use rustix::{
+    fs::{FlockOperation, flock},
+    process::{Pid, Signal, kill_process},
+};
+use serde_json::{Value, json};
+
+const CABANA: &str = env!("CARGO_BIN_EXE_cabana");
+/// For what has to come, on a loaded machine too.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Server {
+    data: tempfile::TempDir,
+    child: Option<Child>,
+    flags: Vec<String>,
+    pub(crate) url: String,
+    pub(crate) key: String,
+    client: reqwest::Client,
+}
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    pub(crate) fn start_with(flags: &[&str]) -> Self {
+        let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        take_base(data.path());
+        let mut server = Self {
+            data,
+            child: None,
+            flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            url: String::new(),
+            key: String::new(),
+            client: reqwest::Client::new(),
+        };
+        server.run();
+        server
+    }
+
+    /// On the same data, wherever there is a free port.
+    pub(crate) fn run(&mut self) {
+        let mut command = Command::new(CABANA);
+        command.args(["serve", "--listen", "127.0.0.1:0"]).args(&self.flags).arg("--data").arg(self.data.path());
+        command.env_remove("CABANA_LISTEN").env("CABANA_LOG", "warn");
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let url = lines.by_ref().map(Result::unwrap).find_map(|line| {
+            let url = line.strip_prefix("Cabana serves at ").map(str::to_owned);
+            if url.is_none() {
+                eprintln!("server: {line}");
+            }
+            url
+        });
+        // What it says later is for whoever looks at a test that failed.
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("server: {line}")));
+        self.url = url.expect("the server says where it serves");
+        self.key = fs::read_to_string(self.data.path().join("admin.key")).unwrap().trim().to_owned();
+        self.child = Some(child);
+    }
+
+    pub(crate) fn data(&self) -> &Path {
+        self.data.path()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
+    /// As the kernel ends it: no word to anybody.
+    pub(crate) fn kill(&mut self) {
+        let mut child = self.child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// As an operator ends it.
+    pub(crate) fn stop(&mut self) {
+        let mut child = self.child.take().unwrap();
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.client.request(method, format!("{}{path}", self.url)).bearer_auth(&self.key)
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> RequestBuilder {
+        self.request(Method::POST, path).json(body)
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Value {
+        good(self.request(Method::GET, path).send().await.unwrap()).await
+    }
+
+    /// A shell command in the scope of this name.
+    pub(crate) async fn exec(&self, scope: &str, command: &str) -> Value {
+        let body = json!({ "scope": { "scheme": "fixed", "name": scope }, "command": command });
+        good(self.post("/v1/exec", &body).send().await.unwrap()).await
+    }
+
+    pub(crate) async fn stdout(&self, scope: &str, command: &str) -> String {
+        let answer = self.exec(scope, command).await;
+        assert_eq!(answer["exit_code"], 0, "{answer}");
+        answer["stdout"].as_str().unwrap().to_owned()
+    }
+
+    pub(crate) async fn ensure(&self, scope: &str) -> Value {
+        let body = json!({ "scope": { "scheme": "fixed", "name": scope } });
+        good(self.post("/v1/sandboxes:ensure", &body).send().await.unwrap()).await
+    }
+
+    /// A command in the background; its task.
+    pub(crate) async fn begin(&self, scope: &str, command: &str) -> String {
+        let body = json!({ "scope": { "scheme": "fixed", "name": scope }, "command": command, "background": true });
+        let answer = self.post("/v1/exec", &body).send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::ACCEPTED);
+        answer.json::<Value>().await.unwrap()["id"].as_str().unwrap().to_owned()
+    }
+
+    /// The task, once it has ended.
+    pub(crate) async fn ended(&self, task: &str) -> Value {
+        let path = format!("/v1/tasks/{task}");
+        until(|| async { Some(self.get(&path).await).filter(|task| task["state"] != "running") }).await
+    }
+
+    /// A key of another tenant or role.
+    pub(crate) async fn key_for(&self, tenant: &str, role: &str) -> String {
+        let answer =
+            good(self.post("/v1/keys", &json!({ "tenant": tenant, "role": role })).send().await.unwrap()).await;
+        answer["key"].as_str().unwrap().to_owned()
+    }
+
+    /// Processes of sandboxes that this server's data knows of, as the host numbers them.
+    pub(crate) fn inits(&self) -> Vec<u32> {
+        let homes = fs::read_dir(self.data.path().join("sandboxes")).into_iter().flatten().flatten();
+        homes.filter_map(|home| init_of(&home.path())).collect()
+    }
+}
+
+fn init_of(home: &Path) -> Option<u32> {
+    let note: Value = serde_json::from_slice(&fs::read(home.join("live.json")).ok()?).ok()?;
+    let pid = u32::try_from(note["pid"].as_u64()?).ok()?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    (name.trim() == "cabana-init").then_some(pid)
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        // What a server makes outlives it, and must not outlive its test.
+        for pid in self.inits() {
+            let _ = kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL);
+        }
+    }
+}
+
+/// The machine's own programs as a base are the same for all: made once, and linked into each test's data.
+fn take_base(data: &Path) {
+    let base = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("server-base");
+    fs::create_dir_all(&base).unwrap();
+    let lock = fs::File::create(base.with_extension("lock")).unwrap();
+    flock(lock.as_fd(), FlockOperation::LockExclusive).unwrap();
+    let made = Command::new(CABANA).args(["run", "--net", "off", "--data"]).arg(&base).args(["--", "true"]).status();
+    assert!(made.unwrap().success());
+    for part in ["ids", "layers", "templates", "version"] {
+        let copied = Command::new("cp").arg("-al").arg(base.join(part)).arg(data).status().unwrap();
+        assert!(copied.success());
+    }
+}
+
+/// The body of an answer that says yes.
+pub(crate) async fn good(response: Response) -> Value {
+    let status = response.status();
+    let text = response.text().await.unwrap();
+    assert!(status.is_success(), "{status}: {text}");
+    serde_json::from_str(&text).unwrap_or(Value::Null)
+}
+
+/// The code of an answer that says no, with its status.
+pub(crate) async fn refused(response: Response) -> (u16, String) {
+    let status = response.status();
+    let body: Value = response.json().await.unwrap();
+    assert!(!status.is_success(), "{body}");
+    let error = &body["error"];
+    for field in ["message", "hint", "docs"] {
+        assert!(error[field].as_str().is_some_and(|text| !text.is_empty()), "{body}");
+    }
+    (status.as_u16(), error["code"].as_str().unwrap().to_owned())
+}
+
+/// Asks until there is something.
+pub(crate) async fn until<T, F: Future<Output = Option<T>>>(mut ask: impl FnMut() -> F) -> T {
+    let asked = async {
+        loop {
+            if let Some(found) = ask().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, asked).await.expect("it comes in time")
+}

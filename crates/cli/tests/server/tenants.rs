@@ -1,0 +1,175 @@
+//! One tenant neither sees nor reaches what is another's. Every route that the document names is tried.
+
+use std::collections::BTreeMap;
+
+use reqwest::{Method, Response, StatusCode};
+use serde_json::{Value, json};
+
+use crate::stage::{Server, good, refused};
+
+async fn send(server: &Server, key: &str, method: Method, path: &str, body: Option<&Value>) -> Response {
+    let client = reqwest::Client::new();
+    let request = client.request(method, format!("{}{path}", server.url)).header("X-API-KEY", key);
+    match body {
+        Some(body) => request.json(body).send().await.unwrap(),
+        None => request.send().await.unwrap(),
+    }
+}
+
+/// What stands in a path of the document for something of the victim's, and what else a route wants to be told.
+fn fill(path: &str, victim: &BTreeMap<&str, String>) -> String {
+    let mut filled = path.to_owned();
+    for (name, value) in victim {
+        filled = filled.replace(&format!("{{{name}}}"), value);
+    }
+    assert!(!filled.contains('{'), "{path} has a part that no test knows how to cross: add it here");
+    filled
+}
+
+/// A body that would do, if it were one's own.
+fn body_for(route: &str) -> Value {
+    match route {
+        "/v1/sandboxes/{sandbox}/exec" => json!({ "command": "true" }),
+        _ => json!({}),
+    }
+}
+
+#[tokio::test]
+async fn no_route_leads_to_another_tenants_things() {
+    let server = Server::start();
+    let (theirs, ours) = (server.key_for("victim", "use").await, server.key_for("thief", "use").await);
+    let scope = json!({ "scheme": "fixed", "name": "one" });
+    let exec = json!({ "scope": scope, "command": "echo secret" });
+    let call = good(send(&server, &theirs, Method::POST, "/v1/exec", Some(&exec)).await).await;
+    let start = json!({ "scope": scope, "command": "echo secret; sleep 600", "background": true });
+    let task = good(send(&server, &theirs, Method::POST, "/v1/exec", Some(&start)).await).await;
+    let victim = BTreeMap::from([
+        ("sandbox", task["sandbox"].as_str().unwrap().to_owned()),
+        ("call", call["call_id"].as_str().unwrap().to_owned()),
+        ("task", task["id"].as_str().unwrap().to_owned()),
+        ("port", "8000".to_owned()),
+        ("key", "key_01a1e36ddd427372ba516dbc9344fafd".to_owned()),
+    ]);
+    let document: Value = server.get("/openapi.json").await;
+    let mut crossed = 0;
+    for (route, methods) in document["paths"].as_object().unwrap() {
+        for method in methods.as_object().unwrap().keys() {
+            if !route.contains('{') {
+                continue; // there is nothing of anybody's in it
+            }
+            let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+            let (path, body) = (fill(route, &victim), body_for(route));
+            let body = (method != Method::GET).then_some(&body);
+            let told = refused(send(&server, &ours, method.clone(), &path, body).await).await;
+            let expected: &[u16] = if route.contains("{key}") { &[403] } else { &[404] };
+            assert!(expected.contains(&told.0), "{method} {route}: {told:?}");
+            // And it is the same as for something that is not there at all.
+            let nowhere = path
+                .replace(&victim["sandbox"], "aaaaaaaaaaaaaaaa")
+                .replace(&victim["call"], "call_01a1e36ddd427372ba516dbc00000000");
+            let nowhere = nowhere.replace(&victim["task"], "task_01a1e36ddd427372ba516dbc00000000");
+            assert_eq!(
+                refused(send(&server, &ours, method.clone(), &nowhere, body).await).await,
+                told,
+                "{method} {route}"
+            );
+            crossed += 1;
+        }
+    }
+    assert!(crossed >= 14, "{crossed} routes were tried");
+    // Nothing of it happened.
+    let sandbox =
+        good(send(&server, &theirs, Method::GET, &format!("/v1/sandboxes/{}", victim["sandbox"]), None).await).await;
+    assert_eq!(sandbox["state"], "running");
+    let task = good(send(&server, &theirs, Method::GET, &format!("/v1/tasks/{}", victim["task"]), None).await).await;
+    assert_eq!(task["state"], "running");
+}
+
+#[tokio::test]
+async fn lists_and_scopes_are_each_tenants_own() {
+    let server = Server::start();
+    let (theirs, ours) = (server.key_for("victim", "use").await, server.key_for("thief", "use").await);
+    for (key, word) in [(&theirs, "theirs"), (&ours, "ours")] {
+        let body = json!({ "scope": { "scheme": "chat", "app": "a", "user": "u", "chat": "c" }, "command": format!("cat file; echo {word} > file") });
+        let answer = good(send(&server, key, Method::POST, "/v1/exec", Some(&body)).await).await;
+        assert_eq!(answer["stdout"], "", "nothing was there before");
+    }
+    for (key, word) in [(&theirs, "theirs\n"), (&ours, "ours\n")] {
+        let body =
+            json!({ "scope": { "scheme": "chat", "app": "a", "user": "u", "chat": "c" }, "command": "cat file" });
+        assert_eq!(good(send(&server, key, Method::POST, "/v1/exec", Some(&body)).await).await["stdout"], word);
+        for list in ["/v1/sandboxes", "/v1/calls", "/v1/ledger"] {
+            let told = good(send(&server, key, Method::GET, list, None).await).await;
+            let rows = told.as_object().unwrap().values().find_map(Value::as_array).unwrap();
+            assert_eq!(rows.len(), if list == "/v1/sandboxes" { 1 } else { 2 }, "{list}");
+        }
+    }
+    // A key of one is not a key of the other.
+    let once = |key: &str| {
+        let request = reqwest::Client::new().post(format!("{}/v1/exec", server.url)).bearer_auth(key);
+        request
+            .header("Idempotency-Key", "same")
+            .json(&json!({ "scope": { "scheme": "fixed", "name": "x" }, "command": "date +%N" }))
+    };
+    let first = good(once(&theirs).send().await.unwrap()).await;
+    let second = good(once(&ours).send().await.unwrap()).await;
+    assert_ne!(first["stdout"], second["stdout"]);
+}
+
+#[tokio::test]
+async fn a_role_does_what_it_may_and_no_more() {
+    let server = Server::start();
+    let (reader, user) = (server.key_for("default", "read").await, server.key_for("default", "use").await);
+    let exec = json!({ "scope": { "scheme": "fixed", "name": "one" }, "command": "true" });
+    let forbidden = (403, "forbidden".to_owned());
+    assert_eq!(refused(send(&server, &reader, Method::POST, "/v1/exec", Some(&exec)).await).await, forbidden);
+    good(send(&server, &user, Method::POST, "/v1/exec", Some(&exec)).await).await;
+    assert_eq!(
+        good(send(&server, &reader, Method::GET, "/v1/sandboxes", None).await).await["sandboxes"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    for key in [&reader, &user] {
+        assert_eq!(refused(send(&server, key, Method::GET, "/v1/keys", None).await).await, forbidden);
+        let more = json!({ "role": "admin" });
+        assert_eq!(refused(send(&server, key, Method::POST, "/v1/keys", Some(&more)).await).await, forbidden);
+        let other = reqwest::Client::new().get(format!("{}/v1/sandboxes", server.url)).bearer_auth(key);
+        assert_eq!(refused(other.header("Cabana-Tenant", "victim").send().await.unwrap()).await, forbidden);
+    }
+    let operator = server.request(Method::GET, "/v1/sandboxes").header("Cabana-Tenant", "victim").send().await.unwrap();
+    assert_eq!(good(operator).await["sandboxes"], json!([]));
+}
+
+#[tokio::test]
+async fn a_key_that_is_revoked_expired_or_made_up_opens_nothing() {
+    let mut server = Server::start();
+    let key = server.key_for("default", "use").await;
+    let list = "/v1/sandboxes";
+    good(send(&server, &key, Method::GET, list, None).await).await;
+    let keys = server.get("/v1/keys").await;
+    let id = keys["keys"].as_array().unwrap().iter().find(|key| key["role"] == "use").unwrap()["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    good(server.request(Method::DELETE, &format!("/v1/keys/{id}")).send().await.unwrap()).await;
+    let unauthorized = (401, "unauthorized".to_owned());
+    assert_eq!(refused(send(&server, &key, Method::GET, list, None).await).await, unauthorized);
+    let made_up = format!("e2b_{}", "0".repeat(40));
+    for bad in ["", "x", &made_up, &server.key.to_uppercase(), &format!("{}0", server.key)] {
+        assert_eq!(refused(send(&server, bad, Method::GET, list, None).await).await, unauthorized, "{bad}");
+    }
+    let past = json!({ "role": "use", "expires_at": "2020-01-01T00:00:00Z" });
+    assert_eq!(refused(server.post("/v1/keys", &past).send().await.unwrap()).await, (400, "bad_request".into()));
+    // Only digests are kept.
+    server.stop();
+    let mut texts = Vec::new();
+    for file in std::fs::read_dir(server.data().join("db")).unwrap() {
+        texts.extend(std::fs::read(file.unwrap().path()).unwrap());
+    }
+    assert!(!texts.windows(44).any(|window| window == key.as_bytes() || window == server.key.as_bytes()));
+    server.run();
+    assert_eq!(refused(send(&server, &key, Method::GET, list, None).await).await, unauthorized);
+    assert_eq!(send(&server, "x", Method::GET, "/livez", None).await.status(), StatusCode::OK);
+}
