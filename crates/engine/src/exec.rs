@@ -495,7 +495,7 @@ impl Control for ExecControl {
         if !(1..=64).contains(&signal) {
             return Err(Error::invalid("signal", "is a number from 1 to 64"));
         }
-        if self.exec.exited.borrow().is_some() {
+        if to == Target::Leader && self.exec.exited.borrow().is_some() {
             return Ok(());
         }
         let Some(live) = self.live.upgrade() else { return Ok(()) };

@@ -140,7 +140,12 @@ pub(crate) async fn follow(
             () = &mut typing, if !typed => typed = true,
         }
     };
-    Ok(Followed { exit, cancelled: cancel.is_cancelled() })
+    let cancelled = cancel.is_cancelled();
+    if cancelled {
+        // Its leader has ended; what it started may have chosen not to.
+        let _ = control.signal(Signal::KILL.as_raw(), Target::Tree).await;
+    }
+    Ok(Followed { exit, cancelled })
 }
 
 /// What a command says, into its log: also how much of it was gone before it could be taken.

@@ -32,6 +32,34 @@ impl Runtime {
         for call in self.0.store.open_calls().await? {
             self.recover_call(call).await?;
         }
+        self.end_those_of_one_call().await
+    }
+
+    /// A sandbox that was made for one call ends with it, whichever server sees the end.
+    async fn end_those_of_one_call(&self) -> Result<()> {
+        let open = self.0.store.open_calls().await?;
+        for record in self.0.store.all_sandboxes().await? {
+            let slot = self.0.sandboxes.of_record(record);
+            let record = slot.record();
+            if slot.is_deleting() || !slot.wanted()?.once {
+                continue;
+            }
+            let mut of_it =
+                open.iter().filter(|call| call.tenant == record.tenant && call.sandbox.as_ref() == Some(&record.id));
+            match of_it.next().map(|call| call.id) {
+                None => self.0.sandboxes.delete(&slot, "its one call has ended").await?,
+                Some(call) => {
+                    let runtime = self.clone();
+                    self.0.tasks.spawn(async move {
+                        let ended = runtime.ended_call(&record.tenant, call);
+                        let Some(Ok(_)) = runtime.0.closing.run_until_cancelled(ended).await else { return };
+                        if let Err(error) = runtime.0.sandboxes.delete(&slot, "its one call has ended").await {
+                            tracing::warn!(%error, "a sandbox for one call could not be deleted yet");
+                        }
+                    });
+                }
+            }
+        }
         Ok(())
     }
 

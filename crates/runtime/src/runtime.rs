@@ -205,7 +205,8 @@ impl Runtime {
             Place::Scope(scope, wanted) => self.0.sandboxes.of_scope(tenant, scope, wanted.as_ref()).await.map(Some),
             Place::Sandbox(id) => self.0.sandboxes.of_id(tenant, id).await.map(|slot| Some((slot, false))),
             Place::New(wanted) | Place::Once(wanted) => {
-                self.0.sandboxes.of_nobody(tenant, wanted.as_ref()).await.map(|slot| Some((slot, true)))
+                let once = matches!(ask.place, Place::Once(_));
+                self.0.sandboxes.of_nobody(tenant, wanted.as_ref(), once).await.map(|slot| Some((slot, true)))
             }
             Place::Nowhere => Err(Error::invalid("sandbox", "is not named: give a scope or an id")),
         }

@@ -28,6 +28,8 @@ pub struct Wanted {
     pub sandbox: SandboxSpec,
     /// For every command of it. The values are secrets: they are in the record and nowhere else.
     pub env: BTreeMap<String, String>,
+    /// Whether it ends with the call that it was made for.
+    pub once: bool,
 }
 
 /// A sandbox that there is now.
@@ -102,7 +104,7 @@ impl Sandboxes {
 
     /// What a sandbox becomes that nobody describes further.
     pub(crate) fn usual(&self) -> Wanted {
-        Wanted { sandbox: self.settings.sandbox.clone(), env: BTreeMap::new() }
+        Wanted { sandbox: self.settings.sandbox.clone(), env: BTreeMap::new(), once: false }
     }
 
     /// The scope's sandbox: however many ask at once, it is one. True when there was none.
@@ -128,9 +130,10 @@ impl Sandboxes {
         }
     }
 
-    /// A sandbox of its own, without a scope.
-    pub(crate) async fn of_nobody(&self, tenant: &Tenant, wanted: Option<&Wanted>) -> Result<Arc<Slot>> {
-        Ok(self.claim(tenant, None, wanted).await?.0)
+    /// A sandbox without a scope; for one call alone, or to stay.
+    pub(crate) async fn of_nobody(&self, tenant: &Tenant, wanted: Option<&Wanted>, once: bool) -> Result<Arc<Slot>> {
+        let wanted = Wanted { once, ..wanted.cloned().unwrap_or_else(|| self.usual()) };
+        Ok(self.claim(tenant, None, Some(&wanted)).await?.0)
     }
 
     async fn claim(

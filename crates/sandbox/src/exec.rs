@@ -113,7 +113,7 @@ pub trait Control: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Target {
     Leader,
-    /// setsid and double forks too.
+    /// setsid and double forks too, and what a command left behind that has ended itself.
     Tree,
 }
 

@@ -21,6 +21,7 @@ pub(crate) struct SocketUser(pub(crate) Caller);
 pub(crate) struct Admin(pub(crate) Caller);
 
 /// The key of a repeated request, where one was sent.
+#[derive(Clone, Copy)]
 pub(crate) struct Once(pub(crate) Option<IdempotencyKey>);
 
 pub(crate) const FRONT: &str = "rest";

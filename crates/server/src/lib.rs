@@ -78,5 +78,5 @@ pub fn router(runtime: Runtime, bounds: Bounds, options: Options) -> Router {
 
 /// The document alone, as it is checked in.
 pub fn openapi() -> String {
-    openapi::text(openapi::routes().split_for_parts().1)
+    openapi::text(openapi::routes().get_openapi())
 }

@@ -41,13 +41,13 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(base).merge(health::routes()).merge(metrics::routes()).merge(rest::routes())
 }
 
-pub(crate) fn text(document: Document) -> String {
+pub(crate) fn text(document: &Document) -> String {
     // Its parts are all our own, and have names that JSON can hold.
     document.to_pretty_json().unwrap_or_default() + "\n"
 }
 
 pub(crate) fn served(document: Document) -> Router<App> {
-    let text = text(document);
+    let text = text(&document);
     let serve = move || async move { ([(header::CONTENT_TYPE, "application/json")], text).into_response() };
     Router::new().route("/openapi.json", get(serve))
 }

@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 
 use futures_util::{StreamExt, future::join_all, stream::BoxStream};
-use reqwest::{Client, Method};
+use reqwest::Method;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::stage::{PATIENCE, Server, good, refused};
+use crate::stage::{PATIENCE, Server, client, good, refused};
 
 struct Listener {
     body: BoxStream<'static, reqwest::Result<bytes::Bytes>>,
@@ -18,7 +18,7 @@ struct Listener {
 impl Listener {
     /// Once it hears.
     async fn at(server: &Server, key: &str, query: &str) -> Self {
-        let request = Client::new().get(format!("{}/v1/events{query}", server.url)).bearer_auth(key);
+        let request = client().get(format!("{}/v1/events{query}", server.url)).bearer_auth(key);
         let answer = request.send().await.unwrap();
         assert_eq!(answer.headers()["content-type"], "text/event-stream");
         let mut listener = Self { body: answer.bytes_stream().boxed(), text: Vec::new() };
@@ -100,10 +100,10 @@ async fn a_listener_hears_of_its_own_sandbox_and_its_own_tenant_alone() {
     let theirs = good(theirs).await["id"].clone();
     assert_eq!(of_other.next().await["sandbox"], theirs, "what happened before was not for it");
     for (key, sandbox) in [(&other, two.as_str().unwrap()), (&other, nowhere), (&server.key, nowhere)] {
-        let request = Client::new().get(format!("{}/v1/events?sandbox={sandbox}", server.url)).bearer_auth(key);
+        let request = client().get(format!("{}/v1/events?sandbox={sandbox}", server.url)).bearer_auth(key);
         assert_eq!(refused(request.send().await.unwrap()).await, (404, "sandbox_not_found".into()));
     }
-    let nobody = reqwest::get(format!("{}/v1/events", server.url)).await.unwrap();
+    let nobody = client().get(format!("{}/v1/events", server.url)).send().await.unwrap();
     assert_eq!(refused(nobody).await, (401, "unauthorized".into()));
 }
 

@@ -28,6 +28,7 @@ pub(crate) async fn listening(server: &Server, scope: &str) -> String {
 
 /// Redirects are looked at, and not followed.
 pub(crate) fn client() -> Client {
+    let _ = rustls::crypto::ring::default_provider().install_default(); // another test may have been first
     Client::builder().redirect(Policy::none()).build().unwrap()
 }
 

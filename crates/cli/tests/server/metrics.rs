@@ -1,11 +1,9 @@
 //! What is counted, and who sees it.
 
-use reqwest::Client;
-
-use crate::stage::{Server, refused};
+use crate::stage::{Server, client, refused};
 
 async fn page(server: &Server, key: &str) -> String {
-    let answer = Client::new().get(format!("{}/metrics", server.url)).bearer_auth(key).send().await.unwrap();
+    let answer = client().get(format!("{}/metrics", server.url)).bearer_auth(key).send().await.unwrap();
     assert_eq!(answer.headers()["content-type"], "text/plain; version=0.0.4");
     answer.text().await.unwrap()
 }
@@ -48,7 +46,7 @@ async fn a_tenant_sees_its_own_numbers_alone() {
     let page = page(&server, &other).await;
     assert_eq!(value(&page, "cabana_sandboxes_live"), Some(0.0));
     assert!(!page.contains("default") && !page.contains("process_") && !page.contains("connections"), "{page}");
-    let nobody = reqwest::get(format!("{}/metrics", server.url)).await.unwrap();
+    let nobody = client().get(format!("{}/metrics", server.url)).send().await.unwrap();
     assert_eq!(refused(nobody).await, (401, "unauthorized".into()));
 }
 

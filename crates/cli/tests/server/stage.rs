@@ -43,7 +43,7 @@ impl Server {
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             url: String::new(),
             key: String::new(),
-            client: reqwest::Client::new(),
+            client: client(),
         };
         server.run();
         server
@@ -147,6 +147,11 @@ impl Server {
         let homes = fs::read_dir(self.data.path().join("sandboxes")).into_iter().flatten().flatten();
         homes.filter_map(|home| init_of(&home.path())).collect()
     }
+}
+
+pub(crate) fn client() -> reqwest::Client {
+    let _ = rustls::crypto::ring::default_provider().install_default(); // another test may have been first
+    reqwest::Client::new()
 }
 
 fn init_of(home: &Path) -> Option<u32> {

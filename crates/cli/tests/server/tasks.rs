@@ -33,7 +33,7 @@ async fn a_cancelled_task_ends_with_its_tree_and_stays_cancelled() {
         async || good(server.post(&format!("/v1/tasks/{task}/cancel"), &json!({})).send().await.unwrap()).await;
     assert_eq!(cancel().await["state"], "cancelled");
     assert_eq!(cancel().await["state"], "cancelled");
-    assert_eq!(server.stdout("one", "pgrep -c sleep || true").await, "0\n");
+    until(|| async { (server.stdout("one", "pgrep -c sleep || true").await == "0\n").then_some(()) }).await;
     let done = server.begin("one", "true").await;
     server.ended(&done).await;
     let late = good(server.post(&format!("/v1/tasks/{done}/cancel"), &json!({})).send().await.unwrap()).await;

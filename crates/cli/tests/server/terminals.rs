@@ -8,7 +8,7 @@ use tokio_tungstenite::tungstenite::{Error, Message, protocol::frame::coding::Cl
 
 use crate::{
     inside::{Socket, open_socket},
-    stage::{PATIENCE, Server, refused, until},
+    stage::{PATIENCE, Server, client, refused, until},
 };
 
 /// One that is connected, and the call that it is.
@@ -144,7 +144,7 @@ async fn a_key_comes_as_a_subprotocol_where_no_header_can() {
         }
     }
     // Never in the address, where logs would keep it.
-    let in_address = reqwest::get(format!("{}{path}?access={}", server.url, server.key)).await.unwrap();
+    let in_address = client().get(format!("{}{path}?access={}", server.url, server.key)).send().await.unwrap();
     assert_eq!(in_address.status(), StatusCode::UNAUTHORIZED);
     let plain = server.request(Method::GET, &path).send().await.unwrap();
     assert_eq!(refused(plain).await, (400, "bad_request".into()));

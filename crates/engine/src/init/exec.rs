@@ -29,8 +29,8 @@ pub(super) struct Execs {
     open_files: (u64, u64),
     starting: Vec<Starting>,
     running: HashMap<i32, Running>,
-    /// Ended, but something of their tree lives on.
-    lingering: Vec<Tree>,
+    /// Ended, but something of their tree may live on.
+    lingering: Vec<(u64, Tree)>,
     /// One stack is kept: commands mostly come one after the other.
     stack: Option<Stack>,
     /// Since when they stand still.
@@ -149,7 +149,7 @@ impl Execs {
             match child.failure() {
                 Some(failure) => {
                     if let Some(running) = self.running.remove(&pid) {
-                        self.lingering.push(running.tree);
+                        self.lingering.push((exec, running.tree));
                     }
                     answers.push(FromInit::NotStarted { exec, failure });
                 }
@@ -196,15 +196,18 @@ impl Execs {
 
     fn finish(&mut self, pid: i32) -> Vec<FromInit> {
         let Some(running) = self.running.remove(&pid) else { return Vec::new() };
-        self.lingering.push(running.tree);
+        self.lingering.push((running.exec, running.tree));
         running.ended.into_iter().collect()
     }
 
+    /// To a tree, also to what a command left behind that has ended itself.
     pub(super) fn signal(&self, exec: u64, signal: i32, tree: bool) {
-        let Some((pid, running)) = self.running.iter().find(|(_, running)| running.exec == exec) else { return };
-        match tree {
-            true => running.tree.signal(signal),
-            false => sys::kill(running.tree.leader(*pid), signal).unwrap_or_default(),
+        let running = self.running.iter().find(|(_, running)| running.exec == exec);
+        let left = self.lingering.iter().find(|(ended, _)| *ended == exec).map(|(_, left)| left);
+        match (tree, running, left) {
+            (true, Some((_, Running { tree, .. })), _) | (true, None, Some(tree)) => tree.signal(signal),
+            (false, Some((pid, running)), _) => sys::kill(running.tree.leader(*pid), signal).unwrap_or_default(),
+            _ => {}
         }
     }
 
@@ -252,8 +255,8 @@ impl Execs {
     pub(super) fn tidy(&mut self) {
         let mut place = 0;
         while place < self.lingering.len() {
-            if self.lingering[place].is_empty() {
-                self.forest.fell(self.lingering.swap_remove(place));
+            if self.lingering[place].1.is_empty() {
+                self.forest.fell(self.lingering.swap_remove(place).1);
             } else {
                 place += 1;
             }

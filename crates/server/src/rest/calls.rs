@@ -9,7 +9,7 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use cabana_runtime::{CallId, CallRow, Channel, Log, Outcome, SandboxId, Time};
+use cabana_runtime::{CallId, CallRow, Channel, Log, Outcome, SandboxId, Text, Time};
 use futures_util::stream::try_unfold;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -30,6 +30,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(get))
         .routes(routes!(cancel))
         .routes(routes!(output))
+        .routes(routes!(search))
         .routes(routes!(stream))
 }
 
@@ -163,11 +164,7 @@ async fn output(
 /// A part at a time, however long it is.
 pub(super) async fn part(log: &Arc<Log>, query: &OutputQuery) -> Answer<Response> {
     const CHUNK: u64 = 256 << 10;
-    let stream = match query.stream.as_deref() {
-        None | Some("stdout") => Channel::Stdout,
-        Some("stderr") => Channel::Stderr,
-        Some(_) => return Err(Refused::invalid("stream", "is `stdout` or `stderr`")),
-    };
+    let stream = channel(query.stream.as_deref())?;
     let (stdout, stderr) = log.lengths();
     let total = if stream == Channel::Stdout { stdout } else { stderr };
     let (from, to) = (query.from.unwrap_or(0), query.to.unwrap_or(total).min(total));
@@ -187,6 +184,71 @@ pub(super) async fn part(log: &Arc<Log>, query: &OutputQuery) -> Answer<Response
     let headers = [(header::CONTENT_TYPE, "application/octet-stream"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
     let total = [("cabana-total", total.to_string())];
     Ok((headers, total, HttpBody::from_stream(body)).into_response())
+}
+
+/// What to look for in an output.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SearchQuery {
+    /// A regular expression over lines.
+    pattern: String,
+    /// `stdout` or `stderr`.
+    stream: Option<String>,
+    /// At most so many lines.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub(super) struct FoundBody {
+    lines: Vec<LineBody>,
+    /// Whether there are more than were asked for.
+    more: bool,
+}
+
+#[derive(Serialize, ToSchema)]
+struct LineBody {
+    /// From one on.
+    line: u64,
+    /// Of its first byte in the stream.
+    offset: u64,
+    #[serde(flatten)]
+    #[schema(value_type = Object)]
+    text: Text,
+}
+
+/// The lines of its output that match.
+#[utoipa::path(get, path = "/v1/calls/{call}/search", tag = "exec", params(("call" = String, Path), SearchQuery), responses(
+    (status = 200, body = FoundBody),
+    (status = "default", body = ErrorBody),
+))]
+async fn search(
+    State(app): State<App>,
+    Reader(caller): Reader,
+    Path(call): Path<String>,
+    Query(query): Query<SearchQuery>,
+) -> Answer<Json<FoundBody>> {
+    let log = app.runtime.call_output(&caller.tenant, call_id(&call)?).await?;
+    found(&log, &query).await
+}
+
+pub(super) async fn found(log: &Arc<Log>, query: &SearchQuery) -> Answer<Json<FoundBody>> {
+    let limit = match query.limit.unwrap_or(100) {
+        limit @ 1..=1000 => limit as usize,
+        _ => return Err(Refused::invalid("limit", "must be from 1 to 1000")),
+    };
+    let found = cabana_runtime::search(log, channel(query.stream.as_deref())?, &query.pattern, limit).await?;
+    let lines = found.lines.into_iter();
+    let lines = lines.map(|line| LineBody { line: line.number, offset: line.offset, text: Text(line.text) }).collect();
+    Ok(Json(FoundBody { lines, more: found.more }))
+}
+
+fn channel(name: Option<&str>) -> Answer<Channel> {
+    match name {
+        None | Some("stdout") => Ok(Channel::Stdout),
+        Some("stderr") => Ok(Channel::Stderr),
+        Some(_) => Err(Refused::invalid("stream", "is `stdout` or `stderr`")),
+    }
 }
 
 /// Where a stream goes on.

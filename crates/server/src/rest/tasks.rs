@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    calls::{self, OutputQuery, StreamQuery},
+    calls::{self, FoundBody, OutputQuery, SearchQuery, StreamQuery},
     exec::ExitBody,
     types::{id, page},
 };
@@ -25,6 +25,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(get))
         .routes(routes!(cancel))
         .routes(routes!(output))
+        .routes(routes!(search))
         .routes(routes!(stream))
 }
 
@@ -138,6 +139,21 @@ async fn output(
 ) -> Answer<Response> {
     let log = app.runtime.task_output(&caller.tenant, task_id(&task)?).await?;
     calls::part(&log, &query).await
+}
+
+/// The lines of its output that match.
+#[utoipa::path(get, path = "/v1/tasks/{task}/search", tag = "tasks", params(("task" = String, Path), SearchQuery), responses(
+    (status = 200, body = FoundBody),
+    (status = "default", body = ErrorBody),
+))]
+async fn search(
+    State(app): State<App>,
+    Reader(caller): Reader,
+    Path(task): Path<String>,
+    Query(query): Query<SearchQuery>,
+) -> Answer<Json<FoundBody>> {
+    let log = app.runtime.task_output(&caller.tenant, task_id(&task)?).await?;
+    calls::found(&log, &query).await
 }
 
 /// What it says from an offset on, as server-sent events, until it has ended.

@@ -169,7 +169,7 @@ impl SpecBody {
             sandbox.user = Some(User::new(user).map_err(|error| Refused::invalid("user", error))?);
         }
         sandbox.sudo = self.sudo.unwrap_or(sandbox.sudo);
-        Ok(Wanted { sandbox, env: self.env })
+        Ok(Wanted { sandbox, env: self.env, once: false })
     }
 }
 

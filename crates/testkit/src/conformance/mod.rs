@@ -396,6 +396,7 @@ suite! { $
     process(KillTree) {
         a_timeout_ends_the_whole_tree_and_keeps_the_output,
         a_signal_to_the_tree_reaches_daemons,
+        a_signal_to_the_tree_reaches_what_was_left_behind,
         commands_run_after_a_tree_was_killed,
     }
     snapshot(Snapshot) {

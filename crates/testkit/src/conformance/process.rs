@@ -220,6 +220,17 @@ pub(super) async fn a_signal_to_the_tree_reaches_daemons(stage: Arc<Stage>) -> O
     Ok(())
 }
 
+pub(super) async fn a_signal_to_the_tree_reaches_what_was_left_behind(stage: Arc<Stage>) -> Outcome {
+    let room = stage.room().await?;
+    let mut running = room.start(&stage, room.shell(&format!("{FAMILY} exit 0"))).await?;
+    running.says("ready.").await?;
+    same!(running.exit().await?.status, Status::Code(0));
+    let (stage, room) = (&*stage, &room);
+    stage.until("those left behind to run", || async move { Ok(family(stage, room).await? == 3) }).await?;
+    running.process.control.signal(KILL, Target::Tree).await?;
+    stage.until("their end", || async move { Ok(family(stage, room).await? == 0) }).await
+}
+
 pub(super) async fn commands_run_after_a_tree_was_killed(stage: Arc<Stage>) -> Outcome {
     let room = stage.room().await?;
     for _ in 0..3 {

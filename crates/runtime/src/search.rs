@@ -1,0 +1,155 @@
+//! Looking for something in what a command said.
+
+use bytes::{Bytes, BytesMut};
+use cabana_store::{Log, Stream};
+use regex::bytes::{Regex, RegexBuilder};
+
+use crate::{Error, Result, text::whole_characters};
+
+/// A line that was looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// From one on.
+    pub number: u64,
+    /// Of its first byte in the stream.
+    pub offset: u64,
+    /// Without its end, and not all of one that is very long.
+    pub text: Bytes,
+}
+
+/// What was found, and whether there may be more.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    pub lines: Vec<Line>,
+    pub more: bool,
+}
+
+/// As much of a line as is looked at: one without an end is no reason to hold all of it.
+const LONGEST: usize = 64 << 10;
+const CHUNK: u64 = 256 << 10;
+
+/// Reads a part at a time, however long the output is.
+pub async fn search(log: &Log, stream: Stream, pattern: &str, most: usize) -> Result<Found> {
+    let pattern = compiled(pattern)?;
+    let (stdout, stderr) = log.lengths();
+    let total = if stream == Stream::Stdout { stdout } else { stderr };
+    let (mut at, mut lines) = (0, Lines::new(pattern, most));
+    while at < total && !lines.found.more {
+        let bytes = log.read(stream, at..total.min(at + CHUNK)).await?;
+        if bytes.is_empty() {
+            break; // the rest was not kept
+        }
+        at += bytes.len() as u64;
+        lines.push(&bytes);
+    }
+    Ok(lines.end())
+}
+
+fn compiled(pattern: &str) -> Result<Regex> {
+    const MOST: usize = 1 << 20;
+    let built = RegexBuilder::new(pattern).size_limit(MOST).dfa_size_limit(MOST).build();
+    built.map_err(|error| Error::invalid("pattern", error.to_string()))
+}
+
+/// Puts lines together again that chunks cut.
+struct Lines {
+    pattern: Regex,
+    most: usize,
+    number: u64,
+    /// Where the line begins that has not ended yet.
+    offset: u64,
+    begun: BytesMut,
+    /// How long that line is, also what is not held of it.
+    length: u64,
+    found: Found,
+}
+
+impl Lines {
+    fn new(pattern: Regex, most: usize) -> Self {
+        Self { pattern, most, number: 1, offset: 0, begun: BytesMut::new(), length: 0, found: Found::default() }
+    }
+
+    fn push(&mut self, mut bytes: &[u8]) {
+        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+            self.add(&bytes[..end]);
+            self.ended(1);
+            bytes = &bytes[end + 1..];
+        }
+        self.add(bytes);
+    }
+
+    fn add(&mut self, part: &[u8]) {
+        let room = LONGEST - self.begun.len();
+        self.begun.extend_from_slice(&part[..part.len().min(room)]);
+        self.length += part.len() as u64;
+    }
+
+    fn ended(&mut self, line_end: u64) {
+        let cut = self.length > self.begun.len() as u64;
+        let text = self.begun.split().freeze();
+        if self.pattern.is_match(&text) {
+            match self.found.lines.len() < self.most {
+                true => {
+                    let text = if cut { whole_characters(text, false, true) } else { text };
+                    self.found.lines.push(Line { number: self.number, offset: self.offset, text });
+                }
+                false => self.found.more = true,
+            }
+        }
+        self.number += 1;
+        self.offset += self.length + line_end;
+        self.length = 0;
+    }
+
+    fn end(mut self) -> Found {
+        if self.length > 0 {
+            self.ended(0);
+        }
+        self.found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn found(pattern: &str, most: usize, chunks: &[&[u8]]) -> Found {
+        let mut lines = Lines::new(compiled(pattern).unwrap(), most);
+        chunks.iter().for_each(|chunk| lines.push(chunk));
+        lines.end()
+    }
+
+    #[test]
+    fn a_line_is_told_with_its_number_and_place() {
+        let told = found("b+", 9, &[b"a\nbb", b"b\n", b"\nab"]);
+        let line = |number, offset, text: &'static str| Line { number, offset, text: text.into() };
+        assert_eq!(told, Found { lines: vec![line(2, 2, "bbb"), line(4, 7, "ab")], more: false });
+        assert_eq!(found("^$", 9, &[b"a\n\nb"]).lines.len(), 1);
+        assert!(found(".", 1, &[b"a\nb\n"]).more && !found(".", 2, &[b"a\nb\n"]).more);
+        assert_eq!(found("x", 9, &[&vec![b'x'; 3 * LONGEST]]).lines[0].text.len(), LONGEST);
+    }
+
+    #[test]
+    fn a_pattern_that_is_none_or_too_much_is_refused() {
+        for bad in ["(", "a{1000}{1000}{1000}"] {
+            assert_eq!(compiled(bad).unwrap_err().code(), cabana_model::Code::BadRequest, "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn where_chunks_are_cut_makes_no_difference(text in "[ab\n]{0,60}", cuts in prop::collection::vec(0usize..60, 0..5)) {
+            let mut places: Vec<usize> = cuts.into_iter().map(|cut| cut.min(text.len())).collect();
+            places.extend([0, text.len()]);
+            places.sort_unstable();
+            let chunks: Vec<&[u8]> = places.windows(2).map(|two| &text.as_bytes()[two[0]..two[1]]).collect();
+            let told = found("b", usize::MAX, &chunks);
+            let expected: Vec<_> = text.lines().filter(|line| line.contains('b')).collect();
+            prop_assert_eq!(told.lines.iter().map(|line| std::str::from_utf8(&line.text).unwrap()).collect::<Vec<_>>(), expected);
+            for line in told.lines {
+                prop_assert_eq!(&text.as_bytes()[line.offset as usize..][..line.text.len()], &line.text[..]);
+            }
+        }
+    }
+}
