@@ -159,8 +159,8 @@ async fn a_terminal_that_is_left_is_hung_up() {
     let server = Server::start();
     let sandbox = server.ensure("one").await["id"].as_str().unwrap().to_owned();
     // One that listens to it has time to put things in order; one that does not is ended all the same.
-    let polite = "command=trap+'echo+bye+>+mark%3Bexit'+HUP%3Becho+ready%3Bwhile+:%3Bdo+sleep+0.05%3Bdone";
-    let deaf = "command=trap+''+HUP+TERM+INT%3Becho+$$+>+pid%3Becho+ready%3Bsleep+1000%26+wait%3Bsleep+1000";
+    let polite = "command=trap+'echo+bye+%3E+mark%3Bexit'+HUP%3Becho+ready%3Bwhile+:%3Bdo+sleep+0.05%3Bdone";
+    let deaf = "command=trap+''+HUP+TERM+INT%3Becho+$$+%3E+pid%3Becho+ready%3Bsleep+1000%26+wait%3Bsleep+1000";
     for command in [polite, deaf] {
         let mut terminal = Terminal::open(&server, &sandbox, command).await;
         terminal.says("ready").await;
@@ -192,7 +192,7 @@ async fn no_terminal_outlives_its_server() {
     let sandbox = server.ensure("one").await["id"].as_str().unwrap().to_owned();
     for kill in [true, false] {
         let mut terminal =
-            Terminal::open(&server, &sandbox, "command=echo+$$+>+pid%3Becho+ready%3Bsleep+1000%3B:").await;
+            Terminal::open(&server, &sandbox, "command=echo+$$+%3E+pid%3Becho+ready%3Bsleep+1000%3B:").await;
         terminal.says("ready").await;
         let path = format!("/v1/calls/{}", terminal.call);
         if kill {
