@@ -100,4 +100,5 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
 
+ThreadingHTTPServer.request_queue_size = 1024
 ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()

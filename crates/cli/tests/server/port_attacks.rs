@@ -1,6 +1,7 @@
 //! Servers inside that answer badly, and clients that ask badly.
 
-use reqwest::{Method, StatusCode};
+use reqwest::StatusCode;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -9,7 +10,7 @@ use tokio::{
 
 use crate::{
     inside::{at_path, host_of, listening},
-    stage::{PATIENCE, Server, good, refused},
+    stage::{PATIENCE, Server, good, refused, until},
 };
 
 #[tokio::test]
@@ -80,22 +81,45 @@ async fn no_request_hides_in_another() {
     assert!(!server.stdout("two", "cat seen").await.contains("mine"));
 }
 
+/// Asks for something by path, and reads nothing.
+async fn asks(server: &Server, sandbox: &str, path: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(server.url.trim_start_matches("http://")).await.unwrap();
+    let head = format!("GET /p/{sandbox}/8000/{path} HTTP/1.1\r\nHost: x\r\nX-API-KEY: {}\r\n\r\n", server.key);
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream
+}
+
 #[tokio::test]
-async fn a_hundred_clients_that_never_read_slow_nobody() {
+async fn clients_that_never_read_slow_nobody() {
     let server = Server::start();
     let sandbox = listening(&server, "one").await;
     let mut held = Vec::new();
-    let head =
-        format!("GET /p/{sandbox}/8000/endless HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n\r\n", server.key);
-    // Each asks for something without an end, and never reads it.
-    for _ in 0..100 {
-        let mut stream = TcpStream::connect(server.url.trim_start_matches("http://")).await.unwrap();
-        stream.write_all(head.as_bytes()).await.unwrap();
+    for _ in 0..50 {
+        let stream = asks(&server, &sandbox, "endless").await;
         stream.readable().await.unwrap();
         held.push(stream);
     }
     good(at_path(&server, &sandbox, "echo").send().await.unwrap()).await;
     assert_eq!(server.stdout("two", "echo fine").await, "fine\n");
-    assert_eq!(server.request(Method::GET, "/livez").send().await.unwrap().status(), StatusCode::OK);
     drop(held);
+}
+
+#[tokio::test]
+async fn a_thousand_idle_requests_to_ports_slow_nobody() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let server = Server::start();
+    let sandbox = listening(&server, "one").await;
+    let mut held = Vec::new();
+    for _ in 0..1000 {
+        held.push(asks(&server, &sandbox, "silent").await);
+    }
+    let waiting = || async { server.stdout("one", "grep -c silent seen || true").await.trim() == "1000" };
+    until(|| async { waiting().await.then_some(()) }).await;
+    good(at_path(&server, &sandbox, "echo").send().await.unwrap()).await;
+    assert_eq!(server.stdout("two", "echo fine").await, "fine\n");
+    drop(held);
+    // Each of them is felt inside, and nothing is left of it.
+    let threads = "awk '/^Threads/ { print $2 }' /proc/$(pgrep -o python3)/status";
+    until(|| async { (server.stdout("one", threads).await.trim().parse::<u32>().unwrap() < 10).then_some(()) }).await;
 }

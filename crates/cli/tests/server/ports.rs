@@ -14,9 +14,9 @@ use crate::{
 async fn a_port_is_reached_by_path_and_by_host_name() {
     let server = Server::start();
     let sandbox = listening(&server, "one").await;
-    let told = good(at_path(&server, &sandbox, "deep/er?a=1&b=%2F").send().await.unwrap()).await;
-    assert_eq!(told["target"], "/deep/er?a=1&b=%2F");
-    assert_eq!(seen(&told, "x-forwarded-prefix"), [format!("/p/{sandbox}/8000")]);
+    let by_path = good(at_path(&server, &sandbox, "deep/er?a=1&b=%2F").send().await.unwrap()).await;
+    assert_eq!(by_path["target"], "/deep/er?a=1&b=%2F");
+    assert_eq!(seen(&by_path, "x-forwarded-prefix"), [format!("/p/{sandbox}/8000")]);
     let request = by_host(&server, Method::PUT, &sandbox, "v1/sandboxes?a=1").bearer_auth(&server.key).body("four");
     let told = good(request.send().await.unwrap()).await;
     assert_eq!(
@@ -24,7 +24,7 @@ async fn a_port_is_reached_by_path_and_by_host_name() {
         (&json!("PUT"), &json!("/v1/sandboxes?a=1"), &json!(4))
     );
     assert_eq!(seen(&told, "x-forwarded-host"), [host_of(&server, &sandbox)]);
-    for told in [&told] {
+    for told in [&by_path, &told] {
         assert_eq!(seen(told, "host"), ["localhost:8000"]);
         assert_eq!(seen(told, "x-forwarded-for"), ["127.0.0.1"]);
         assert_eq!(seen(told, "x-forwarded-proto"), ["http"]);
@@ -78,9 +78,10 @@ async fn bodies_stream_both_ways_and_an_end_is_felt_inside() {
     drop(body);
     until(|| async { (server.exec("one", "rm left").await["exit_code"] == 0).then_some(()) }).await;
     // Whoever waits for an answer that never comes may go too.
-    let silent = tokio::spawn(at_path(&server, &sandbox, "silent").send());
-    until(|| async { (server.exec("one", "rm asked").await["exit_code"] == 0).then_some(()) }).await;
-    silent.abort();
+    tokio::select! {
+        _ = at_path(&server, &sandbox, "silent").send() => panic!("there is no answer"),
+        () = until(|| async { (server.exec("one", "rm asked").await["exit_code"] == 0).then_some(()) }) => {}
+    }
     until(|| async { (server.exec("one", "rm left").await["exit_code"] == 0).then_some(()) }).await;
 }
 

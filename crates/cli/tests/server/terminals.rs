@@ -196,9 +196,9 @@ async fn no_terminal_outlives_its_server() {
         terminal.says("ready").await;
         let path = format!("/v1/calls/{}", terminal.call);
         if kill {
-            server.kill()
+            server.kill();
         } else {
-            server.stop()
+            server.stop();
         }
         server.run();
         let ended = until(|| async { Some(server.get(&path).await).filter(|call| call["state"] != "running") }).await;

@@ -133,3 +133,26 @@ impl AsyncWrite for Watched {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_moves_is_left_alone_and_what_stands_still_is_not() {
+        let (moved, tick) = (AtomicBool::new(true), Duration::from_millis(1));
+        let moving = async {
+            for _ in 0..50 {
+                moved.store(true, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = moving => {}
+            () = stands_still(&moved, Duration::from_secs(3600)) => panic!("it moves"),
+        }
+        stands_still(&moved, tick).await;
+        assert!(!moved.load(Ordering::Relaxed));
+    }
+}
