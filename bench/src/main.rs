@@ -7,6 +7,7 @@ mod docker;
 mod figure;
 mod files;
 mod floors;
+mod http;
 mod machine;
 mod neighbour;
 mod options;

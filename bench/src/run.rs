@@ -4,6 +4,7 @@ use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Instant,
 };
 
 use anyhow::{Context, Result, bail};
@@ -17,10 +18,11 @@ use crate::{
     figure::Figure,
     files::{Fsync, Ours, Plain},
     floors::Floors,
+    http::Served,
     machine,
     neighbour::{Neighbours, PROGRAMS},
     progress::Progress,
-    rhythm::Rhythm,
+    rhythm::{Rhythm, nanoseconds},
     series::{Effort, Pool, Series},
     server::Server,
     snapshots,
@@ -47,6 +49,7 @@ pub(crate) struct Bench {
     equipped: OnceCell<Arc<Subject>>,
     loopback: OnceCell<Server>,
     outside: OnceCell<Server>,
+    served: OnceCell<Served>,
     neighbours: Neighbours,
 }
 
@@ -66,6 +69,7 @@ impl Bench {
             equipped: OnceCell::new(),
             loopback: OnceCell::new(),
             outside: OnceCell::new(),
+            served: OnceCell::new(),
             neighbours: Neighbours::default(),
         })
     }
@@ -158,7 +162,31 @@ impl Bench {
             Series::WorkAlone => self.neighbours.alone(self.equipped().await?, samples).await,
             Series::WorkBeside(takes) => self.neighbours.beside(self.equipped().await?, takes, samples).await,
             Series::WorkBesideWorst => self.neighbours.worst().map(|(_, samples)| samples),
+            Series::ForkExecAll => self.fork_exec_all(samples).await,
+            Series::HttpExec => self.served().await?.exec(back_to_back).await,
+            Series::HttpCreateExec => self.served().await?.create_exec(back_to_back).await,
+            Series::HttpCreateExecSpaced => self.served().await?.create_exec(spaced).await,
+            Series::HttpThroughput => self.served().await?.throughput(samples).await,
         }
+    }
+
+    async fn served(&self) -> Result<&Served> {
+        let data = self.place.join("served");
+        self.served.get_or_try_init(|| async { spawn_blocking(move || Served::start(&data)).await? }).await
+    }
+
+    /// The time of one command where each processor starts one after the other.
+    async fn fork_exec_all(&self, samples: usize) -> Result<Vec<f64>> {
+        const EACH: usize = 500;
+        let processors = std::thread::available_parallelism()?.get();
+        let mut told = Vec::with_capacity(samples);
+        for _ in 0..samples {
+            let start = Instant::now();
+            let all = (0..processors).map(|_| self.floors.command(Rhythm::back_to_back(EACH), &["/bin/true"]));
+            futures_util::future::try_join_all(all).await?;
+            told.push(nanoseconds(start) / (processors * EACH) as f64);
+        }
+        Ok(told)
     }
 
     async fn bwrap(&self, rhythm: Rhythm) -> Result<Vec<f64>> {

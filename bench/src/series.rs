@@ -57,6 +57,11 @@ pub(crate) enum Series {
     WorkAlone,
     WorkBeside(Takes),
     WorkBesideWorst,
+    ForkExecAll,
+    HttpExec,
+    HttpCreateExec,
+    HttpCreateExecSpaced,
+    HttpThroughput,
 }
 
 /// How often a series is measured.
@@ -89,9 +94,11 @@ impl Series {
         Self::FloorCreate,
         Self::CreateExec,
         Self::CreateExecLimited,
+        Self::HttpCreateExec,
         Self::Bwrap,
         Self::FloorCreateSpaced,
         Self::CreateExecSpaced,
+        Self::HttpCreateExecSpaced,
         Self::BwrapSpaced,
         Self::ForkExecSpaced,
         Self::WakeExec,
@@ -99,6 +106,9 @@ impl Series {
         Self::FloorExec,
         Self::Exec,
         Self::ExecLimited,
+        Self::HttpExec,
+        Self::ForkExecAll,
+        Self::HttpThroughput,
         Self::DockerExec,
         Self::DockerExecApi,
         Self::FloorExecSpaced,
@@ -146,17 +156,18 @@ impl Series {
 
     pub(crate) fn plan(self, effort: Effort) -> Plan {
         let (full, quick) = match self {
-            Self::ForkExec | Self::FloorExec | Self::Exec | Self::ExecLimited => (200, 50),
+            Self::ForkExec | Self::FloorExec | Self::Exec | Self::ExecLimited | Self::HttpExec => (200, 50),
+            Self::ForkExecAll | Self::HttpThroughput => (3, 1),
             Self::LoopbackConnect | Self::LoopbackExchange | Self::PolicyConnect | Self::PolicyExchange => (400, 200),
             Self::FloorFreeze | Self::Pause => (100, 30),
             Self::WorkAlone | Self::WorkBeside(_) => (10, 4),
             Self::WorkBesideWorst => return Plan { rounds: 1, samples: 1 },
-            Self::FloorCreate | Self::CreateExec | Self::CreateExecLimited => (100, 30),
+            Self::FloorCreate | Self::CreateExec | Self::CreateExecLimited | Self::HttpCreateExec => (100, 30),
             Self::WakeExec | Self::WakeExecLimited => (50, 10),
             Self::CreateTen | Self::ForkTen => (10, 5),
             Self::SnapshotOne | Self::SnapshotMany => (2, 1),
             Self::Bwrap => (40, 10),
-            Self::FloorCreateSpaced | Self::CreateExecSpaced => (20, 5),
+            Self::FloorCreateSpaced | Self::CreateExecSpaced | Self::HttpCreateExecSpaced => (20, 5),
             Self::BwrapSpaced | Self::ForkExecSpaced | Self::FloorExecSpaced | Self::ExecSpaced => (10, 5),
             Self::DockerExec | Self::DockerExecApi => (10, 3),
             Self::PlainRead | Self::Read | Self::PlainWrite | Self::Write => (3, 2),
@@ -238,6 +249,11 @@ impl Series {
                 Takes::Terminals => "work, beside one that takes all terminals",
             },
             Self::WorkBesideWorst => "work, beside the worst neighbour",
+            Self::ForkExecAll => "floor: fork + exec on all processors",
+            Self::HttpExec => "a command over HTTP",
+            Self::HttpCreateExec => "create + first command over HTTP",
+            Self::HttpCreateExecSpaced => "create + first command over HTTP, one every 200 ms",
+            Self::HttpThroughput => "200 clients on 50 sandboxes over HTTP",
         }
     }
 }

@@ -187,17 +187,22 @@ impl Sandboxes {
         self.tell_of(&record.tenant, &record.id, event);
     }
 
+    /// Under the lock of the slot. What the slot knew may be older than that: then it is looked up, and tried once more.
     async fn step(&self, slot: &Slot, to: SandboxState, why: &str) -> Result<()> {
-        let record = slot.record();
-        let (physical, version) = (record.physical.clone(), record.version);
-        let next = Transition { physical, version, to, why: why.to_owned(), at: self.clock.now() };
-        let next = self.store.transition(next).await?.ok_or_else(|| {
-            let was = format!("it is {} by now, and not to become {to}", record.state);
-            cabana_sandbox::Error::failed("changing the sandbox's record", was)
-        })?;
-        self.tell(&next);
-        slot.set_record(next);
-        Ok(())
+        for _ in 0..2 {
+            let Record { physical, version, tenant, id, .. } = &*slot.record();
+            let (physical, version) = (physical.clone(), *version);
+            let next = Transition { physical, version, to, why: why.to_owned(), at: self.clock.now() };
+            if let Some(next) = self.store.transition(next).await? {
+                self.tell(&next);
+                slot.set_record(next);
+                return Ok(());
+            }
+            let now = self.store.sandbox(tenant, id).await?.ok_or_else(|| Error::NoSandbox(id.clone()))?;
+            slot.set_record(now);
+        }
+        let was = format!("it is {} by now, and not to become {to}", slot.record().state);
+        Err(cabana_sandbox::Error::failed("changing the sandbox's record", was).into())
     }
 
     pub(crate) async fn rewrite(&self, slot: &Slot, spec: String) -> Result<()> {
