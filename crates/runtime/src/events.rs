@@ -126,3 +126,44 @@ impl Listener {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn happened(tenant: &str, sandbox: &str) -> Happened {
+        Happened {
+            id: Uuid::now_v7(),
+            at: Time::UNIX_EPOCH,
+            tenant: Tenant::new(tenant).unwrap(),
+            sandbox: SandboxId::new(sandbox).unwrap(),
+            event: Event::DiskFull,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_listener_that_is_too_slow_is_told_how_much_it_missed() {
+        let events = Events::default();
+        let mut listener = events.listen(&Tenant::new("one").unwrap(), None);
+        for _ in 0..BEHIND + 10 {
+            events.tell(happened("one", "aaaaaaaaaaaaaaaa"));
+        }
+        assert!(matches!(listener.next().await, Some(Heard::Missed(10))));
+        for _ in 0..BEHIND {
+            assert!(matches!(listener.next().await, Some(Heard::Event(_))));
+        }
+    }
+
+    #[test]
+    fn nothing_is_kept_for_listeners_that_are_gone() {
+        let events = Events::default();
+        let (one, two) = (Tenant::new("one").unwrap(), Tenant::new("two").unwrap());
+        drop(events.listen(&one, None));
+        drop(events.listen(&one, Some(&SandboxId::new("aaaaaaaaaaaaaaaa").unwrap())));
+        events.tell(happened("one", "aaaaaaaaaaaaaaaa"));
+        assert_eq!(events.all(|channels| channels.len()), 0);
+        drop(events.listen(&one, None));
+        let _listener = events.listen(&two, None);
+        assert_eq!(events.all(|channels| channels.len()), 1);
+    }
+}

@@ -87,6 +87,8 @@ impl Tls {
 #[derive(Clone)]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
+    /// The server is told to end: what has no end of its own ends then.
+    pub(crate) leaving: CancellationToken,
     _seat: Arc<Seat>,
 }
 
@@ -142,7 +144,7 @@ impl Listener {
             .max_concurrent_streams(256)
             .keep_alive_interval(Duration::from_secs(20));
         let builder = Arc::new(builder);
-        while let Some(accepted) = end.run_until_cancelled(self.accept(&room)).await {
+        while let Some(accepted) = end.run_until_cancelled(self.accept(&room, &end)).await {
             let Some((stream, peer)) = accepted else {
                 tokio::time::sleep(BREATH).await;
                 continue;
@@ -177,11 +179,11 @@ impl Listener {
     }
 
     /// `None` when there is nothing to be had now.
-    async fn accept(&self, room: &Arc<Semaphore>) -> Option<(TcpStream, Peer)> {
+    async fn accept(&self, room: &Arc<Semaphore>, end: &CancellationToken) -> Option<(TcpStream, Peer)> {
         let permit = room.clone().acquire_owned().await.ok()?;
         let (stream, address) = self.socket.accept().await.ok()?;
         let _ = stream.set_nodelay(true);
         OPEN.fetch_add(1, Ordering::Relaxed);
-        Some((stream, Peer { address, _seat: Arc::new(Seat(permit)) }))
+        Some((stream, Peer { address, leaving: end.clone(), _seat: Arc::new(Seat(permit)) }))
     }
 }

@@ -52,6 +52,7 @@ async fn no_route_leads_to_another_tenants_things() {
         ("sandbox", task["sandbox"].as_str().unwrap().to_owned()),
         ("call", call["call_id"].as_str().unwrap().to_owned()),
         ("task", task["id"].as_str().unwrap().to_owned()),
+        ("port", "8000".to_owned()),
         ("key", "key_01a1e36ddd427372ba516dbc9344fafd".to_owned()),
     ]);
     let document: Value = server.get("/openapi.json").await;

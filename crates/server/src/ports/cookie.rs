@@ -21,23 +21,17 @@ pub(super) fn of_link(door: &Door, token: &str, grant: &Grant, now: Time, secure
     format!("{NAME}={token}; Path={}; Max-Age={left}; HttpOnly; SameSite=Lax{secure}", door.prefix())
 }
 
-/// Ours is none of the sandbox's business.
+/// Ours is none of the sandbox's business. In HTTP/1.1 the rest is one header, however many it was.
 pub(super) fn without_ours(headers: &mut HeaderMap) {
-    let is_ours = |pair: &str| pair.trim().split('=').next() == Some(NAME);
-    let kept: Vec<HeaderValue> = headers
-        .get_all(header::COOKIE)
-        .iter()
-        .filter_map(|value| match value.to_str() {
-            Ok(text) if text.split(';').any(is_ours) => {
-                let pairs: Vec<&str> = text.split(';').filter(|pair| !is_ours(pair)).map(str::trim).collect();
-                (!pairs.is_empty()).then(|| HeaderValue::from_str(&pairs.join("; ")).ok()).flatten()
-            }
-            _ => Some(value.clone()),
-        })
-        .collect();
+    let pairs = headers.get_all(header::COOKIE).iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b';'));
+    let is_ours = |pair: &[u8]| pair.split(|byte| *byte == b'=').next() == Some(NAME.as_bytes());
+    let rest = pairs.map(<[u8]>::trim_ascii).filter(|pair| !pair.is_empty() && !is_ours(pair));
+    let rest = HeaderValue::from_bytes(&rest.collect::<Vec<_>>().join(&b"; "[..]));
     headers.remove(header::COOKIE);
-    for value in kept {
-        headers.append(header::COOKIE, value);
+    if let Ok(rest) = rest
+        && !rest.is_empty()
+    {
+        headers.insert(header::COOKIE, rest);
     }
 }
 

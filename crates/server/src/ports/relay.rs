@@ -76,6 +76,7 @@ pub(super) async fn relay(app: &App, tenant: &Tenant, door: &Door, request: Requ
             }
         });
     }
+    *answer.version_mut() = Version::HTTP_11; // the inside may speak 1.0; how we speak is between us and the client
     headers::outwards(door, answer.headers_mut(), upgraded);
     Ok(answer.map(Body::new))
 }
@@ -130,5 +131,28 @@ impl AsyncWrite for Watched {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_moves_is_left_alone_and_what_stands_still_is_not() {
+        let (moved, tick) = (AtomicBool::new(true), Duration::from_millis(1));
+        let moving = async {
+            for _ in 0..50 {
+                moved.store(true, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = moving => {}
+            () = stands_still(&moved, Duration::from_secs(3600)) => panic!("it moves"),
+        }
+        stands_still(&moved, tick).await;
+        assert!(!moved.load(Ordering::Relaxed));
     }
 }

@@ -1,6 +1,7 @@
 //! What happens to sandboxes and tasks, as server-sent events.
 
 use axum::{
+    Extension,
     extract::State,
     response::{Response, sse::Event},
 };
@@ -16,6 +17,7 @@ use crate::{
     auth::Reader,
     error::{Answer, ErrorBody},
     extract::Query,
+    listen::Peer,
     stream::{named, respond},
 };
 
@@ -52,7 +54,12 @@ struct Missed {
     (status = 200, content_type = "text/event-stream"),
     (status = "default", body = ErrorBody),
 ))]
-async fn events(State(app): State<App>, Reader(caller): Reader, Query(which): Query<Which>) -> Answer<Response> {
+async fn events(
+    State(app): State<App>,
+    Reader(caller): Reader,
+    Query(which): Query<Which>,
+    peer: Option<Extension<Peer>>,
+) -> Answer<Response> {
     let sandbox = which.sandbox.as_deref().map(id).transpose()?;
     if let Some(sandbox) = &sandbox {
         app.runtime.sandbox(&caller.tenant, sandbox).await?; // of another tenant's there is nothing to hear
@@ -65,7 +72,9 @@ async fn events(State(app): State<App>, Reader(caller): Reader, Query(which): Qu
         };
         Some((event, listener))
     });
-    Ok(respond(stream::once(std::future::ready(named("ready", &()))).chain(heard)))
+    let ready = stream::once(std::future::ready(named("ready", &())));
+    let leaving = peer.map(|Extension(peer)| peer.leaving).unwrap_or_default();
+    Ok(respond(ready.chain(heard).take_until(leaving.cancelled_owned())))
 }
 
 fn told(happened: &Happened) -> Event {

@@ -119,6 +119,8 @@ async fn terminal(
     peer: Option<Extension<Peer>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Answer<Response> {
+    let sandbox = id(&sandbox)?;
+    app.runtime.sandbox(&caller.tenant, &sandbox).await?; // first of all: what is wrong with the rest is for its owner
     let upgrade = upgrade.map_err(|rejection| Refused::invalid("WebSocket", rejection.body_text()))?;
     let size =
         size(wanted.cols.unwrap_or(80), wanted.rows.unwrap_or(24)).map_err(|why| Refused::invalid("size", why))?;
@@ -128,7 +130,7 @@ async fn terminal(
     let ((typed, typed_in), (wishes, wishes_in)) = (mpsc::channel(AHEAD), mpsc::channel(AHEAD));
     let (said, hears) = mpsc::channel(AHEAD);
     let act = Terminal { asked, size, typed: typed_in, wishes: wishes_in, said };
-    let ask = Ask { caller, place: Place::Sandbox(id(&sandbox)?), key: None, front: FRONT };
+    let ask = Ask { caller, place: Place::Sandbox(sandbox), key: None, front: FRONT };
     let call = app.runtime.call(ask, act).await?;
     // Whoever does not come after all has gone: what is dropped then hangs the command up.
     let seat = Seat { call, typed, wishes, hears, _peer: peer };

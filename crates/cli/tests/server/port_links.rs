@@ -1,0 +1,153 @@
+//! Links to a port: what they open, for whom, and until when.
+
+use reqwest::{Method, Response, StatusCode};
+use serde_json::{Value, json};
+
+use crate::{
+    inside::{by_host, by_path, client, host_of, listening, open_socket, seen},
+    stage::{Server, good, refused, until},
+};
+
+async fn link(server: &Server, sandbox: &str, port: u16, body: Value) -> Value {
+    good(server.post(&format!("/v1/sandboxes/{sandbox}/ports/{port}/link"), &body).send().await.unwrap()).await
+}
+
+fn token(link: &Value) -> String {
+    link["url"].as_str().unwrap().split_once("cabana_link=").unwrap().1.to_owned()
+}
+
+/// The cookie that a link becomes.
+fn cookie(answer: &Response) -> (String, String) {
+    assert_eq!(answer.status(), StatusCode::FOUND);
+    let (pair, attributes) = answer.headers()["set-cookie"].to_str().unwrap().split_once("; ").unwrap();
+    (pair.to_owned(), attributes.to_owned())
+}
+
+#[tokio::test]
+async fn a_link_becomes_a_cookie_and_an_address_that_can_be_shown() {
+    let mut server = Server::start();
+    let sandbox = listening(&server, "one").await;
+    let made = link(&server, &sandbox, 8000, json!({ "expires_sec": 600 })).await;
+    let host = host_of(&server, &sandbox);
+    assert_eq!(made["url"], format!("http://{host}/?cabana_link={}", token(&made)));
+    // By path: the cookie is for that path.
+    let answer = client().get(made["path_url"].as_str().unwrap()).send().await.unwrap();
+    assert_eq!(answer.headers()["location"], format!("/p/{sandbox}/8000/").as_str());
+    let (pair, attributes) = cookie(&answer);
+    assert!(attributes.starts_with(&format!("Path=/p/{sandbox}/8000/; Max-Age=")), "{attributes}");
+    assert!(attributes.ends_with("; HttpOnly; SameSite=Lax"), "{attributes}");
+    let told = good(by_path(&server, &sandbox, "echo").header("Cookie", format!("{pair}; a=1")).send().await.unwrap());
+    assert_eq!(seen(&told.await, "cookie"), ["a=1"]);
+    // By host name: for that host.
+    let visit = by_host(&server, Method::GET, &sandbox, &format!("deep?a=1&cabana_link={}&b=2", token(&made)));
+    let answer = visit.send().await.unwrap();
+    assert_eq!(answer.headers()["location"], "/deep?a=1&b=2");
+    let (pair, attributes) = cookie(&answer);
+    assert!(attributes.starts_with("Path=/; Max-Age="), "{attributes}");
+    let with = || by_host(&server, Method::GET, &sandbox, "echo").header("Cookie", &pair);
+    good(with().send().await.unwrap()).await;
+    let (socket, _) = open_socket(&server, "/socket", &[("host", &host), ("cookie", &pair)]).await.unwrap();
+    drop(socket);
+    // A program may post with the link itself.
+    let posted = by_host(&server, Method::POST, &sandbox, &format!("echo?cabana_link={}&c=3", token(&made)));
+    assert_eq!(good(posted.send().await.unwrap()).await["target"], "/echo?c=3");
+    // The next server knows it too.
+    server.stop();
+    server.run();
+    good(by_host(&server, Method::GET, &sandbox, "echo").header("Cookie", &pair).send().await.unwrap()).await;
+    let ledger = server.get("/v1/ledger").await;
+    let rows: Vec<&Value> = ledger["rows"].as_array().unwrap().iter().filter(|row| row["verb"] == "link").collect();
+    assert_eq!(rows.len(), 1);
+    assert_eq!(rows[0]["argv"], json!(["8000", "600s"]));
+    assert!(!ledger.to_string().contains(&token(&made)));
+}
+
+#[tokio::test]
+async fn a_link_that_is_forged_ended_or_for_something_else_opens_nothing() {
+    let server = Server::start();
+    let (one, two) = (listening(&server, "one").await, listening(&server, "two").await);
+    let (right, short) = (
+        token(&link(&server, &one, 8000, json!({})).await),
+        token(&link(&server, &one, 8000, json!({ "expires_sec": 1 })).await),
+    );
+    let other_port = token(&link(&server, &one, 8001, json!({})).await);
+    let nobody = (401, "unauthorized".to_owned());
+    let nothing = (404, "sandbox_not_found".to_owned());
+    let visit = |sandbox: &str, token: &str| {
+        let (by_query, by_cookie) = (
+            by_path(&server, sandbox, &format!("echo?cabana_link={token}")),
+            by_host(&server, Method::GET, sandbox, "echo").header("Cookie", format!("cabana_link={token}")),
+        );
+        async { (refused(by_query.send().await.unwrap()).await, refused(by_cookie.send().await.unwrap()).await) }
+    };
+    let (said, proof) = right.split_once('.').unwrap();
+    let (other_said, _) = other_port.split_once('.').unwrap();
+    let flipped = format!("{}{}", if proof.starts_with('A') { "B" } else { "A" }, &proof[1..]);
+    let forged = [
+        format!("{said}.{flipped}"),
+        format!("{other_said}.{proof}"),
+        format!("{said}."),
+        said.to_owned(),
+        format!("{said}.{}", &proof[..20]),
+        ".".to_owned(),
+        "%00".to_owned(),
+        "x".repeat(5000),
+    ];
+    for token in &forged {
+        assert_eq!(visit(&one, token).await, (nobody.clone(), nobody.clone()), "{token}");
+    }
+    assert_eq!(visit(&one, &other_port).await, (nothing.clone(), nothing.clone()));
+    assert_eq!(visit(&two, &right).await, (nothing.clone(), nothing.clone()));
+    let ended = || async {
+        let answer = by_path(&server, &one, "echo").header("Cookie", format!("cabana_link={short}")).send().await;
+        Some(answer.unwrap()).filter(|answer| !answer.status().is_success())
+    };
+    assert_eq!(refused(until(ended).await).await, nobody);
+    // One that pages put beside it does no harm.
+    let both = format!("cabana_link={other_port}; cabana_link={right}");
+    good(by_path(&server, &one, "echo").header("Cookie", both).send().await.unwrap()).await;
+    for bad in [json!({ "expires_sec": 0 }), json!({ "expires_sec": 2_592_001 }), json!({ "expires": 1 })] {
+        let answer = server.post(&format!("/v1/sandboxes/{one}/ports/8000/link"), &bad).send().await.unwrap();
+        assert_eq!(answer.status().as_u16() / 100, 4, "{bad}");
+    }
+    for port in ["0", "65536", "+80", "080", "x"] {
+        let answer = server.post(&format!("/v1/sandboxes/{one}/ports/{port}/link"), &json!({})).send().await.unwrap();
+        assert_eq!(refused(answer).await, (400, "bad_request".into()), "{port}");
+        let answer = server.request(Method::GET, &format!("/p/{one}/{port}/")).send().await.unwrap();
+        assert_eq!(refused(answer).await, (400, "bad_request".into()), "{port}");
+    }
+}
+
+#[tokio::test]
+async fn a_cookie_does_nothing_for_the_pages_of_others() {
+    let server = Server::start();
+    let (one, two) = (listening(&server, "one").await, server.ensure("two").await["id"].as_str().unwrap().to_owned());
+    let pair = format!("cabana_link={}", token(&link(&server, &one, 8000, json!({})).await));
+    let (own, other) = (host_of(&server, &one), host_of(&server, &two));
+    let asked = |headers: &[(&'static str, String)]| {
+        let request = by_host(&server, Method::POST, &one, "echo").header("Cookie", &pair);
+        headers.iter().fold(request, |request, (name, value)| request.header(*name, value)).send()
+    };
+    let foreign: [&[(&str, String)]; 5] = [
+        &[("Origin", format!("http://{other}"))],
+        &[("Origin", "null".into())],
+        &[("Origin", "https://example.com".into())],
+        &[("Sec-Fetch-Site", "same-site".into()), ("Sec-Fetch-Mode", "no-cors".into())],
+        &[("Sec-Fetch-Site", "cross-site".into()), ("Sec-Fetch-Mode", "cors".into())],
+    ];
+    for headers in foreign {
+        assert_eq!(refused(asked(headers).await.unwrap()).await, (401, "unauthorized".into()), "{headers:?}");
+    }
+    let near = own.replace("8000-", "3000-");
+    let fine: [&[(&str, String)]; 4] = [
+        &[("Origin", format!("http://{own}"))],
+        &[("Origin", format!("http://{near}"))],
+        &[("Sec-Fetch-Site", "cross-site".into()), ("Sec-Fetch-Mode", "navigate".into())],
+        &[("Sec-Fetch-Site", "same-origin".into()), ("Sec-Fetch-Mode", "cors".into())],
+    ];
+    for headers in fine {
+        good(asked(headers).await.unwrap()).await;
+    }
+    let evil = [("host", own.as_str()), ("cookie", &pair), ("origin", "http://evil.example")];
+    assert!(open_socket(&server, "/socket", &evil).await.is_err());
+}
