@@ -1,5 +1,7 @@
 //! A tree as a ZIP, as other programs read it.
 
+#![allow(clippy::unwrap_used)] // a case that cannot go on says so by a panic
+
 use std::{collections::BTreeMap, fs::File, io::Write as _, process::Command, sync::Arc, time::SystemTime};
 
 use async_trait::async_trait;
