@@ -7,7 +7,21 @@ use std::{
 
 use cabana_model::Code;
 
-use crate::failure::Failure;
+use crate::{config, failure::Failure};
+
+/// For the verbs that work on it: where the server of this machine has it, if its file says so.
+pub(crate) fn of_machine(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
+    let given = given.or_else(of_variable);
+    // The file is root's, and so is what it names.
+    match given {
+        None if rustix::process::geteuid().is_root() => directory(config::data_of_file()?),
+        given => directory(given),
+    }
+}
+
+pub(crate) fn of_variable() -> Option<PathBuf> {
+    env::var_os("CABANA_DATA").filter(|path| !path.is_empty()).map(PathBuf::from)
+}
 
 pub(crate) fn directory(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
     let path = given.or_else(default).ok_or_else(|| {

@@ -1,22 +1,48 @@
 //! How a failure of ours is told: what happened, what to do, and where to read more.
 
-use std::{error::Error as _, io::Write, process::ExitCode};
+use std::{borrow::Cow, error::Error as _, io::Write, process::ExitCode};
 
 use cabana_model::Code;
 use cabana_sandbox::Error;
+use serde_json::Value;
 
 /// The exit code of failures of ours, which a command inside is unlikely to have (env, timeout and docker use it so).
 pub(crate) const OURS: u8 = 125;
 
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+pub(crate) const NOT_FOUND: u8 = 127;
+
 #[derive(Debug)]
 pub(crate) struct Failure {
-    code: Code,
+    /// Ours, or what a server of another version calls its own.
+    code: Cow<'static, str>,
     message: String,
+    hint: Cow<'static, str>,
 }
 
 impl Failure {
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: without_numbers(message.into()) }
+        Self { code: code.as_str().into(), message: without_numbers(message.into()), hint: code.hint().into() }
+    }
+
+    /// As a server told it.
+    pub(crate) fn of_told(told: &Value) -> Self {
+        let text = |name: &str| told["error"][name].as_str().map(str::to_owned);
+        match (text("code"), text("message")) {
+            (Some(code), Some(message)) => {
+                Self { code: code.into(), message: plain(&message), hint: text("hint").unwrap_or_default().into() }
+            }
+            _ => Self::new(Code::Internal, format!("the server said: {told}")),
+        }
+    }
+
+    /// Where the code's own is too general.
+    pub(crate) fn with_hint(self, hint: impl Into<Cow<'static, str>>) -> Self {
+        Self { hint: hint.into(), ..self }
+    }
+
+    pub(crate) fn is(&self, code: Code) -> bool {
+        self.code == code.as_str()
     }
 
     /// A wrong value on the command line. The message must not hold the value of a variable.
@@ -24,11 +50,22 @@ impl Failure {
         Self::new(Code::BadRequest, message)
     }
 
+    /// A program that could not be run, in the words and with the exit code of `cabana run`.
+    pub(crate) fn not_run(&self, missing: &str) -> u8 {
+        tell(&format!("cabana: {}", self.message));
+        if self.message.ends_with(missing) { NOT_FOUND } else { NOT_EXECUTABLE }
+    }
+
     pub(crate) fn report(&self, exit: u8) -> ExitCode {
-        let Self { message, code } = self;
-        tell(&format!("error: {message}\nhint: {}\ncode: {code} (docs/errors/{code}.md)", code.hint()));
+        let Self { message, code, hint } = self;
+        tell(&format!("error: {message}\nhint: {hint}\ncode: {code} (docs/errors/{code}.md)"));
         ExitCode::from(exit)
     }
+}
+
+/// What others named may hold what a terminal obeys.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// A line on standard error. That nobody can read it is no reason to panic, and to lose the exit code over it.
@@ -78,6 +115,12 @@ mod tests {
     fn numbers_of_errors_are_left_out() {
         let failure = Failure::new(Code::Internal, "a (os error 2): b (os error 13); c (os error x) d");
         assert_eq!(failure.message, "a: b; c (os error x) d");
+    }
+
+    #[test]
+    fn what_a_server_tells_does_not_command_our_terminal() {
+        let told = serde_json::json!({"error": {"code": "not_found", "message": "a\u{1b}[2Jb", "hint": "look"}});
+        assert_eq!(Failure::of_told(&told).message, "a\u{fffd}[2Jb");
     }
 
     #[test]

@@ -1,22 +1,27 @@
 //! The binary `cabana`: wires the engine to the command line. One file a verb.
 
+mod amounts;
+mod completions;
+mod config;
 mod data;
 mod doctor;
 mod failure;
+mod remote;
 mod run;
 mod serve;
 mod template;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Gives a command, or every conversation of an agent, a Linux sandbox of its own.
 #[derive(Parser)]
 #[command(name = "cabana", version, arg_required_else_help = true)]
 struct Cli {
-    /// Where layers, templates and sandboxes lie. Without it: /var/lib/cabana as root, else $XDG_DATA_HOME/cabana
-    #[arg(long, env = "CABANA_DATA", global = true, value_name = "DIR")]
+    /// Where layers, templates and sandboxes lie. Without it: the variable CABANA_DATA, else /var/lib/cabana as root, else
+    /// $XDG_DATA_HOME/cabana
+    #[arg(long, global = true, value_name = "DIR")]
     data: Option<PathBuf>,
     #[command(subcommand)]
     verb: Verb,
@@ -28,25 +33,37 @@ enum Verb {
     Serve(serve::Args),
     Template(template::Args),
     Doctor(doctor::Args),
+    Config(config::Args),
+    #[command(flatten)]
+    Remote(remote::Verb),
+    Completions(completions::Completions),
+    Man(completions::Man),
 }
 
 fn main() -> ExitCode {
     // First of all: this may be the start of one of the engine's own processes.
     cabana_engine::helper_main();
-    let cli = match Cli::try_parse() {
+    let Cli { data, verb } = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    // Whoever is root is asked before a user namespace makes everybody root.
-    let data = match data::directory(cli.data) {
-        Ok(data) => data,
-        Err(failure) => return failure.report(failure::OURS),
-    };
-    match cli.verb {
-        Verb::Run(args) => run::main(*args, data),
+    match verb {
         Verb::Serve(args) => serve::main(args, data),
-        Verb::Template(args) => template::main(args, data),
-        Verb::Doctor(args) => doctor::main(&args, &data),
+        Verb::Config(args) => config::main(args, data),
+        Verb::Remote(verb) => remote::main(verb, data),
+        Verb::Completions(args) => args.print(Cli::command()),
+        Verb::Man(args) => args.write(Cli::command()),
+        Verb::Run(args) => on_data(data, |data| run::main(*args, data)),
+        Verb::Template(args) => on_data(data, |data| template::main(args, data)),
+        Verb::Doctor(args) => on_data(data, |data| doctor::main(&args, &data)),
+    }
+}
+
+/// For what works on the data directory itself. Whoever is root is asked before a user namespace makes everybody root.
+fn on_data(given: Option<PathBuf>, work: impl FnOnce(PathBuf) -> ExitCode) -> ExitCode {
+    match data::of_machine(given) {
+        Ok(data) => work(data),
+        Err(failure) => failure.report(failure::OURS),
     }
 }
 
@@ -56,7 +73,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     let verb = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
     match (error.use_stderr(), verb.as_deref()) {
         (false, _) => ExitCode::SUCCESS,
-        (true, Some("run")) => ExitCode::from(failure::OURS),
+        (true, Some("run" | "exec" | "shell")) => ExitCode::from(failure::OURS),
         (true, _) => ExitCode::from(2),
     }
 }

@@ -4,25 +4,26 @@ mod ask;
 mod mounts;
 mod relay;
 mod signals;
-mod terminal;
+pub(crate) mod terminal;
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use cabana_engine::{Config, Engine, NetworkSettings};
 use cabana_sandbox::{Command, Error, ExecSpec, NotRun, Process, Provider, Sandbox, SandboxId, Status, Stdio};
 
-pub(crate) use self::ask::{path_of, user_of, variables};
 use self::{
     ask::Ask,
-    relay::{Ends, Outcome, relay},
-    signals::Signals,
+    relay::{Outcome, relay},
     terminal::RawMode,
 };
-use crate::failure::{Failure, OURS, tell};
+pub(crate) use self::{
+    ask::{amount, path_of, user_of, variables},
+    relay::Ends,
+    signals::{KILL, PIPE, Signals, WINCH},
+};
+use crate::failure::{Failure, NOT_EXECUTABLE, NOT_FOUND, OURS, tell};
 
-const TIMED_OUT: u8 = 124;
-const NOT_EXECUTABLE: u8 = 126;
-const NOT_FOUND: u8 = 127;
+pub(crate) const TIMED_OUT: u8 = 124;
 const BY_SIGNAL: i32 = 128;
 
 /// Run one command in a sandbox of its own, which ends with it
@@ -63,10 +64,10 @@ pub(crate) struct Args {
     pub(crate) allow: Vec<String>,
     /// A proxy that all of it goes through: http://, https:// or socks5://, with user:password@ if it wants one. Better set
     /// as a variable: others see arguments
-    #[arg(long, value_name = "URL", env = "CABANA_UPSTREAM_PROXY", hide_env_values = true)]
+    #[arg(long, value_name = "URL", env = "CABANA_NETWORK_UPSTREAM_PROXY", hide_env_values = true)]
     pub(crate) upstream_proxy: Option<String>,
     /// Certificates to trust inside, beside the usual ones: a file in PEM
-    #[arg(long, value_name = "FILE", env = "CABANA_CA")]
+    #[arg(long, value_name = "FILE", env = "CABANA_NETWORK_CA")]
     pub(crate) ca: Option<PathBuf>,
     /// How much memory it may use, with all that it starts: 512M, 2G
     #[arg(long, value_name = "SIZE")]
@@ -168,7 +169,7 @@ async fn in_sandbox(sandbox: Arc<dyn Sandbox>, ask: Ask, mut signals: Signals) -
     let outcome = relay(process, ends, &mut signals).await;
     drop(raw); // before a word of ours
     Ok(match outcome? {
-        Outcome::NobodyReads => by_signal(signals::PIPE),
+        Outcome::NobodyReads => by_signal(PIPE),
         Outcome::Exited(Status::Code(code)) => u8::try_from(code & 0xff).unwrap_or(OURS),
         Outcome::Exited(Status::Signal(signal)) => by_signal(signal),
         Outcome::Exited(Status::TimedOut) => {
@@ -177,11 +178,11 @@ async fn in_sandbox(sandbox: Arc<dyn Sandbox>, ask: Ask, mut signals: Signals) -
         }
         Outcome::Exited(Status::DiskFull) => {
             tell("cabana: the disk limit is reached: the command was killed");
-            by_signal(signals::KILL)
+            by_signal(KILL)
         }
         Outcome::Exited(Status::OutOfMemory) => {
             tell("cabana: out of memory: the command was killed");
-            by_signal(signals::KILL)
+            by_signal(KILL)
         }
     })
 }
@@ -206,6 +207,6 @@ async fn start_command(sandbox: &dyn Sandbox, ask: &Ask) -> cabana_sandbox::Resu
     }
 }
 
-fn by_signal(signal: i32) -> u8 {
+pub(crate) fn by_signal(signal: i32) -> u8 {
     u8::try_from(BY_SIGNAL + signal).unwrap_or(u8::MAX)
 }

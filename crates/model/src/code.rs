@@ -70,6 +70,7 @@ codes! {
     TimedOut = "timed_out": "Try again or give it more time.",
     TooLarge = "too_large": "Send less, or raise the limit.",
     TooManyLinks = "too_many_links": "The path runs through too many symbolic links, or in a circle: name the target.",
+    TooManyWatches = "too_many_watches": "End watches that nobody needs, or watch a directory above with all that is below it.",
     Unauthorized = "unauthorized": "Send a valid key: `Authorization: Bearer KEY` or `X-API-KEY: KEY`.",
     UnknownUser = "unknown_user": "Name a user of the sandbox's own /etc/passwd, or give a number.",
     Unsupported = "unsupported": "Ask for what the provider's capabilities list.",

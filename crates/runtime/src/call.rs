@@ -33,6 +33,12 @@ pub struct Ask {
 pub enum Place {
     /// The scope's. If there is none it becomes what is wanted, or the usual.
     Scope(Scope, Option<Wanted>),
+    /// The chat's, whoever its user is. If there is none, it is made for this user.
+    Chat {
+        app: String,
+        chat: String,
+        user: Option<String>,
+    },
     Sandbox(SandboxId),
     /// A new one, which stays.
     New(Option<Wanted>),

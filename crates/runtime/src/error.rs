@@ -24,6 +24,8 @@ pub enum Error {
     KeyReused,
     #[error("the user of this chat is not known yet")]
     UserRequired,
+    #[error("as many directories are watched as can be")]
+    TooManyWatches,
     #[error("the call was cancelled")]
     Cancelled,
     #[error("a crash took the call: it may have happened, in part or as a whole")]
@@ -54,6 +56,7 @@ impl Error {
             Self::NoKey(_) => Code::KeyNotFound,
             Self::KeyReused => Code::IdempotencyMismatch,
             Self::UserRequired => Code::UserRequired,
+            Self::TooManyWatches => Code::TooManyWatches,
             Self::Cancelled => Code::Cancelled,
             Self::Unknown => Code::OutcomeUnknown,
             Self::Invalid { .. } => Code::BadRequest,

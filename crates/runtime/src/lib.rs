@@ -27,6 +27,7 @@ mod search;
 mod settings;
 mod tasks;
 mod text;
+mod watches;
 
 pub use access::{Access, Caller, Credential, Issued};
 pub use cabana_model::{

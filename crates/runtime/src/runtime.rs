@@ -16,6 +16,7 @@ use crate::{
     events::Events,
     sandboxes::{Sandboxes, Slot},
     tasks::LiveTasks,
+    watches::Watches,
 };
 
 /// Cheap to clone.
@@ -33,6 +34,7 @@ pub(crate) struct Inner {
     pub(crate) sandboxes: Sandboxes,
     pub(crate) calls: UnderWay,
     pub(crate) live_tasks: LiveTasks,
+    pub(crate) watches: Watches,
     pub(crate) tasks: TaskTracker,
     /// Nothing new is begun once it is set; what goes on is left to the next server.
     pub(crate) closing: CancellationToken,
@@ -56,6 +58,7 @@ impl Runtime {
             sandboxes,
             calls: UnderWay::default(),
             live_tasks: LiveTasks::default(),
+            watches: Watches::default(),
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
         }))
@@ -203,6 +206,9 @@ impl Runtime {
         let tenant = &ask.caller.tenant;
         match &ask.place {
             Place::Scope(scope, wanted) => self.0.sandboxes.of_scope(tenant, scope, wanted.as_ref()).await.map(Some),
+            Place::Chat { app, chat, user } => {
+                self.0.sandboxes.of_chat(tenant, app, chat, user.as_deref()).await.map(Some)
+            }
             Place::Sandbox(id) => self.0.sandboxes.of_id(tenant, id).await.map(|slot| Some((slot, false))),
             Place::New(wanted) | Place::Once(wanted) => {
                 let once = matches!(ask.place, Place::Once(_));

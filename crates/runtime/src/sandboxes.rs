@@ -183,9 +183,23 @@ impl Sandboxes {
         if slot.is_deleting() { Err(Error::NoSandbox(id.clone())) } else { Ok(slot) }
     }
 
-    pub(crate) async fn of_chat(&self, tenant: &Tenant, app: &str, chat: &str) -> Result<Option<Arc<Slot>>> {
+    /// The chat's sandbox, by whomever it was made. True when there was none.
+    pub(crate) async fn of_chat(
+        &self,
+        tenant: &Tenant,
+        app: &str,
+        chat: &str,
+        user: Option<&str>,
+    ) -> Result<(Arc<Slot>, bool)> {
         let record = self.store.by_chat(tenant, app, chat).await?;
-        Ok(record.map(|record| self.slots(|slots| slots.insert(record))).filter(|slot| !slot.is_deleting()))
+        let slot = record.map(|record| self.slots(|slots| slots.insert(record)));
+        match slot.filter(|slot| !slot.is_deleting()) {
+            Some(slot) => Ok((slot, false)),
+            None => {
+                let scope = Scope::chat_of(app, user.ok_or(Error::UserRequired)?, chat)?;
+                self.of_scope(tenant, &scope, None).await
+            }
+        }
     }
 
     pub(crate) fn of_record(&self, record: Record) -> Arc<Slot> {

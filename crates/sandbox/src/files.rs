@@ -134,7 +134,7 @@ pub enum Kind {
     Other,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Depth {
     Here,
     /// New subdirectories too.

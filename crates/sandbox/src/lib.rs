@@ -2,7 +2,7 @@
 //!
 //! [`Provider`] makes, starts, stops and deletes; [`Sandbox`] is one live environment; [`Files`] is its files as one user
 //! sees them; [`Process`] is a running command in parts. What every provider would have to write again stands on top of
-//! it, once: [`run`] a command to its end, [`walk`] and [`copy`] trees, and the fallbacks of search, pack and unpack.
+//! it, once: [`run`] a command to its end, [`walk`], [`copy`] and [`zip`] trees, and the fallbacks of search, pack and unpack.
 //!
 //! The contract of every method: idempotent by the id that the caller chose. Dropping a future ends the waiting, not the
 //! thing: what did start is found again by its id. Pulling is the back-pressure. No method retries, logs to the caller or
@@ -21,6 +21,7 @@ mod run;
 mod spec;
 mod transfer;
 mod walk;
+mod zip;
 
 pub use cabana_model::{Code, ExecId, LayerId, PathError, SandboxId, SandboxPath, User};
 pub use capabilities::{Capabilities, Enforced, Identities};
@@ -40,3 +41,4 @@ pub use run::{ExecOutcome, Kept, run};
 pub use spec::{Base, Defaults, Lifetime, Limits, NetworkPolicy, SandboxSpec, Source, View};
 pub use transfer::{make_dirs, read_all, write_all};
 pub use walk::walk;
+pub use zip::zip;

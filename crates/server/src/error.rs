@@ -94,6 +94,7 @@ fn status(code: Code) -> StatusCode {
         | Code::Unsupported
         | Code::UserRequired
         | Code::WorkdirNotFound => StatusCode::BAD_REQUEST,
+        Code::TooManyWatches => StatusCode::TOO_MANY_REQUESTS,
         Code::PortClosed | Code::PortFailed => StatusCode::BAD_GATEWAY,
         Code::TimedOut => StatusCode::GATEWAY_TIMEOUT,
         Code::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
@@ -153,8 +154,24 @@ fn is_retryable(status: StatusCode) -> bool {
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
+        self.respond(|body| body)
+    }
+}
+
+impl Refused {
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The same in other words.
+    pub(crate) fn saying(self, message: &str) -> Self {
+        Self { message: message.to_owned(), ..self }
+    }
+
+    /// With a body of one's own around it.
+    pub(crate) fn respond<B: Serialize>(self, body: impl FnOnce(ErrorBody) -> B) -> Response {
         let status = self.status;
-        let mut response = (status, Json(self.body())).into_response();
+        let mut response = (status, Json(body(self.body()))).into_response();
         if is_retryable(status) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }

@@ -1,8 +1,13 @@
 //! Version 1 of our own interface.
 
 mod calls;
+mod chat_files;
 mod events;
 mod exec;
+mod files;
+mod files_content;
+mod files_range;
+mod files_search;
 mod keys;
 mod ledger;
 mod ports;
@@ -22,6 +27,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(exec::routes())
         .merge(calls::routes())
         .merge(tasks::routes())
+        .merge(files::routes())
+        .merge(chat_files::routes())
         .merge(keys::routes())
         .merge(ledger::routes())
         .merge(terminal::routes())

@@ -20,16 +20,16 @@ const INSISTING: Duration = Duration::from_secs(2);
 const CHUNK: usize = 64 * 1024;
 
 /// Our side.
-pub(super) struct Ends<I, O> {
-    pub(super) stdin: Option<I>,
-    pub(super) stdout: O,
-    pub(super) stderr: O,
+pub(crate) struct Ends<I, O> {
+    pub(crate) stdin: Option<I>,
+    pub(crate) stdout: O,
+    pub(crate) stderr: O,
 }
 
 impl Ends<File, File> {
     /// Through threads, not through epoll: any of them may be a regular file, and none may be made non-blocking, which
     /// would befall everybody who shares it.
-    pub(super) fn ours(with_input: bool) -> io::Result<Self> {
+    pub(crate) fn ours(with_input: bool) -> io::Result<Self> {
         let file = |fd| -> io::Result<File> { Ok(File::from_std(rustix::io::fcntl_dupfd_cloexec(fd, 3)?.into())) };
         Ok(Self {
             stdin: with_input.then(|| file(rustix::stdio::stdin())).transpose()?,

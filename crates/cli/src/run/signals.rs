@@ -6,25 +6,25 @@ use cabana_sandbox::Target;
 use rustix::process::Signal as Number;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-pub(super) const KILL: i32 = Number::KILL.as_raw();
-pub(super) const PIPE: i32 = Number::PIPE.as_raw();
-pub(super) const WINCH: i32 = Number::WINCH.as_raw();
+pub(crate) const KILL: i32 = Number::KILL.as_raw();
+pub(crate) const PIPE: i32 = Number::PIPE.as_raw();
+pub(crate) const WINCH: i32 = Number::WINCH.as_raw();
 
 const DEADLY: [Number; 4] = [Number::INT, Number::TERM, Number::HUP, Number::QUIT];
 const OTHERS: [Number; 3] = [Number::USR1, Number::USR2, Number::WINCH];
 
-pub(super) struct Signals(Vec<(i32, Signal)>);
+pub(crate) struct Signals(Vec<(i32, Signal)>);
 
 impl Signals {
     /// Those that were ignored when we started stay so: nohup and `&` of a script ask for it.
-    pub(super) fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         let ignored = ignored();
         let wanted = DEADLY.iter().chain(&OTHERS).map(|number| number.as_raw());
         let wanted = wanted.filter(|number| ignored & (1 << (number - 1)) == 0);
         wanted.map(|number| Ok((number, signal(SignalKind::from_raw(number))?))).collect::<io::Result<_>>().map(Self)
     }
 
-    pub(super) async fn next(&mut self) -> i32 {
+    pub(crate) async fn next(&mut self) -> i32 {
         poll_fn(|context| {
             let came =
                 self.0.iter_mut().find_map(|(number, signal)| signal.poll_recv(context).is_ready().then_some(*number));
@@ -34,7 +34,7 @@ impl Signals {
     }
 
     /// Before there is a command, the others mean nothing.
-    pub(super) async fn deadly(&mut self) -> i32 {
+    pub(crate) async fn deadly(&mut self) -> i32 {
         loop {
             let number = self.next().await;
             if DEADLY.iter().any(|deadly| deadly.as_raw() == number) {

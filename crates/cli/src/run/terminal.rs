@@ -12,7 +12,7 @@ pub(super) fn is_input() -> bool {
 }
 
 /// There is one only if both ends of us are terminals.
-pub(super) fn size() -> Option<TermSize> {
+pub(crate) fn size() -> Option<TermSize> {
     if !isatty(stdin()) || !isatty(stdout()) {
         return None;
     }
@@ -23,12 +23,12 @@ pub(super) fn size() -> Option<TermSize> {
 }
 
 /// Bytes as they are, in both directions. Dropping it gives back what was, also when a panic unwinds.
-pub(super) struct RawMode {
+pub(crate) struct RawMode {
     before: Termios,
 }
 
 impl RawMode {
-    pub(super) fn enter() -> Result<Self> {
+    pub(crate) fn enter() -> Result<Self> {
         let before = tcgetattr(stdin())?;
         let mut raw = before.clone();
         raw.make_raw();

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a case that cannot go on says so by a panic
 
+mod config;
 mod doctor;
 mod kit;
 mod network;

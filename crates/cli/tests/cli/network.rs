@@ -45,11 +45,11 @@ fn a_proxy_on_the_way_is_taken_from_the_flag_or_the_environment() {
     let by_flag = run(&["--upstream-proxy", &url, "--", "python3", "-c", connect]).ends();
     assert_eq!(by_flag.well().trim(), "104");
     assert_eq!(asked.recv().unwrap(), "CONNECT 93.184.216.34:80 HTTP/1.1");
-    let by_variable = run(&["--", "python3", "-c", connect]).env("CABANA_UPSTREAM_PROXY", &url).ends();
+    let by_variable = run(&["--", "python3", "-c", connect]).env("CABANA_NETWORK_UPSTREAM_PROXY", &url).ends();
     assert_eq!(by_variable.well().trim(), "104");
     assert_eq!(asked.recv().unwrap(), "CONNECT 93.184.216.34:80 HTTP/1.1");
-    let help = run(&["--help"]).env("CABANA_UPSTREAM_PROXY", &url).ends().well();
-    assert!(help.contains("CABANA_UPSTREAM_PROXY") && !help.contains("secret"), "{help}");
+    let help = run(&["--help"]).env("CABANA_NETWORK_UPSTREAM_PROXY", &url).ends().well();
+    assert!(help.contains("CABANA_NETWORK_UPSTREAM_PROXY") && !help.contains("secret"), "{help}");
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn an_authority_is_trusted_inside() {
     let verify = ["--", "sh", "-c", "openssl verify -CAfile $SSL_CERT_FILE $NODE_EXTRA_CA_CERTS"];
     let by_flag = run(&[&["--ca", &at("ca.pem")][..], &verify].concat()).ends();
     assert!(by_flag.well().contains(": OK"));
-    assert!(run(&verify).env("CABANA_CA", at("ca.pem")).ends().well().contains(": OK"));
+    assert!(run(&verify).env("CABANA_NETWORK_CA", at("ca.pem")).ends().well().contains(": OK"));
 }
 
 #[test]

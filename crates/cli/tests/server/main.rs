@@ -3,15 +3,20 @@
 #![allow(clippy::unwrap_used)] // a case that cannot go on says so by a panic
 
 mod calls;
+mod chat_files;
 mod document;
 mod events;
+mod files;
+mod files_watch;
 mod inside;
 mod kills;
 mod metrics;
 mod port_attacks;
 mod port_links;
 mod ports;
+mod remote;
 mod scopes;
+mod settings;
 mod soak;
 mod stage;
 mod streams;

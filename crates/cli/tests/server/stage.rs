@@ -53,7 +53,7 @@ impl Server {
     pub(crate) fn run(&mut self) {
         let mut command = Command::new(CABANA);
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(&self.flags).arg("--data").arg(self.data.path());
-        command.env_remove("CABANA_LISTEN").env("CABANA_LOG", "warn");
+        command.env_remove("CABANA_SERVER_LISTEN").env("CABANA_LOG", "warn");
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let url = lines.by_ref().map(Result::unwrap).find_map(|line| {

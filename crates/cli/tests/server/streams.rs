@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 use crate::stage::{Server, good, refused};
 
 /// One event after the other, as the wire has them.
-struct Events {
+pub(crate) struct Events {
     body: futures_util::stream::BoxStream<'static, reqwest::Result<bytes::Bytes>>,
     text: Vec<u8>,
 }
 
 impl Events {
-    fn of(response: Response) -> Self {
+    pub(crate) fn of(response: Response) -> Self {
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         Self { body: response.bytes_stream().boxed(), text: Vec::new() }
     }
 
-    async fn next(&mut self) -> Option<(String, Value)> {
+    pub(crate) async fn next(&mut self) -> Option<(String, Value)> {
         loop {
             if let Some(end) = self.text.windows(2).position(|two| two == b"\n\n") {
                 let event = String::from_utf8(self.text.drain(..end + 2).collect()).unwrap();

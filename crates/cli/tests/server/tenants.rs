@@ -33,6 +33,8 @@ fn fill(path: &str, victim: &BTreeMap<&str, String>) -> String {
 fn body_for(route: &str) -> Value {
     match route {
         "/v1/sandboxes/{sandbox}/exec" => json!({ "command": "true" }),
+        "/v1/sandboxes/{sandbox}/files/move" => json!({ "path": "a", "to": "b" }),
+        "/v1/sandboxes/{sandbox}/files/mode" => json!({ "path": "a", "mode": "0777" }),
         _ => json!({}),
     }
 }

@@ -1,7 +1,7 @@
 //! The files of a sandbox.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BinaryHeap},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -10,13 +10,14 @@ use cabana_model::Time;
 use cabana_sandbox::{
     self as sandbox, Depth, FileInfo, Files, Hit, Kind, SandboxPath, Stream, User, WatchEvent, WriteMode,
 };
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{StreamExt, TryStreamExt, stream::BoxStream};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{Act, Cx, Look, Needs, Result, exec::within};
+use crate::{Act, Cx, Look, Needs, Result, exec::within, watches::Watched};
 
-/// Whose files, and which. A path is relative to the sandbox's working directory, unless it is absolute.
+/// Whose files, and which. A path is relative to the sandbox's working directory, unless it is absolute; none at all is that
+/// directory itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct At {
     pub path: String,
@@ -30,7 +31,9 @@ impl At {
 
     fn open(&self, cx: &Cx) -> Result<(Arc<dyn Files>, SandboxPath)> {
         let sandbox = cx.sandbox()?;
-        Ok((sandbox.files(self.user.as_ref()), within(&sandbox.defaults().workdir, &self.path)?))
+        let workdir = &sandbox.defaults().workdir;
+        let path = if self.path.is_empty() { workdir.clone() } else { within(workdir, &self.path)? };
+        Ok((sandbox.files(self.user.as_ref()), path))
     }
 }
 
@@ -70,7 +73,7 @@ impl From<FileInfo> for Entry {
 }
 
 /// Keeps the sandbox awake as long as somebody reads.
-fn awake<T: Send + 'static>(cx: &Cx, stream: Stream<T>) -> Stream<T> {
+fn awake<T: Send + 'static>(cx: &Cx, stream: BoxStream<'static, T>) -> BoxStream<'static, T> {
     let awake = cx.awake.clone();
     let held = move |item| {
         let _ = &awake;
@@ -99,12 +102,128 @@ impl Look for Stat {
     }
 }
 
-/// In no particular order.
-pub struct List(pub At);
+/// A part of a directory, by name.
+pub struct List {
+    pub at: At,
+    /// Only what comes behind this name.
+    pub after: Option<Vec<u8>>,
+    pub most: usize,
+}
+
+pub struct Listed {
+    pub entries: Vec<FileInfo>,
+    /// Whether something comes behind them.
+    pub more: bool,
+}
 
 impl Look for List {
     const VERB: &'static str = "file.list";
-    type Answer = Stream<Vec<FileInfo>>;
+    type Answer = Listed;
+
+    fn needs(&self) -> Needs {
+        Needs::Running
+    }
+
+    fn argv(&self) -> Vec<String> {
+        vec![self.at.path.clone()]
+    }
+
+    /// Keeps no more of a directory than is asked for, however large it is.
+    async fn run(self, cx: Cx) -> Result<Listed> {
+        let (files, path) = self.at.open(&cx)?;
+        let mut listing = files.list(&path).await?;
+        let (mut first, mut more) = (BinaryHeap::new(), false);
+        while let Some(batch) = listing.try_next().await? {
+            let behind = |entry: &FileInfo| self.after.as_deref().is_none_or(|after| entry.path.name() > after);
+            for entry in batch.into_iter().filter(behind) {
+                first.push(ByName(entry));
+                if first.len() > self.most {
+                    first.pop();
+                    more = true;
+                }
+            }
+        }
+        let entries = first.into_sorted_vec().into_iter().map(|ByName(entry)| entry).collect();
+        Ok(Listed { entries, more })
+    }
+}
+
+struct ByName(FileInfo);
+
+impl Ord for ByName {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.path.cmp(&other.0.path)
+    }
+}
+
+impl PartialOrd for ByName {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for ByName {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for ByName {}
+
+pub struct Read {
+    pub at: At,
+    pub part: Part,
+}
+
+/// Which bytes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Whole,
+    From { from: u64, len: Option<u64> },
+    Last(u64),
+}
+
+/// A file as it was when it was opened, and its bytes from an offset on.
+pub struct Opened {
+    pub info: FileInfo,
+    pub from: u64,
+    pub body: Stream<Bytes>,
+}
+
+impl Look for Read {
+    const VERB: &'static str = "file.read";
+    type Answer = Opened;
+
+    fn needs(&self) -> Needs {
+        Needs::Running
+    }
+
+    fn argv(&self) -> Vec<String> {
+        vec![self.at.path.clone()]
+    }
+
+    async fn run(self, cx: Cx) -> Result<Opened> {
+        let (files, path) = self.at.open(&cx)?;
+        let (from, len) = match self.part {
+            Part::Whole => (0, None),
+            Part::From { from, len } => (from, len),
+            Part::Last(last) => {
+                let nothing = sandbox::Read { len: Some(0), ..sandbox::Read::default() };
+                let size = files.read(&path, nothing).await?.0.size;
+                (size.saturating_sub(last), Some(last))
+            }
+        };
+        let (info, body) = files.read(&path, sandbox::Read { from, len, ..sandbox::Read::default() }).await?;
+        Ok(Opened { info, from, body: awake(&cx, body) })
+    }
+}
+
+/// A directory as one archive.
+pub struct Zip(pub At);
+
+impl Look for Zip {
+    const VERB: &'static str = "file.zip";
+    type Answer = (SandboxPath, Stream<Bytes>);
 
     fn needs(&self) -> Needs {
         Needs::Running
@@ -115,32 +234,9 @@ impl Look for List {
     }
 
     async fn run(self, cx: Cx) -> Result<Self::Answer> {
-        let (files, path) = self.0.open(&cx)?;
-        Ok(awake(&cx, files.list(&path).await?))
-    }
-}
-
-pub struct Read {
-    pub at: At,
-    pub what: sandbox::Read,
-}
-
-impl Look for Read {
-    const VERB: &'static str = "file.read";
-    type Answer = (FileInfo, Stream<Bytes>);
-
-    fn needs(&self) -> Needs {
-        Needs::Running
-    }
-
-    fn argv(&self) -> Vec<String> {
-        vec![self.at.path.clone()]
-    }
-
-    async fn run(self, cx: Cx) -> Result<Self::Answer> {
-        let (files, path) = self.at.open(&cx)?;
-        let (info, body) = files.read(&path, self.what).await?;
-        Ok((info, awake(&cx, body)))
+        let (files, dir) = self.0.open(&cx)?;
+        let archive = sandbox::zip(&files, &dir).await?;
+        Ok((dir, awake(&cx, archive)))
     }
 }
 
@@ -186,7 +282,7 @@ pub struct Watch {
 
 impl Look for Watch {
     const VERB: &'static str = "file.watch";
-    type Answer = Stream<WatchEvent>;
+    type Answer = BoxStream<'static, Result<WatchEvent>>;
 
     fn needs(&self) -> Needs {
         Needs::Running
@@ -197,8 +293,10 @@ impl Look for Watch {
     }
 
     async fn run(self, cx: Cx) -> Result<Self::Answer> {
-        let (files, path) = self.at.open(&cx)?;
-        Ok(awake(&cx, files.watch(&path, self.depth).await?))
+        let (files, dir) = self.at.open(&cx)?;
+        let whose = Watched { physical: cx.record()?.physical.clone(), user: self.at.user, dir, depth: self.depth };
+        let told = cx.runtime.watch(&cx.caller.tenant, whose, files.as_ref()).await?;
+        Ok(awake(&cx, told))
     }
 }
 
@@ -300,7 +398,7 @@ impl Act for Alter {
     async fn run(self, cx: Cx) -> Result<()> {
         let (files, path) = self.at.open(&cx)?;
         let step = match self.step {
-            Step::MakeDir { parents: true, .. } => return Ok(sandbox::make_dirs(files.as_ref(), &path).await?),
+            Step::MakeDir { perm, parents: true } => return make_dirs(files.as_ref(), path, perm).await,
             Step::MakeDir { perm, parents: false } => sandbox::Alter::MakeDir(path, perm),
             Step::Move { to } => {
                 let to = within(&cx.sandbox()?.defaults().workdir, &to)?;
@@ -314,5 +412,16 @@ impl Act for Alter {
             Step::SetTags { tags } => sandbox::Alter::SetTags(path, tags),
         };
         Ok(files.alter(step).await?)
+    }
+}
+
+/// Those above it are as usual. A directory that is there stays as it is.
+async fn make_dirs(files: &dyn Files, path: SandboxPath, perm: u32) -> Result<()> {
+    if let Some(parent) = path.parent() {
+        sandbox::make_dirs(files, &parent).await?;
+    }
+    match files.alter(sandbox::Alter::MakeDir(path.clone(), perm)).await {
+        Err(sandbox::Error::Exists(_)) => Ok(sandbox::make_dirs(files, &path).await?),
+        made => Ok(made?),
     }
 }

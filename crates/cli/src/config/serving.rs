@@ -1,0 +1,126 @@
+//! The settings as the parts of the server take them.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use cabana_engine::{Config, NetworkSettings};
+use cabana_runtime::Settings;
+use cabana_sandbox::{Limits, NetworkPolicy};
+use cabana_server::Bounds;
+use cabana_store::Durability;
+
+use super::{
+    kind::{NONE, address, domain, list, number, switch},
+    resolve::{Origin, Resolved},
+    table::{
+        ALLOW, CA, CPUS, DISK, DURABILITY, EXEC_TIMEOUT, EXEC_TIMEOUT_MAX, INODES, INSECURE_HTTP, IO, LISTEN, MAX_BODY,
+        MAX_CONNECTIONS, MEMORY, MODE, OPEN_FILES, OUTPUT, PIDS, PREVIEW_DOMAIN, SPARES, Setting, TLS_CERT, TLS_KEY,
+        UPSTREAM_PROXY,
+    },
+};
+use crate::amounts::{duration, processors, size};
+
+#[derive(Debug)]
+pub(crate) struct Serving {
+    pub(crate) listen: SocketAddr,
+    /// The certificate and its key.
+    pub(crate) tls: Option<(PathBuf, PathBuf)>,
+    pub(crate) insecure: bool,
+    pub(crate) preview_domain: Option<String>,
+    pub(crate) bounds: Bounds,
+    pub(crate) engine: Config,
+    pub(crate) durability: Durability,
+    pub(crate) settings: Settings,
+}
+
+impl Serving {
+    /// What each takes is known to be right by now; here is what they must be together.
+    pub(crate) fn new(resolved: &Resolved, data: PathBuf) -> Result<Self, String> {
+        let path = |text: &str| Ok(PathBuf::from(text));
+        let tls = match (resolved.read(&TLS_CERT, path)?, resolved.read(&TLS_KEY, path)?) {
+            (None, None) => None,
+            (Some(chain), Some(key)) => Some((chain, key)),
+            (Some(_), None) => return Err("server.tls_cert needs server.tls_key beside it".into()),
+            (None, Some(_)) => return Err("server.tls_key needs server.tls_cert beside it".into()),
+        };
+        let upstream = resolved.read(&UPSTREAM_PROXY, |text| Ok(text.to_owned()))?;
+        let network = NetworkSettings { upstream, ca: resolved.read(&CA, path)? };
+        let full = resolved.read(&DURABILITY, |text| Ok(text == "full"))?.unwrap_or_default();
+        Ok(Self {
+            listen: set(resolved, &LISTEN, address)?,
+            tls,
+            insecure: set(resolved, &INSECURE_HTTP, switch)?,
+            preview_domain: set(resolved, &PREVIEW_DOMAIN, domain)?,
+            bounds: Bounds {
+                body: set(resolved, &MAX_BODY, |text| size(text).map(|n| usize::try_from(n).unwrap_or(usize::MAX)))?,
+                connections: set(resolved, &MAX_CONNECTIONS, at_least_one)?,
+                ..Bounds::default()
+            },
+            engine: Config { spares: set(resolved, &SPARES, number)?, network, ..Config::new(data) },
+            durability: if full { Durability::Full } else { Durability::Kill },
+            settings: settings(resolved)?,
+        })
+    }
+}
+
+/// Of a setting that has a default.
+fn set<T>(resolved: &Resolved, setting: &Setting, read: impl Fn(&str) -> Result<T, String>) -> Result<T, String> {
+    resolved.read(setting, read)?.ok_or_else(|| format!("{} is not set", setting.key()))
+}
+
+/// None would let nobody in.
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match number(text)? {
+        0 => Err("must be more than zero".into()),
+        number => Ok(number),
+    }
+}
+
+fn settings(resolved: &Resolved) -> Result<Settings, String> {
+    let mut settings = Settings::default();
+    settings.sandbox.limits = limits(resolved)?;
+    settings.sandbox.network = network(resolved)?;
+    settings.exec_timeout = set(resolved, &EXEC_TIMEOUT, duration)?;
+    settings.exec_timeout_most = set(resolved, &EXEC_TIMEOUT_MAX, duration)?;
+    settings.output_cap = set(resolved, &OUTPUT, size)?;
+    if settings.exec_timeout > settings.exec_timeout_most {
+        return Err("limits.exec_timeout is longer than limits.exec_timeout_max".into());
+    }
+    Ok(settings)
+}
+
+fn limits(resolved: &Resolved) -> Result<Limits, String> {
+    fn read<T>(
+        resolved: &Resolved,
+        setting: &Setting,
+        read: fn(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, String> {
+        let or_none = |text: &str| if text == NONE { Ok(None) } else { read(text).map(Some) };
+        Ok(resolved.read(setting, or_none)?.flatten())
+    }
+    let limits = Limits {
+        memory: read(resolved, &MEMORY, size)?,
+        cpu_milli: read(resolved, &CPUS, processors)?,
+        pids: read(resolved, &PIDS, number)?,
+        disk: read(resolved, &DISK, size)?,
+        inodes: read(resolved, &INODES, number)?,
+        open_files: read(resolved, &OPEN_FILES, number)?,
+        io: read(resolved, &IO, size)?,
+        ..Limits::NONE
+    };
+    limits.check().map_err(|error| error.to_string())?;
+    Ok(limits)
+}
+
+fn network(resolved: &Resolved) -> Result<NetworkPolicy, String> {
+    let allow = resolved.read(&ALLOW, |text| Ok(list(text)))?;
+    let by_default = resolved.get(&MODE).is_none_or(|found| found.from == Origin::Default);
+    let mode = set(resolved, &MODE, |text| Ok(text.to_owned()))?;
+    match (mode.as_str(), allow) {
+        ("allowlist", allow) => Ok(NetworkPolicy::Allow(allow.unwrap_or_default())),
+        (_, Some(allow)) if by_default => Ok(NetworkPolicy::Allow(allow)),
+        (mode, Some(_)) => Err(format!("network.allow belongs to the mode allowlist, and network.mode is {mode}")),
+        ("off", None) => Ok(NetworkPolicy::Off),
+        ("host", None) => Ok(NetworkPolicy::Host),
+        (_, None) => Ok(NetworkPolicy::Public),
+    }
+}

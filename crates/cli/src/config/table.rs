@@ -1,0 +1,145 @@
+//! Every setting, once: the file, the variables, the flags of `serve` and the page about them come from here.
+
+use super::kind::Kind;
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Setting {
+    pub(crate) section: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) flag: &'static str,
+    pub(crate) variable: &'static str,
+    pub(crate) kind: Kind,
+    /// As it would be written. `None` is not set.
+    pub(crate) default: Option<&'static str>,
+    pub(crate) meaning: &'static str,
+}
+
+impl Setting {
+    pub(crate) fn key(&self) -> String {
+        format!("{}.{}", self.section, self.name)
+    }
+}
+
+macro_rules! settings {
+    ($($id:ident: $section:literal $name:literal $flag:literal $variable:literal $kind:expr, $default:expr, $meaning:literal;)*) => {
+        $(pub(crate) static $id: Setting = Setting {
+            section: $section,
+            name: $name,
+            flag: $flag,
+            variable: $variable,
+            kind: $kind,
+            default: $default,
+            meaning: $meaning,
+        };)*
+        pub(crate) static SETTINGS: &[&Setting] = &[$(&$id),*];
+    };
+}
+
+settings! {
+    LISTEN: "server" "listen" "listen" "CABANA_SERVER_LISTEN" Kind::Address, Some("127.0.0.1:7070"),
+        "Where to listen. An address that other machines reach needs TLS, or `insecure_http`";
+    TLS_CERT: "server" "tls_cert" "tls-cert" "CABANA_SERVER_TLS_CERT" Kind::File, None,
+        "The certificate and those above it, in PEM";
+    TLS_KEY: "server" "tls_key" "tls-key" "CABANA_SERVER_TLS_KEY" Kind::File, None,
+        "The certificate's key, in PEM";
+    INSECURE_HTTP: "server" "insecure_http" "insecure-http" "CABANA_SERVER_INSECURE_HTTP" Kind::Switch, Some("false"),
+        "Listen where others can reach it without TLS: because something in front of it does that";
+    PREVIEW_DOMAIN: "server" "preview_domain" "preview-domain" "CABANA_SERVER_PREVIEW_DOMAIN" Kind::DomainOrNone, Some("localhost"),
+        "Ports of sandboxes are at {port}-{sandbox}.DOMAIN too: every name below it must lead here";
+    MAX_CONNECTIONS: "server" "max_connections" "max-connections" "CABANA_SERVER_MAX_CONNECTIONS" Kind::Number, Some("4096"),
+        "How many connections there may be at once";
+    MAX_BODY: "server" "max_body" "max-body" "CABANA_SERVER_MAX_BODY" Kind::Size, Some("4M"),
+        "How large a request may be that is read as a whole. Files are not: they are streamed";
+    DATA: "engine" "data" "data" "CABANA_DATA" Kind::File, None,
+        "Where layers, templates, sandboxes and the record of everything lie. Not set: /var/lib/cabana as root, else \
+         $XDG_DATA_HOME/cabana";
+    SPARES: "engine" "spares" "spares" "CABANA_ENGINE_SPARES" Kind::Number, Some("2"),
+        "How many sandboxes are begun ahead, so that the next one is there at once. Each costs some hundred KiB";
+    DURABILITY: "engine" "durability" "durability" "CABANA_ENGINE_DURABILITY" Kind::Choice(&["kill", "full"]), Some("kill"),
+        "What an acknowledged change survives: the end of any of our processes (kill), or the loss of power too (full), which is slower";
+    MODE: "network" "mode" "net" "CABANA_NETWORK_MODE" Kind::Choice(&["off", "allowlist", "public", "host"]), Some("public"),
+        "Which network a sandbox has that names none: none; what `allow` lists; the public one, without this machine and its \
+         inner networks; or all that this machine itself can reach";
+    ALLOW: "network" "allow" "allow" "CABANA_NETWORK_ALLOW" Kind::List, None,
+        "What the mode allowlist lets through: names, *.names, addresses and networks, each with :port if wanted. Given alone, \
+         it sets the mode";
+    UPSTREAM_PROXY: "network" "upstream_proxy" "upstream-proxy" "CABANA_NETWORK_UPSTREAM_PROXY" Kind::Secret, None,
+        "A proxy that everything from inside goes through: http://, https:// or socks5://, with user:password@ if it wants one. \
+         Better not as a flag: others see arguments";
+    CA: "network" "ca" "ca" "CABANA_NETWORK_CA" Kind::File, None,
+        "Certificates to trust inside, beside the usual ones: a file in PEM";
+    MEMORY: "limits" "memory" "memory" "CABANA_LIMITS_MEMORY" Kind::SizeOrNone, Some("none"),
+        "How much memory a sandbox may use that names no limits of its own";
+    CPUS: "limits" "cpus" "cpus" "CABANA_LIMITS_CPUS" Kind::ProcessorsOrNone, Some("none"),
+        "How many processors it may use";
+    PIDS: "limits" "pids" "pids" "CABANA_LIMITS_PIDS" Kind::NumberOrNone, Some("4096"),
+        "How many processes and threads it may have at once";
+    DISK: "limits" "disk" "disk" "CABANA_LIMITS_DISK" Kind::SizeOrNone, Some("none"),
+        "How much its own files may take on the disk";
+    INODES: "limits" "inodes" "inodes" "CABANA_LIMITS_INODES" Kind::NumberOrNone, Some("none"),
+        "How many files and directories of its own it may have";
+    OPEN_FILES: "limits" "open_files" "open-files" "CABANA_LIMITS_OPEN_FILES" Kind::NumberOrNone, Some("none"),
+        "How many files one process inside may have open";
+    IO: "limits" "io" "io" "CABANA_LIMITS_IO" Kind::SizeOrNone, Some("none"),
+        "How much it may read from the disk in a second, and as much write";
+    EXEC_TIMEOUT: "limits" "exec_timeout" "exec-timeout" "CABANA_LIMITS_EXEC_TIMEOUT" Kind::Time, Some("2m"),
+        "How long a command may take that is waited for and names no time";
+    EXEC_TIMEOUT_MAX: "limits" "exec_timeout_max" "exec-timeout-max" "CABANA_LIMITS_EXEC_TIMEOUT_MAX" Kind::Time, Some("1h"),
+        "The longest time that a command may ask for";
+    OUTPUT: "limits" "output" "output" "CABANA_LIMITS_OUTPUT" Kind::Size, Some("256M"),
+        "How much of one command's output is kept. What is beyond it is counted";
+}
+
+/// Each section, in order.
+pub(crate) fn sections() -> impl Iterator<Item = &'static str> + Clone {
+    let mut last = "";
+    SETTINGS.iter().filter_map(move |setting| {
+        let new = setting.section != last;
+        last = setting.section;
+        new.then_some(setting.section)
+    })
+}
+
+/// For whoever mistyped: the one that looks most like it.
+pub(crate) fn nearest(word: &str, among: impl Iterator<Item = &'static str>) -> Option<&'static str> {
+    const ALIKE: f64 = 0.7;
+    let judged = among.map(|known| (strsim::jaro_winkler(word, known), known));
+    judged.filter(|(alike, _)| *alike > ALIKE).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_flags_and_variables_follow_one_rule() {
+        for setting in SETTINGS {
+            let variable = format!("CABANA_{}_{}", setting.section, setting.name).to_uppercase();
+            match setting.name {
+                // The public name of the one setting that every verb has.
+                "data" => assert_eq!(setting.variable, "CABANA_DATA"),
+                _ => assert_eq!(setting.variable, variable),
+            }
+            match setting.name {
+                // As `cabana run` calls it.
+                "mode" => assert_eq!(setting.flag, "net"),
+                name => assert_eq!(setting.flag, name.replace('_', "-")),
+            }
+        }
+        let unique =
+            |of: fn(&&&Setting) -> &'static str| SETTINGS.iter().map(|s| of(&s)).collect::<BTreeSet<_>>().len();
+        assert_eq!(unique(|s| s.flag), SETTINGS.len());
+        assert_eq!(unique(|s| s.variable), SETTINGS.len());
+    }
+
+    #[test]
+    fn every_default_is_a_value_that_it_takes() {
+        for setting in SETTINGS {
+            if let Some(default) = setting.default {
+                assert_eq!(setting.kind.check(default), Ok(()), "{}", setting.key());
+            }
+        }
+    }
+}

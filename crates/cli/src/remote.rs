@@ -1,0 +1,86 @@
+//! The verbs that speak to a server, over the same interface as everybody else.
+
+mod cp;
+mod exec;
+mod key;
+mod ledger;
+mod logs;
+mod ls;
+mod open;
+mod output;
+mod place;
+mod ps;
+mod rm;
+mod server;
+mod shell;
+mod sse;
+mod stop;
+mod table;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use cabana_model::Code;
+
+use self::server::Server;
+use crate::failure::{Failure, OURS};
+
+/// One file a verb.
+#[derive(clap::Subcommand)]
+pub(crate) enum Verb {
+    Ls(ls::Args),
+    Exec(Box<exec::Args>),
+    Shell(shell::Args),
+    Cp(cp::Args),
+    Logs(logs::Args),
+    Ps(ps::Args),
+    Stop(stop::Args),
+    Rm(rm::Args),
+    Open(open::Args),
+    Key(key::Args),
+    Ledger(ledger::Args),
+}
+
+impl Verb {
+    /// Of a failure of ours. Where the exit code is a command's, it must not look like one.
+    fn failed(&self) -> u8 {
+        if matches!(self, Self::Exec(_) | Self::Shell(_)) { OURS } else { 1 }
+    }
+}
+
+pub(crate) fn main(verb: Verb, data: Option<PathBuf>) -> ExitCode {
+    let failed = verb.failed();
+    match start(verb, data) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => failure.report(failed),
+    }
+}
+
+fn start(verb: Verb, data: Option<PathBuf>) -> Result<u8, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(Code::Internal, format!("starting threads: {error}")))?;
+    let server = Server::find(data)?;
+    let code = runtime.block_on(work(verb, &server));
+    // A thread may wait for input that never comes: nobody waits for it.
+    runtime.shutdown_background();
+    code
+}
+
+async fn work(verb: Verb, server: &Server) -> Result<u8, Failure> {
+    match verb {
+        Verb::Ls(args) => ls::work(&args, server).await,
+        Verb::Exec(args) => return Box::pin(exec::work(*args, server)).await,
+        Verb::Shell(args) => return Box::pin(shell::work(args, server)).await,
+        Verb::Cp(args) => Box::pin(cp::work(&args, server)).await,
+        Verb::Logs(args) => logs::work(&args, server).await,
+        Verb::Ps(args) => ps::work(&args, server).await,
+        Verb::Stop(args) => stop::work(&args, server).await,
+        Verb::Rm(args) => rm::work(&args, server).await,
+        Verb::Open(args) => open::work(&args, server).await,
+        Verb::Key(args) => key::work(args, server).await,
+        Verb::Ledger(args) => ledger::work(args, server).await,
+    }
+    .map(|()| 0)
+}

@@ -1,0 +1,148 @@
+//! Out of a sandbox. What is inside may be hostile: no name of it leads anywhere but below the target.
+
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    path::{Component, Path, PathBuf},
+};
+
+use cabana_model::Code;
+use reqwest::Method;
+
+use super::{Copied, Info, Inside, Kind, join, progress::Bar};
+use crate::{failure::Failure, remote::server::At};
+
+/// No tree that somebody made on purpose is deeper.
+const DEEPEST: usize = 200;
+
+pub(super) struct Plan {
+    name: String,
+    /// Those of a directory begin with the empty one, which is itself. Above before below.
+    directories: Vec<PathBuf>,
+    files: Vec<Source>,
+    left_out: Vec<String>,
+}
+
+struct Source {
+    path: String,
+    /// Below the target; empty for the target itself.
+    below: PathBuf,
+    size: u64,
+    mode: u32,
+}
+
+impl Plan {
+    pub(super) async fn of(inside: &Inside<'_>, from: &str) -> Result<Self, Failure> {
+        let mut info = inside.stat(from).await?;
+        if info.r#type == Kind::Symlink {
+            // What was named itself may be a link: then what it leads to is meant.
+            info = Info { r#type: Kind::File, size: 0, mode: "0644".into(), ..info };
+        }
+        let name = from.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned();
+        let mut plan = Self { name, directories: Vec::new(), files: Vec::new(), left_out: Vec::new() };
+        let mut open = Vec::new();
+        plan.add(from.to_owned(), PathBuf::new(), &info, &mut open);
+        while let Some((path, below)) = open.pop() {
+            let rows = inside.server.all::<Info>("entries", &inside.path(&["list"]), &[("path", &path)]).await?;
+            for info in rows {
+                match is_plain(&info.name) && below.components().count() < DEEPEST {
+                    true => plan.add(join(&path, &info.name), below.join(&info.name), &info, &mut open),
+                    false => plan.left_out.push(join(&path, &info.name)),
+                }
+            }
+        }
+        Ok(plan)
+    }
+
+    fn add(&mut self, path: String, below: PathBuf, info: &Info, open: &mut Vec<(String, PathBuf)>) {
+        match info.r#type {
+            // What a sandbox says about rights is good for its owner alone: no bit gives rights to anybody else's program.
+            Kind::File => self.files.push(Source { path, below, size: info.size, mode: mode(&info.mode) }),
+            Kind::Directory => {
+                self.directories.push(below.clone());
+                open.push((path, below));
+            }
+            Kind::Symlink | Kind::Other => self.left_out.push(path),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.size).sum()
+    }
+
+    pub(super) async fn copy(self, inside: &Inside<'_>, to: &Path, bar: &Bar) -> Result<Copied, Failure> {
+        let into = to.to_string_lossy().ends_with('/') || to.is_dir();
+        let target = if into { to.join(&self.name) } else { to.to_owned() };
+        let at = |below: &Path| if below.as_os_str().is_empty() { target.clone() } else { target.join(below) };
+        for below in &self.directories {
+            let path = at(below);
+            fs::create_dir_all(&path).map_err(|error| unwritten(&path, &error))?;
+        }
+        let mut bytes = 0;
+        for file in &self.files {
+            bytes += take(inside, file, &at(&file.below), bar).await?;
+        }
+        Ok((self.left_out, bytes, self.files.len()))
+    }
+}
+
+fn mode(digits: &str) -> u32 {
+    u32::from_str_radix(digits, 8).unwrap_or(0o644) & 0o777
+}
+
+/// One name, and no way to somewhere else.
+fn is_plain(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name)
+        && !name.contains('\0')
+}
+
+fn unwritten(path: &Path, error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(Code::PermissionDenied, format!("{}: {error}", path.display()))
+        .with_hint("Check the path on this machine.")
+}
+
+/// Under another name until it is whole: what breaks off leaves what was there before.
+async fn take(inside: &Inside<'_>, source: &Source, to: &Path, bar: &Bar) -> Result<u64, Failure> {
+    let mut response = inside
+        .server
+        .send(inside.server.request(Method::GET, At(&inside.path(&[]), &[("path", &source.path)])))
+        .await?;
+    let mut draft = to.as_os_str().to_owned();
+    draft.push(format!(".cabana-{}", std::process::id()));
+    let draft = PathBuf::from(draft);
+    let failed = |error: std::io::Error| unwritten(to, &error);
+    let filled = async {
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).map_err(failed)?;
+        let mut bytes = 0;
+        while let Some(piece) = inside.server.piece(&mut response).await? {
+            file.write_all(&piece).map_err(failed)?;
+            bar.more(piece.len());
+            bytes += piece.len() as u64;
+        }
+        file.set_permissions(fs::Permissions::from_mode(source.mode)).map_err(failed)?;
+        fs::rename(&draft, to).map_err(failed)?;
+        Ok(bytes)
+    };
+    let filled = filled.await;
+    if filled.is_err() {
+        let _ = fs::remove_file(&draft);
+    }
+    filled
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_from_inside_leads_out_of_the_target() {
+        for good in ["a", "a b", "..a", ".hidden", "ü", "a\\b"] {
+            assert!(is_plain(good), "{good:?}");
+        }
+        for bad in ["", ".", "..", "/", "/etc", "a/b", "../a", "a/", "./a", "a\0"] {
+            assert!(!is_plain(bad), "{bad:?}");
+        }
+    }
+}

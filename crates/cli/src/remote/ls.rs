@@ -1,0 +1,39 @@
+//! `cabana ls`: the sandboxes.
+
+use serde_json::Value;
+
+use super::{server::Server, table};
+use crate::failure::Failure;
+
+/// List the sandboxes
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only those in this state: running, paused, stopped, failed
+    #[arg(long)]
+    state: Option<String>,
+    /// For programs: one JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn work(args: &Args, server: &Server) -> Result<(), Failure> {
+    let query: Vec<_> = args.state.iter().map(|state| ("state", state.as_str())).collect();
+    let rows: Vec<Value> = server.all("sandboxes", &["v1", "sandboxes"], &query).await?;
+    if args.json {
+        table::json(&rows);
+        return Ok(());
+    }
+    table::columns(
+        ["ID", "SCOPE", "STATE", "TEMPLATE", "NETWORK", "ACTIVE"],
+        rows.iter().map(|row| {
+            let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+            let scope = match &row["scope"] {
+                Value::Null => "-".to_owned(),
+                scope => format!("{}:{}", text(&scope["scheme"]), text(&scope["value"])),
+            };
+            let [id, state, template, active] = ["id", "state", "template", "active_at"].map(|name| text(&row[name]));
+            [id, scope, state, template, text(&row["network"]["mode"]), active]
+        }),
+    );
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! A tree as a ZIP, made while it is read. Nothing of it is kept but its table of contents, and that packed: memory does not
+//! grow with what the files hold.
+//!
+//! The sandbox lives on meanwhile. What vanishes before its turn is not in the archive; a file that grows has the length it
+//! had when it was opened, and one that shrinks the bytes that were there. Whatever else goes wrong ends the stream with an
+//! error before the table of contents, and without that no reader takes it for whole.
+
+mod records;
+
+use std::{
+    io::{self, Read as _, Write as _},
+    mem,
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use flate2::{Compression, Crc, read::DeflateDecoder, write::DeflateEncoder};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::task::spawn_blocking;
+
+use self::records::{Entry, Sums, Table};
+use crate::{Error, FileInfo, Files, Kind, Read, Result, SandboxPath, Stream, walk::entries};
+
+/// Of what is handed over at a time, at least: a header each would be more frames than bytes.
+const CHUNK: usize = 64 * 1024;
+/// What is packed on the thread that waits. More of it is a thread's work.
+const AT_ONCE: usize = 16 * 1024;
+/// Of the table of contents, packed: about two million entries.
+const MAX_TABLE: usize = 32 * 1024 * 1024;
+
+/// Everything below a directory, with names relative to it. Links are links; pipes, sockets and devices are left out.
+pub async fn zip(files: &Arc<dyn Files>, dir: &SandboxPath) -> Result<Stream<Bytes>> {
+    let zipping = Zipping {
+        files: files.clone(),
+        prefix: if dir.is_root() { 1 } else { dir.as_bytes().len() + 1 },
+        entries: entries(files, dir).await?,
+        stage: Stage::Entries,
+        table: Table::default(),
+        packed: encoder(),
+        out: Vec::new(),
+        offset: 0,
+    };
+    Ok(stream::try_unfold(zipping, |mut zipping| async move { Ok(zipping.next().await?.map(|b| (b, zipping))) })
+        .boxed())
+}
+
+struct Zipping {
+    files: Arc<dyn Files>,
+    /// How much of each path lies above the directory.
+    prefix: usize,
+    entries: Stream<FileInfo>,
+    stage: Stage,
+    table: Table,
+    /// The table of contents so far.
+    packed: DeflateEncoder<Vec<u8>>,
+    /// Not yet handed over.
+    out: Vec<u8>,
+    /// Where in the archive the end of `out` is.
+    offset: u64,
+}
+
+enum Stage {
+    Entries,
+    Body(Box<Body>),
+    Table(DeflateDecoder<io::Cursor<Vec<u8>>>),
+    Done,
+}
+
+/// A file whose header is out.
+struct Body {
+    entry: Entry,
+    bytes: Stream<Bytes>,
+    left: u64,
+    press: Press,
+    packed: u64,
+}
+
+struct Press {
+    encoder: DeflateEncoder<Vec<u8>>,
+    crc: Crc,
+    plain: u64,
+}
+
+impl Zipping {
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        while self.out.len() < CHUNK && !matches!(self.stage, Stage::Done) {
+            self.stage = match mem::replace(&mut self.stage, Stage::Done) {
+                Stage::Entries => match self.entries.try_next().await? {
+                    Some(entry) => self.begin(entry).await?,
+                    None => self.begin_table()?,
+                },
+                Stage::Body(body) => self.go_on(body).await?,
+                Stage::Table(packed) => self.go_on_with_table(packed)?,
+                Stage::Done => Stage::Done,
+            };
+        }
+        Ok((!self.out.is_empty()).then(|| mem::take(&mut self.out).into()))
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
+        self.offset += bytes.len() as u64;
+    }
+
+    async fn begin(&mut self, found: FileInfo) -> Result<Stage> {
+        let name = found.path.as_bytes()[self.prefix..].to_vec();
+        match found.kind {
+            Kind::Directory => {
+                let entry = Entry::new([&name, &b"/"[..]].concat(), &found, self.offset);
+                self.whole(&entry, &[])?;
+            }
+            Kind::Symlink => {
+                let text = found.link.as_ref().map_or(&b""[..], |link| &link.text);
+                self.whole(&Entry::new(name, &found, self.offset), text)?;
+            }
+            Kind::File => match self.files.read(&found.path, Read { cap: u64::MAX, ..Read::default() }).await {
+                Ok((info, bytes)) => {
+                    let entry = Entry::new(name, &info, self.offset);
+                    self.put(&entry.local(None));
+                    let press = Press { encoder: encoder(), crc: Crc::new(), plain: 0 };
+                    return Ok(Stage::Body(Box::new(Body { entry, bytes, left: info.size, press, packed: 0 })));
+                }
+                // Removed since it was listed, or something else by now: then it is not in the directory.
+                Err(Error::NotFound(_) | Error::NotRegular(_) | Error::IsDirectory(_) | Error::NotDirectory(_)) => {}
+                Err(error) => return Err(error),
+            },
+            Kind::Other => {}
+        }
+        Ok(Stage::Entries)
+    }
+
+    /// An entry that is known as a whole.
+    fn whole(&mut self, entry: &Entry, content: &[u8]) -> Result<()> {
+        let mut crc = Crc::new();
+        crc.update(content);
+        let length = content.len() as u64;
+        let sums = Sums { crc: crc.sum(), packed: length, plain: length };
+        self.put(&entry.local(Some(&sums)));
+        self.put(content);
+        self.list(entry, &sums)
+    }
+
+    async fn go_on(&mut self, mut body: Box<Body>) -> Result<Stage> {
+        let next = if body.left > 0 { body.bytes.try_next().await? } else { None };
+        let Some(mut bytes) = next else { return self.end_body(*body) };
+        bytes.truncate(usize::try_from(body.left).unwrap_or(usize::MAX));
+        body.left -= bytes.len() as u64;
+        body.press = body.press.press(bytes).await?;
+        let packed = mem::take(body.press.encoder.get_mut());
+        body.packed += packed.len() as u64;
+        self.put(&packed);
+        Ok(Stage::Body(body))
+    }
+
+    fn end_body(&mut self, body: Body) -> Result<Stage> {
+        let Press { encoder, crc, plain } = body.press;
+        let rest = encoder.finish().map_err(failed)?;
+        let sums = Sums { crc: crc.sum(), packed: body.packed + rest.len() as u64, plain };
+        self.put(&rest);
+        self.put(&body.entry.descriptor(&sums));
+        self.list(&body.entry, &sums)?;
+        Ok(Stage::Entries)
+    }
+
+    fn list(&mut self, entry: &Entry, sums: &Sums) -> Result<()> {
+        let record = entry.central(sums);
+        self.table.add(record.len());
+        self.packed.write_all(&record).map_err(failed)?;
+        match self.packed.get_ref().len() {
+            0..=MAX_TABLE => Ok(()),
+            _ => Err(Error::failed("zip", "the directory has more entries than an archive of it may have")),
+        }
+    }
+
+    fn begin_table(&mut self) -> Result<Stage> {
+        self.table.offset = self.offset;
+        let packed = mem::replace(&mut self.packed, encoder()).finish().map_err(failed)?;
+        Ok(Stage::Table(DeflateDecoder::new(io::Cursor::new(packed))))
+    }
+
+    fn go_on_with_table(&mut self, mut packed: DeflateDecoder<io::Cursor<Vec<u8>>>) -> Result<Stage> {
+        let mut part = Vec::with_capacity(CHUNK);
+        (&mut packed).take(CHUNK as u64).read_to_end(&mut part).map_err(failed)?;
+        if part.is_empty() {
+            self.put(&self.table.end());
+            return Ok(Stage::Done);
+        }
+        self.put(&part);
+        Ok(Stage::Table(packed))
+    }
+}
+
+impl Press {
+    async fn press(mut self, bytes: Bytes) -> Result<Self> {
+        let few = bytes.len() <= AT_ONCE;
+        let work = move || {
+            self.crc.update(&bytes);
+            self.plain += bytes.len() as u64;
+            self.encoder.write_all(&bytes).map(|()| self)
+        };
+        let done = if few { Ok(work()) } else { spawn_blocking(work).await };
+        done.map_err(|error| Error::failed("zip", error))?.map_err(failed)
+    }
+}
+
+fn encoder() -> DeflateEncoder<Vec<u8>> {
+    DeflateEncoder::new(Vec::new(), Compression::fast())
+}
+
+fn failed(error: io::Error) -> Error {
+    Error::failed("zip", error)
+}
