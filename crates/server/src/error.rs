@@ -108,7 +108,8 @@ fn status(code: Code) -> StatusCode {
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
         let code = error.code();
-        if status(code).is_server_error() {
+        // A closed port is the sandbox's own affair, and whoever asks again and again would fill the log.
+        if status(code).is_server_error() && status(code) != StatusCode::BAD_GATEWAY {
             tracing::error!(code = code.as_str(), %error, "a request failed");
         }
         Self::new(code, error.to_string())

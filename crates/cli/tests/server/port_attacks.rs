@@ -28,7 +28,7 @@ async fn a_server_inside_that_answers_badly_harms_nobody() {
 }
 
 /// Sends bytes as they are, and reads until the other side has no more to say.
-async fn raw(server: &Server, bytes: &str) -> String {
+pub(crate) async fn raw(server: &Server, bytes: &str) -> String {
     let mut stream = TcpStream::connect(server.url.trim_start_matches("http://")).await.unwrap();
     stream.write_all(bytes.as_bytes()).await.unwrap();
     let mut answer = Vec::new();

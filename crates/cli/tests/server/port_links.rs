@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     inside::{by_host, by_path, client, host_of, listening, open_socket, seen},
+    port_attacks::raw,
     stage::{Server, good, refused, until},
 };
 
@@ -48,6 +49,13 @@ async fn a_link_becomes_a_cookie_and_an_address_that_can_be_shown() {
     good(with().send().await.unwrap()).await;
     let (socket, _) = open_socket(&server, "/socket", &[("host", &host), ("cookie", &pair)]).await.unwrap();
     drop(socket);
+    // And leads nowhere else, however it is written.
+    for path in ["/evil.example/", "\\evil.example/", "/\\evil.example/"] {
+        let asked =
+            format!("GET /{path}?cabana_link={} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n", token(&made));
+        let answer = raw(&server, &asked).await;
+        assert!(answer.contains("\r\nlocation: /evil.example/\r\n"), "{path}: {answer}");
+    }
     // A program may post with the link itself.
     let posted = by_host(&server, Method::POST, &sandbox, &format!("echo?cabana_link={}&c=3", token(&made)));
     assert_eq!(good(posted.send().await.unwrap()).await["target"], "/echo?c=3");

@@ -61,8 +61,8 @@ fn welcome(app: &App, door: &Door, parts: &Parts, token: &str, grant: &Grant) ->
     let secure = is_secure(app, &parts.headers);
     let cookie = cookie::of_link(door, token, grant, app.runtime.clock().now(), secure);
     let query = parts.uri.query().map(without_token).filter(|query| !query.is_empty());
-    // Two slashes at the beginning would name another host.
-    let path = format!("/{}", parts.uri.path().trim_start_matches('/'));
+    // Two slashes of either kind at the beginning would name another host.
+    let path = format!("/{}", parts.uri.path().trim_start_matches(['/', '\\']));
     let location = query.map_or(path.clone(), |query| format!("{path}?{query}"));
     let told = [(header::SET_COOKIE, cookie), (header::LOCATION, location)];
     let quiet = [(header::CACHE_CONTROL, "no-store"), (header::REFERRER_POLICY, "no-referrer")];

@@ -81,6 +81,7 @@ impl CallBody {
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct Which {
     /// Only those of this sandbox.
@@ -136,6 +137,7 @@ async fn cancel(State(app): State<App>, User(caller): User, Path(call): Path<Str
 
 /// Which part of an output.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OutputQuery {
     /// `stdout` or `stderr`; a terminal has `stdout` alone.
@@ -188,6 +190,7 @@ pub(super) async fn part(log: &Arc<Log>, query: &OutputQuery) -> Answer<Response
 
 /// What to look for in an output.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SearchQuery {
     /// A regular expression over lines.
@@ -253,6 +256,7 @@ fn channel(name: Option<&str>) -> Answer<Channel> {
 
 /// Where a stream goes on.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StreamQuery {
     /// So many bytes of stdout are known already.

@@ -26,6 +26,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct Which {
     /// Only what happens to this sandbox.

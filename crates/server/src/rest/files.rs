@@ -38,6 +38,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 
 /// Which file.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AtQuery {
     /// Relative to the sandbox's working directory, unless it is absolute; without it, that directory.
@@ -113,6 +114,7 @@ fn name_of(kind: Kind) -> &'static str {
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct ListQuery {
     /// Relative to the sandbox's working directory, unless it is absolute; without it, that directory.

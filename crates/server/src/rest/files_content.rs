@@ -169,6 +169,7 @@ async fn archive(
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct PutQuery {
     /// Relative to the sandbox's working directory, unless it is absolute.
@@ -238,6 +239,7 @@ fn received(body: HttpBody) -> Stream<Bytes> {
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct RemoveQuery {
     /// Relative to the sandbox's working directory, unless it is absolute.

@@ -157,6 +157,7 @@ fn within(field: &str, asked: u64, most: u64) -> Answer<u64> {
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct WatchQuery {
     /// A directory, relative to the sandbox's working directory, unless it is absolute; without it, that directory.

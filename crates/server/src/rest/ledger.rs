@@ -18,6 +18,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct Which {
     /// Those after this number.

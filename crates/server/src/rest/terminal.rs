@@ -52,6 +52,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
     #[param(minimum = 1, maximum = 4096)]
