@@ -12,16 +12,10 @@ FUZZ_SECONDS ?= 300
 
 .PHONY: run test soak fuzz bench fmt lint deny setup build
 
-# One command in a sandbox of its own, then what to try next.
+# A server on its embedded default: it prints its address, its key and a first thing to try. Ctrl-C ends it, and what it made
+# is there again the next time.
 run: build
-	$(RELEASE)/cabana run -- sh -c 'echo "Hello from a sandbox: $$(id -un) on $$(uname -n), process $$$$, $$(ls /proc | grep -c "^[0-9]") processes in sight"'
-	@echo
-	@echo 'That was one sandbox: made, used and gone. Try next:'
-	@echo '  $(RELEASE)/cabana run                                    a shell with a terminal of its own'
-	@echo '  $(RELEASE)/cabana run --timeout 2s -- sleep 60           a timeout that ends the whole tree'
-	@echo '  $(RELEASE)/cabana run --mount .:/src:ro -- ls /src       a directory of yours, read-only'
-	@echo '  $(RELEASE)/cabana doctor                                 what this host can enforce, and what not'
-	@echo '  README.md                                             the tour'
+	$(RELEASE)/cabana serve --show-key
 
 # Everything that must hold. Each step stops the rest.
 test: setup

@@ -4,6 +4,7 @@ mod key;
 pub(crate) mod lock;
 
 use std::{
+    io::IsTerminal as _,
     net::{Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -37,6 +38,9 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 pub(crate) struct Args {
     #[command(flatten)]
     given: Given,
+    /// Print the first key too: for a first try, and not where what is printed is kept
+    #[arg(long)]
+    show_key: bool,
 }
 
 pub(crate) fn main(args: Args, data: Option<PathBuf>) -> ExitCode {
@@ -54,11 +58,12 @@ fn start(args: Args, data: Option<PathBuf>) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Code::Internal, format!("starting threads: {error}")))?;
-    runtime.block_on(serve(serving))
+    runtime.block_on(serve(serving, args.show_key))
 }
 
-async fn serve(serving: Serving) -> Result<(), Failure> {
+async fn serve(serving: Serving, show_key: bool) -> Result<(), Failure> {
     log_to_stderr();
+    raise_open_files();
     let end = ended_by_signal()?;
     let Serving { listen, tls, insecure, preview_domain, bounds, engine, durability, settings } = serving;
     let data = engine.data.clone();
@@ -73,7 +78,8 @@ async fn serve(serving: Serving) -> Result<(), Failure> {
     runtime.listen();
     let url = url(&listener)?;
     lock.announce(&url)?;
-    greet(&url, &key, &data);
+    greet(&url, &key, show_key);
+    tracing::info!(%url, data = %data.display(), "serving");
     let options = Options { preview_domain, secure: listener.scheme() == "https" };
     listener.serve(cabana_server::router(runtime.clone(), bounds.clone(), options), &bounds, end).await;
     runtime.close(LAST_WORDS).await;
@@ -100,16 +106,28 @@ fn url(listener: &Listener) -> Result<String, Failure> {
     Ok(format!("{}://{address}", listener.scheme()))
 }
 
-/// What to do next. The key itself is shown to nobody.
-fn greet(url: &str, key: &key::First, data: &Path) {
+/// What to do next.
+fn greet(url: &str, key: &key::First, show_key: bool) {
     tell(&format!("Cabana serves at {url}"));
     tell(&format!("The key is in {}", key.path.display()));
+    if show_key {
+        tell(&format!("The key is {}", key.text));
+    }
     tell("Try:");
     tell(&format!("  curl -s {url}/v1/exec -H \"Authorization: Bearer $(cat {})\" \\", key.path.display()));
     tell(
         "    -d '{\"scope\": {\"scheme\": \"fixed\", \"name\": \"first\"}, \"command\": \"echo hello from $(hostname)\"}'",
     );
-    tracing::info!(%url, data = %data.display(), "serving");
+}
+
+/// A connection is a descriptor, and so is each end of a command: as many as this process may have.
+fn raise_open_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
 }
 
 fn ended_by_signal() -> Result<CancellationToken, Failure> {
@@ -131,7 +149,7 @@ fn ended_by_signal() -> Result<CancellationToken, Failure> {
 fn log_to_stderr() {
     use tracing_subscriber::{EnvFilter, fmt, prelude::*};
     let filter = EnvFilter::try_from_env("CABANA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let layer = fmt::layer().with_writer(std::io::stderr);
+    let layer = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     let _ = tracing_subscriber::registry().with(filter).with(layer).try_init();
 }
 

@@ -68,7 +68,7 @@ pub fn router(runtime: Runtime, bounds: Bounds, options: Options) -> Router {
     let app = App { runtime, bounds: Arc::new(bounds), options: Arc::new(options), tasks: TaskTracker::new() };
     let (router, api) = openapi::routes().split_for_parts();
     router
-        .merge(openapi::served(api))
+        .merge(openapi::served(&api))
         .merge(ports::routes())
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::no_method)

@@ -46,8 +46,8 @@ pub(crate) fn text(document: &Document) -> String {
     document.to_pretty_json().unwrap_or_default() + "\n"
 }
 
-pub(crate) fn served(document: Document) -> Router<App> {
-    let text = text(&document);
+pub(crate) fn served(document: &Document) -> Router<App> {
+    let text = text(document);
     let serve = move || async move { ([(header::CONTENT_TYPE, "application/json")], text).into_response() };
     Router::new().route("/openapi.json", get(serve))
 }

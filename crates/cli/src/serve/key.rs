@@ -14,6 +14,7 @@ use crate::failure::Failure;
 
 pub(super) struct First {
     pub(super) path: PathBuf,
+    pub(super) text: String,
 }
 
 /// The text is in its file before the key opens anything: a crash in between leaves nothing that nobody has.
@@ -48,5 +49,5 @@ pub(super) async fn first(data: &Path, access: &Access) -> Result<First, Failure
         }
         Err(error) => return Err(error.into()),
     }
-    Ok(First { path })
+    Ok(First { path, text })
 }

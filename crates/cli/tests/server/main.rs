@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a case that cannot go on says so by a panic
 
+mod abuse;
 mod calls;
 mod chat_files;
 mod document;

@@ -37,7 +37,7 @@ async fn work(server: &Server, heard: &Heard, worker: u64) {
     loop {
         let n = heard.next.fetch_add(1, Ordering::Relaxed);
         let scope = json!({ "scheme": "fixed", "name": format!("scope{}", (worker + n) % 3) });
-        if n % 3 == 0 {
+        if n.is_multiple_of(3) {
             let lines = n % 2000;
             let body = json!({ "scope": scope, "command": format!("seq 1 {lines}"), "background": true });
             let Ok(answer) = server.post("/v1/exec", &body).send().await else { return };

@@ -35,8 +35,18 @@ impl Server {
     }
 
     pub(crate) fn start_with(flags: &[&str]) -> Self {
+        Self::prepared(flags, |_| ())
+    }
+
+    /// Once something was done to its data.
+    pub(crate) fn start_after(prepare: impl FnOnce(&Path)) -> Self {
+        Self::prepared(&[], prepare)
+    }
+
+    fn prepared(flags: &[&str], prepare: impl FnOnce(&Path)) -> Self {
         let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         take_base(data.path());
+        prepare(data.path());
         let mut server = Self {
             data,
             child: None,
