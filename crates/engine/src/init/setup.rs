@@ -63,7 +63,6 @@ pub(super) fn prepare(hostname: &[u8], cgroup: Option<OwnedFd>, devices: Option<
     let single_id = become_root()?;
     bring_loopback_up()?;
     rustix::system::sethostname(hostname).map_err(rx_at(Step::Hostname))?;
-    forbid_user_namespaces()?;
     let forest = match cgroup {
         Some(cgroup) => {
             // Now, and not in the clone: only from here on is the sandbox's own cgroup the root of what it sees.
@@ -90,12 +89,11 @@ pub(super) fn prepare(hostname: &[u8], cgroup: Option<OwnedFd>, devices: Option<
 
 /// From here to the end somebody waits.
 pub(super) fn finish(prepared: Prepared, plan: &SetupPlan, mounts: &[OwnedFd]) -> Done<Ready> {
-    bound_shared_memory(plan.shared_memory);
     attach_layers(plan, mounts)?;
     mount_overlays(plan)?;
     let new_root = open_dir(c"/n", Step::Overlay)?;
     mount_views(plan, mounts, new_root.as_fd())?;
-    mount_proc(new_root.as_fd())?;
+    mount_proc(new_root.as_fd(), plan.shared_memory)?;
     let terminals = mount_dev(prepared.single_id, plan.shared_memory, new_root.as_fd())?;
     rustix::process::fchdir(&new_root).map_err(rx_at(Step::Pivot))?;
     mounts::pivot_here().map_err(io_at(Step::Pivot))?;
@@ -216,14 +214,14 @@ fn make_mount_point(root: BorrowedFd<'_>, path: &[u8], directory: bool) -> rusti
 
 /// Whoever unshares a user namespace has all capabilities in it again, whatever was taken away before: so there are none.
 fn forbid_user_namespaces() -> Done {
-    std::fs::write("/proc/sys/user/max_user_namespaces", "0").map_err(io_at(Step::Walls))
+    std::fs::write("/n/proc/sys/user/max_user_namespaces", "0").map_err(io_at(Step::Walls))
 }
 
 /// Segments of System V stay without any process, as files in `/dev/shm` do: so they have the same bound. A kernel whose
 /// settings of a namespace are the host's to make refuses it, and counts them as memory all the same.
 fn bound_shared_memory(bytes: u64) {
     let pages = bytes / rustix::param::page_size() as u64;
-    let _ = std::fs::write("/proc/sys/kernel/shmall", pages.max(1).to_string());
+    let _ = std::fs::write("/n/proc/sys/kernel/shmall", pages.max(1).to_string());
 }
 
 /// What /proc tells of the host beyond what the kernel keeps to itself, and what could be written by mistake of a kernel.
@@ -242,10 +240,14 @@ const HIDDEN: &[&CStr] = &[
     c"/n/proc/timer_list",
 ];
 
-fn mount_proc(root: BorrowedFd<'_>) -> Done {
+/// The settings of its namespaces are written through its own. In a `/proc` that all share, the kernel would look through
+/// those of every live sandbox for them.
+fn mount_proc(root: BorrowedFd<'_>, shared_memory: u64) -> Done {
     let point = open_mount_point(root, c"proc", Step::Proc)?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
     mounts::plain(c"proc", &path_of(&point), c"proc", flags, c"").map_err(io_at(Step::Proc))?;
+    forbid_user_namespaces()?;
+    bound_shared_memory(shared_memory);
     for path in HIDDEN {
         let Ok(stat) = rustix::fs::stat(*path) else { continue };
         let over = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
