@@ -1,8 +1,8 @@
 //! What a sandbox may use of memory, processor, process numbers and the disk's time, by the kernel's controllers.
 //!
 //! A controller lives in the unified hierarchy or in one of its own (version 1), never in both. In the unified one a
-//! sandbox's init is started inside its group. In one of version 1 it has to be moved, which waits for every processor of
-//! the machine: so that is done to inits that wait for a sandbox, and not while somebody waits for one. The limits of a
+//! sandbox's init is started inside its group. In one of version 1 it has to be moved, which takes as long as a part of the
+//! create: so that is done to inits that wait for a sandbox, and not while somebody waits for one. The limits of a
 //! waiting init are those of nobody; they are set when it becomes a sandbox, and again whenever they change.
 
 use std::{
