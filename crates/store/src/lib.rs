@@ -29,7 +29,7 @@ pub use calls::{CallRow, Done, Inline, NewCall, Reserved};
 pub use error::{Error, Result};
 pub use keys::{Key, NewKey};
 pub use ledger::{Entry, Head, LedgerRow};
-pub use outputs::{Chunk, Ended, Log, Outputs, Part, Stream};
+pub use outputs::{Chunk, Ended, Log, Outputs, Stream};
 pub use page::Page;
 pub use sandboxes::{Claim, Claimed, Record, Transition};
 pub use store::{Durability, Store};

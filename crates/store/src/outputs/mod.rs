@@ -12,19 +12,16 @@ mod runs;
 
 use std::{
     io,
-    ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use bytes::Bytes;
-use futures_util::stream::{self, BoxStream, StreamExt};
 use uuid::Uuid;
 
 pub use log::{Ended, Log};
 
 use crate::{Durability, Error, Result};
-use files::Files;
 
 /// Where a command says something. A terminal has the first only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -41,16 +38,6 @@ pub struct Chunk {
     pub offset: u64,
     pub bytes: Bytes,
 }
-
-/// A part of one stream of a command that has ended.
-pub struct Part {
-    /// How much of the whole stream is kept.
-    pub length: u64,
-    /// The part, in pieces of at most 256 KiB.
-    pub chunks: BoxStream<'static, Result<Bytes>>,
-}
-
-const PIECE: u64 = 256 << 10;
 
 pub struct Outputs {
     dir: PathBuf,
@@ -72,25 +59,6 @@ impl Outputs {
         Ok(Arc::new(Log::resume(self.base(id), cap, self.durability)?))
     }
 
-    /// From the files of a command that has ended. `None`: it has none, so what it said is in its row.
-    pub async fn read(&self, id: Uuid, stream: Stream, range: Range<u64>) -> Result<Option<Part>> {
-        let Some((files, lengths)) = self.open(id).await? else { return Ok(None) };
-        let length = lengths[stream as usize];
-        let end = range.end.min(length);
-        let chunks = stream::try_unfold(range.start, move |at| {
-            let (files, piece) = (files.clone(), at..end.min(at.saturating_add(PIECE)));
-            async move {
-                if piece.is_empty() {
-                    return Ok(None);
-                }
-                let next = piece.end;
-                let bytes = blocking(move || files.read(stream, piece)).await?;
-                Ok(Some((bytes, next)))
-            }
-        });
-        Ok(Some(Part { length, chunks: chunks.boxed() }))
-    }
-
     /// A command that has ended, to be read and followed like one that runs. Nothing of it is changed, nor read ahead.
     /// `None`: it has no files.
     pub async fn ended(&self, id: Uuid) -> Result<Option<Arc<Log>>> {
@@ -101,16 +69,6 @@ impl Outputs {
     pub async fn remove(&self, id: Uuid) -> Result<()> {
         let base = self.base(id);
         blocking(move || files::remove(&base)).await
-    }
-
-    async fn open(&self, id: Uuid) -> Result<Option<(Arc<Files>, [u64; 2])>> {
-        let base = self.base(id);
-        blocking(move || {
-            let Some(files) = Files::open_to_read(&base)? else { return Ok(None) };
-            let lengths = files.lengths()?;
-            Ok(Some((Arc::new(files), lengths)))
-        })
-        .await
     }
 
     /// Without its ending. The last byte of an id is chance, so the folders fill evenly; the first ones are the time.
