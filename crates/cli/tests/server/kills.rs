@@ -22,13 +22,18 @@ async fn sandboxes_and_tasks_outlive_the_server() {
     assert_eq!(output.text().await.unwrap(), whole);
 }
 
+fn has_no_child(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap().is_empty()
+}
+
 #[tokio::test]
 async fn what_a_task_did_while_there_was_no_server_is_known_after() {
     let mut server = Server::start();
     let task = server.begin("one", "until [ -e go ]; do sleep 0.05; done; echo said; exit 7").await;
     let other = server.begin("one", "touch go; sleep 1; echo late").await;
     server.kill();
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    // Both end by themselves, and nobody is there to see it.
+    until(|| async { server.inits().into_iter().all(has_no_child).then_some(()) }).await;
     server.run();
     let ended = server.ended(&task).await;
     assert_eq!((&ended["state"], &ended["exit"]["exit_code"]), (&json!("failed"), &json!(7)));
