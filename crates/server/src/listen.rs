@@ -92,7 +92,7 @@ pub(crate) struct Peer {
     _seat: Arc<Seat>,
 }
 
-struct Seat(#[allow(dead_code)] OwnedSemaphorePermit);
+struct Seat(#[expect(dead_code, reason = "held, and let go by dropping it")] OwnedSemaphorePermit);
 
 impl Drop for Seat {
     fn drop(&mut self) {
