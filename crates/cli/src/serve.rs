@@ -76,6 +76,7 @@ async fn serve(serving: Serving, show_key: bool) -> Result<(), Failure> {
     let key = key::first(&data, runtime.access()).await?;
     runtime.recover().await?;
     runtime.listen();
+    runtime.forget_keys();
     let url = url(&listener)?;
     lock.announce(&url)?;
     greet(&url, &key, show_key);

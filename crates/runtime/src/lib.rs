@@ -45,7 +45,7 @@ pub use links::{Grant, Link, Links, Signed};
 pub use metrics::{BUCKETS, Metrics, Verb};
 pub use ports::Connection;
 pub use runtime::Runtime;
-pub use sandboxes::{Ensured, Wanted};
+pub use sandboxes::Wanted;
 pub use search::{Found, Line, search};
 pub use settings::Settings;
 pub use text::Text;

@@ -2,10 +2,11 @@
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
-use cabana_model::{CallId, Outcome, SandboxId, Tenant};
+use cabana_model::{CallId, Outcome, SandboxId, Tenant, Time};
 use cabana_sandbox::Provider;
 use cabana_store::{Done, Entry, Log, NewCall, Reserved, Store};
 use futures_util::StreamExt;
+use jiff::SignedDuration;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -39,6 +40,10 @@ pub(crate) struct Inner {
     /// Nothing new is begun once it is set; what goes on is left to the next server.
     pub(crate) closing: CancellationToken,
 }
+
+/// How long a repeated request is known as one.
+const KEYS_KEPT: SignedDuration = SignedDuration::from_hours(24);
+const KEYS_LOOKED_AT: Duration = Duration::from_secs(600);
 
 /// Between two tries to record what could not be recorded.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -96,6 +101,22 @@ impl Runtime {
     /// How many sandboxes run, and how many calls are under way.
     pub fn load(&self) -> (usize, usize) {
         (self.0.sandboxes.live(), self.0.calls.count())
+    }
+
+    /// Lets Idempotency-Keys go that are older than they are kept, until the runtime closes.
+    pub fn forget_keys(&self) {
+        let runtime = self.clone();
+        self.0.tasks.spawn(async move {
+            loop {
+                let before = runtime.0.clock.now().saturating_sub(KEYS_KEPT).unwrap_or(Time::MIN);
+                if let Err(error) = runtime.0.store.forget_keys(before).await {
+                    tracing::warn!(%error, "old Idempotency-Keys could not be let go");
+                }
+                if !runtime.closing_after(KEYS_LOOKED_AT).await {
+                    return;
+                }
+            }
+        });
     }
 
     /// Hears what the provider tells, until the runtime closes.
@@ -273,9 +294,9 @@ impl Runtime {
         settled: Settled,
         tell: tokio::sync::watch::Sender<Option<Outcome>>,
     ) {
-        let Settled { id, slot, notes, begun, outcome } = settled;
         let ended = call.output.end();
-        let entry = self.entry(ask, &about, id, slot.as_ref(), &outcome, &notes, begun);
+        let entry = self.entry(ask, &about, &settled);
+        let Settled { id, slot, begun, outcome, .. } = settled;
         let entry = Entry { output_digest: (ended.stdout + ended.stderr > 0).then_some(ended.digest), ..entry };
         let done = Done { id, outcome: outcome.clone(), output: ended.inline, entry };
         let mut told = false;
@@ -311,23 +332,14 @@ impl Runtime {
         self.0.closing.run_until_cancelled(tokio::time::sleep(wait)).await.is_some()
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn entry(
-        &self,
-        ask: &Ask,
-        about: &About,
-        id: CallId,
-        slot: Option<&Arc<Slot>>,
-        outcome: &Outcome,
-        notes: &std::sync::Mutex<Notes>,
-        begun: Instant,
-    ) -> Entry {
+    fn entry(&self, ask: &Ask, about: &About, settled: &Settled) -> Entry {
+        let Settled { id, slot, notes, begun, outcome } = settled;
         let notes = notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         Entry {
             tenant: ask.caller.tenant.clone(),
             key: ask.caller.key,
-            sandbox: slot.map(|slot| slot.record().id.clone()),
-            call: id,
+            sandbox: slot.as_ref().map(|slot| slot.record().id.clone()),
+            call: *id,
             verb: about.verb.into(),
             argv: about.argv.clone(),
             input_digest: notes.input,
@@ -357,9 +369,9 @@ impl Runtime {
             Ok(_) => Outcome::Answered(bytes::Bytes::new()),
             Err(error) => Outcome::Failed { code: error.code(), message: String::new() },
         };
-        let slot = found.as_ref().map(|(slot, _)| slot);
-        self.0.store.note(self.entry(&ask, &about, id, slot, &outcome, &notes, begun)).await?;
-        self.0.metrics.recorded(&ask.caller.tenant, about.verb, &outcome, begun.elapsed());
+        let settled = Settled { id, slot: found.map(|(slot, _)| slot), notes, begun, outcome };
+        self.0.store.note(self.entry(&ask, &about, &settled)).await?;
+        self.0.metrics.recorded(&ask.caller.tenant, about.verb, &settled.outcome, begun.elapsed());
         looked.map(|answer| (id, answer))
     }
 }

@@ -32,13 +32,6 @@ pub struct Wanted {
     pub once: bool,
 }
 
-/// A sandbox that there is now.
-pub struct Ensured {
-    pub record: Arc<Record>,
-    /// Whether it was not there before.
-    pub made: bool,
-}
-
 pub(crate) struct Sandboxes {
     provider: Arc<dyn Provider>,
     store: Store,
