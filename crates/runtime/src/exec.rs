@@ -15,7 +15,10 @@ use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Cx, Error, Result, Text, Wanted};
+use crate::{
+    Cx, Error, Result, Text, Wanted,
+    fault::{self, Point},
+};
 
 /// What somebody wants to have run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -114,7 +117,9 @@ pub(crate) async fn follow(
     };
     let ending = async {
         cancel.cancelled().await;
+        fault::at(Point::CancelAsked);
         let _ = control.signal(Signal::TERM.as_raw(), Target::Tree).await;
+        fault::at(Point::CancelTold);
         tokio::time::sleep(grace).await;
         let _ = control.signal(Signal::KILL.as_raw(), Target::Tree).await;
         std::future::pending::<()>().await;
@@ -167,6 +172,7 @@ impl<'a> Taker<'a> {
         if output.at > self.at {
             self.log.lost(output.at - self.at);
         }
+        fault::at(Point::ExecSaid);
         self.at = output.at + output.bytes.len() as u64;
         Ok(self.log.push(stream, output.bytes).await?)
     }

@@ -17,6 +17,7 @@ use crate::{
     },
     call::{RawCall, outcome_of},
     exec::{Followed, Taker, follow},
+    fault::{self, Point},
 };
 
 /// How many sandboxes are looked at at once.
@@ -26,12 +27,16 @@ impl Runtime {
     /// Before the first front opens.
     pub async fn recover(&self) -> Result<()> {
         self.find_sandboxes().await?;
+        fault::at(Point::RecoverSandboxes);
         for task in self.0.store.open_tasks().await? {
             self.recover_task(task).await?;
         }
+        fault::at(Point::RecoverTasks);
         for call in self.0.store.open_calls().await? {
             self.recover_call(call).await?;
+            fault::at(Point::RecoverCall);
         }
+        fault::at(Point::RecoverCalls);
         self.end_those_of_one_call().await
     }
 
@@ -72,8 +77,15 @@ impl Runtime {
             let slot = self.0.sandboxes.of_record(record);
             let found = match deleting {
                 true => self.0.sandboxes.finish_delete(&slot).await,
-                false => self.0.sandboxes.found_again(&slot).await,
+                false => match self.0.sandboxes.found_again(&slot).await {
+                    // Nobody was told of it, and no scope leads to it.
+                    Ok(false) if slot.record().scope.is_none() => {
+                        self.0.sandboxes.delete(&slot, "a crash came before it was made").await
+                    }
+                    found => found.map(drop),
+                },
             };
+            fault::at(Point::RecoverFound);
             // One that cannot be looked at now is looked at when it is needed.
             if let Err(error) = found {
                 tracing::warn!(sandbox = %id, %error, "a sandbox could not be looked at");
@@ -167,7 +179,10 @@ impl Runtime {
                 self.0.tasks.spawn(async move {
                     let (cancel, log): (&CancellationToken, _) = (&call.cancel, &call.output);
                     let followed = follow(process, None, log, cancel, runtime.0.settings.grace);
-                    let Some(followed) = runtime.0.closing.run_until_cancelled(followed).await else { return };
+                    let Some(followed) = runtime.0.closing.run_until_cancelled(followed).await else {
+                        log.end(); // for whoever reads along
+                        return runtime.0.calls.remove(row.id);
+                    };
                     let number = followed.as_ref().ok().and_then(|followed| exit_number(&followed.exit));
                     let answer = match followed {
                         Ok(followed) => exec::recovered(row.id, followed, log).await,

@@ -18,6 +18,7 @@ use crate::{
     Error, Event, Result, Runtime,
     acts::exec::{ExitTold, exit_number},
     exec::{self, Followed},
+    fault::{self, Point},
     sandboxes::Awake,
 };
 
@@ -86,8 +87,10 @@ impl Runtime {
             let begun = Instant::now();
             let follow = follow(live.log.clone(), live.cancel.clone(), runtime.0.settings.grace);
             let Some(followed) = runtime.0.closing.run_until_cancelled(follow).await else { return };
+            fault::at(Point::TaskEnded);
             let state = runtime.end_task(&task, followed, &live, begun).await;
             if let Some(state) = state {
+                fault::at(Point::TaskRecorded);
                 let _ = sandbox.forget(&task.id.into()).await;
                 let _ = tell.send(Some(state));
                 runtime.tell_task(&task, Event::TaskEnded { task: task.id, state });

@@ -12,6 +12,7 @@
 mod calls;
 mod checkpoints;
 mod error;
+mod fault;
 mod keys;
 pub mod ledger;
 mod outputs;
@@ -27,6 +28,7 @@ mod writer;
 
 pub use calls::{CallRow, Done, Inline, NewCall, Reserved};
 pub use error::{Error, Result};
+pub use fault::ALL as FAULT_POINTS;
 pub use keys::{Key, NewKey};
 pub use ledger::{Entry, Head, LedgerRow};
 pub use outputs::{Chunk, Ended, Log, Outputs, Stream};

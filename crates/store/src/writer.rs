@@ -5,7 +5,12 @@ use std::{ops::Deref, path::Path, thread};
 use rusqlite::Connection;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use crate::{Entry, Error, Result, checkpoints::Checkpoints, ledger::Tips};
+use crate::{
+    Entry, Error, Result,
+    checkpoints::Checkpoints,
+    fault::{self, Point},
+    ledger::Tips,
+};
 
 /// How many may wait. Who comes then waits for a place.
 const QUEUE: usize = 1024;
@@ -165,14 +170,21 @@ impl Desk {
         if let [op] = batch {
             // Alone it needs no savepoint: what it did is all there is to undo.
             return match op.run(&mut Tx { db: &self.db, tips: &mut self.tips }) {
-                Ok(()) => self.statement("COMMIT"),
+                Ok(()) => self.end(),
                 Err(error) => Err(error),
             };
         }
         for (op, failure) in batch.iter_mut().zip(failures) {
             *failure = self.attempt(op.as_mut())?.err();
         }
-        self.statement("COMMIT")
+        self.end()
+    }
+
+    fn end(&self) -> Result<()> {
+        fault::at(Point::CommitReady);
+        self.statement("COMMIT")?;
+        fault::at(Point::CommitDone);
+        Ok(())
     }
 
     /// The inner error takes this op alone, the outer one the whole transaction.

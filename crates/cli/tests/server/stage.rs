@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
-    os::fd::AsFd,
+    os::{fd::AsFd, unix::process::ExitStatusExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
@@ -61,10 +61,43 @@ impl Server {
 
     /// On the same data, wherever there is a free port.
     pub(crate) fn run(&mut self) {
+        assert!(self.spawn(&[]), "the server says where it serves");
+    }
+
+    /// One that is killed when it passes this place for so many times. False: it was, before it served anybody.
+    pub(crate) fn run_until(&mut self, place: &str, time: u64) -> bool {
+        let serves = self.spawn(&[("CABANA_FAULT", &format!("{place}@{time}"))]);
+        if !serves {
+            self.is_killed();
+        }
+        serves
+    }
+
+    /// One that is killed after a while, wherever it is then.
+    pub(crate) fn run_for(&mut self, while_: Duration) {
+        let mut child = self.command().stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(while_);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Waits until it is, by itself.
+    pub(crate) fn is_killed(&mut self) {
+        let ended = self.child.take().unwrap().wait().unwrap();
+        assert_eq!(ended.signal(), Some(Signal::KILL.as_raw()), "{ended}");
+    }
+
+    fn command(&self) -> Command {
         let mut command = Command::new(CABANA);
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(&self.flags).arg("--data").arg(self.data.path());
         command.env_remove("CABANA_SERVER_LISTEN").env("CABANA_LOG", "warn");
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    }
+
+    /// Whether it serves.
+    fn spawn(&mut self, env: &[(&str, &str)]) -> bool {
+        let mut child = self.command().envs(env.iter().copied()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let url = lines.by_ref().map(Result::unwrap).find_map(|line| {
             let url = line.strip_prefix("Cabana serves at ").map(str::to_owned);
@@ -75,9 +108,11 @@ impl Server {
         });
         // What it says later is for whoever looks at a test that failed.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("server: {line}")));
-        self.url = url.expect("the server says where it serves");
-        self.key = fs::read_to_string(self.data.path().join("admin.key")).unwrap().trim().to_owned();
         self.child = Some(child);
+        let Some(url) = url else { return false };
+        self.url = url;
+        self.key = fs::read_to_string(self.data.path().join("admin.key")).unwrap().trim().to_owned();
+        true
     }
 
     pub(crate) fn data(&self) -> &Path {
@@ -157,6 +192,11 @@ impl Server {
         let homes = fs::read_dir(self.data.path().join("sandboxes")).into_iter().flatten().flatten();
         homes.filter_map(|home| init_of(&home.path())).collect()
     }
+}
+
+/// A number of a long run.
+pub(crate) fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
 pub(crate) fn client() -> reqwest::Client {

@@ -13,6 +13,7 @@ pub use verify::{Broken, verify};
 
 use crate::{
     Error, Result, Store,
+    fault::{self, Point},
     sql::{Col, get},
 };
 
@@ -95,6 +96,7 @@ impl Tips {
             text,
             head.hash
         ])?;
+        fault::at(Point::LedgerAppended);
         self.undo.push((tenant.clone(), last));
         self.known.insert(tenant, head);
         Ok(())

@@ -18,7 +18,10 @@ use super::{
     now::{Held, Keeping, Now},
     runs::{self, Kind, Run},
 };
-use crate::{Durability, Error, Inline, Result};
+use crate::{
+    Durability, Error, Inline, Result,
+    fault::{self, Point},
+};
 
 /// How much stays in memory.
 const SMALL: u64 = 32 << 10;
@@ -256,7 +259,9 @@ impl Shared {
             if let Some(turn) = turn {
                 files.set_run(whole.turns, turn)?;
             }
+            fault::at(Point::LogTurned);
             files.append(stream, whole.kept[of], keep)?;
+            fault::at(Point::LogWritten);
             digest.update(keep);
             let mut now = self.now();
             now.digests[of] = digest;

@@ -1,0 +1,108 @@
+//! Servers that are killed at each named place under mixed load: what was acknowledged is there, and nothing is half done.
+//!
+//! A place that no server ever passes fails here: whoever names a new one lets the load pass it.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::{
+    load::{LONG, What, World},
+    stage::{PATIENCE, Server, setting, until},
+    verdict::output,
+};
+
+/// Of the engine, and no server passes them: no route takes snapshots. The tests of the engine's own survival do.
+const PASSED_ELSEWHERE: &[&str] = &[
+    "snapshot.held",
+    "snapshot.copied",
+    "snapshot.reserved",
+    "snapshot.recorded",
+    "snapshot.cleared",
+    "snapshot.moved",
+    "snapshot.settled",
+];
+
+/// Passed by a server that comes after another one was killed, and before it serves.
+fn is_of_recovery(place: &str) -> bool {
+    place.starts_with("recover.") || place.starts_with("found.") || place == "log.cut"
+}
+
+async fn killed_at(places: impl Iterator<Item = &'static str>) {
+    let mut server = Server::start();
+    let world = World::begin(&server).await;
+    let time = setting("CABANA_SEED").map_or(1, |seed| 1 + seed % 9);
+    server.kill();
+    for place in places {
+        let from = world.all().len();
+        if is_of_recovery(place) {
+            server.run();
+            under_way(&world, &server).await;
+            server.kill();
+            assert!(!server.run_until(place, 1), "{place} was never passed");
+        } else if server.run_until(place, time) {
+            let load = tokio::time::timeout(PATIENCE, world.load(&server)).await;
+            assert!(load.is_ok(), "{place} was never passed");
+            server.is_killed();
+        }
+        server.run();
+        world.ask_again(&server).await;
+        world.check(&server, from, place).await;
+        server.kill();
+    }
+    server.run();
+    world.check(&server, 0, "in the end").await;
+}
+
+/// A load of which some is under way: a command that is waited for, and a task, that have said more than fits in memory.
+async fn under_way(world: &World, server: &Server) {
+    let (run, start) = (world.add(What::Run(2 * LONG)), world.add(What::Start(5 * LONG)));
+    let enough = until(|| async {
+        let calls = server.get("/v1/calls?limit=1000").await;
+        let waits = |call: &&Value| call["state"] == "running" && call["verb"] == "exec";
+        let call = calls["calls"].as_array().unwrap().iter().find(waits)?["id"].as_str()?.to_owned();
+        let tasks = server.get("/v1/tasks?state=running").await;
+        let task = tasks["tasks"].as_array().unwrap().first()?["id"].as_str()?.to_owned();
+        let call = output(server, &format!("/v1/calls/{call}/output")).await;
+        let task = output(server, &format!("/v1/tasks/{task}/output")).await;
+        (call.len().min(task.len()) > 33_000).then_some(())
+    });
+    tokio::select! {
+        _ = futures_util::future::join3(world.load(server), world.perform(server, &run), world.perform(server, &start)) => {
+            panic!("the server is gone")
+        }
+        () = enough => {}
+    }
+}
+
+fn half(places: &'static [&'static str], which: usize) -> impl Iterator<Item = &'static str> {
+    places.iter().copied().skip(which).step_by(2)
+}
+
+#[tokio::test]
+async fn a_kill_at_each_place_of_the_store_loses_nothing() {
+    killed_at(cabana_store::FAULT_POINTS.iter().copied()).await;
+}
+
+#[tokio::test]
+async fn a_kill_at_every_other_place_of_the_runtime_loses_nothing() {
+    killed_at(half(cabana_runtime::FAULT_POINTS, 0)).await;
+}
+
+#[tokio::test]
+async fn a_kill_at_the_other_places_of_the_runtime_loses_nothing() {
+    killed_at(half(cabana_runtime::FAULT_POINTS, 1)).await;
+}
+
+#[tokio::test]
+async fn a_kill_at_each_place_of_the_engine_that_a_server_passes_loses_nothing() {
+    let known: BTreeSet<_> = cabana_engine::FAULT_POINTS.iter().collect();
+    assert!(PASSED_ELSEWHERE.iter().all(|place| known.contains(place)), "the list is of another time");
+    killed_at(cabana_engine::FAULT_POINTS.iter().copied().filter(|place| !PASSED_ELSEWHERE.contains(place))).await;
+}
+
+#[test]
+fn each_place_has_a_name_of_its_own() {
+    let all = [cabana_store::FAULT_POINTS, cabana_runtime::FAULT_POINTS, cabana_engine::FAULT_POINTS].concat();
+    assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "{all:?}");
+}
