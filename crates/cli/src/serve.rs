@@ -27,7 +27,7 @@ use crate::{
 
 /// How long a command that is waited for may go on when the server is told to end. It is not ended then: the next server
 /// finds it.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// Serve sandboxes over HTTP
 ///

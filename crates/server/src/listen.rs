@@ -42,7 +42,7 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// When the kernel has no more descriptors to give: it is asked again, not all the time.
 const BREATH: Duration = Duration::from_millis(50);
 /// Of what is under way when the server is told to end.
-const LAST_WORDS: Duration = Duration::from_secs(10);
+const LAST_WORDS: Duration = Duration::from_secs(15);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {

@@ -5,7 +5,9 @@
 mod abuse;
 mod calls;
 mod chat_files;
+mod disks;
 mod document;
+mod ends;
 mod events;
 mod faults;
 mod files;
@@ -27,4 +29,5 @@ mod tasks;
 mod tenants;
 mod terminal_attacks;
 mod terminals;
+mod uploads;
 mod verdict;

@@ -3,7 +3,10 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
-    os::{fd::AsFd, unix::process::ExitStatusExt},
+    os::{
+        fd::AsFd,
+        unix::{fs::MetadataExt, process::ExitStatusExt},
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
@@ -43,10 +46,10 @@ impl Server {
         Self::prepared(&[], prepare)
     }
 
-    fn prepared(flags: &[&str], prepare: impl FnOnce(&Path)) -> Self {
+    pub(crate) fn prepared(flags: &[&str], prepare: impl FnOnce(&Path)) -> Self {
         let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        take_base(data.path());
         prepare(data.path());
+        take_base(data.path());
         let mut server = Self {
             data,
             child: None,
@@ -132,9 +135,13 @@ impl Server {
 
     /// As an operator ends it.
     pub(crate) fn stop(&mut self) {
-        let mut child = self.child.take().unwrap();
-        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-        assert!(child.wait().unwrap().success());
+        kill_process(Pid::from_child(self.child.as_ref().unwrap()), Signal::TERM).unwrap();
+        self.has_ended();
+    }
+
+    /// Waits until it has, as it should.
+    pub(crate) fn has_ended(&mut self) {
+        assert!(self.child.take().unwrap().wait().unwrap().success());
     }
 
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
@@ -187,6 +194,13 @@ impl Server {
         answer["key"].as_str().unwrap().to_owned()
     }
 
+    /// What runs in sandboxes, but for their first processes.
+    pub(crate) fn commands(&self) -> Vec<Pid> {
+        let children = |init: u32| fs::read_to_string(format!("/proc/{init}/task/{init}/children")).unwrap_or_default();
+        let all: Vec<String> = self.inits().into_iter().map(children).collect();
+        all.iter().flat_map(|pids| pids.split_whitespace()).filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
+    }
+
     /// Processes of sandboxes that this server's data knows of, as the host numbers them.
     pub(crate) fn inits(&self) -> Vec<u32> {
         let homes = fs::read_dir(self.data.path().join("sandboxes")).into_iter().flatten().flatten();
@@ -232,8 +246,10 @@ fn take_base(data: &Path) {
     flock(lock.as_fd(), FlockOperation::LockExclusive).unwrap();
     let made = Command::new(CABANA).args(["run", "--net", "off", "--data"]).arg(&base).args(["--", "true"]).status();
     assert!(made.unwrap().success());
+    // A test may have brought a disk of its own.
+    let how = if fs::metadata(&base).unwrap().dev() == fs::metadata(data).unwrap().dev() { "-al" } else { "-a" };
     for part in ["ids", "layers", "templates", "version"] {
-        let copied = Command::new("cp").arg("-al").arg(base.join(part)).arg(data).status().unwrap();
+        let copied = Command::new("cp").arg(how).arg(base.join(part)).arg(data).status().unwrap();
         assert!(copied.success());
     }
 }
