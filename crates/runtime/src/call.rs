@@ -108,9 +108,10 @@ pub struct Cx {
     pub(crate) awake: Option<Arc<Awake>>,
 }
 
-/// What only the act itself knows of what the ledger wants to know.
+/// What only the act itself knows of what the ledger wants to know, and whoever waits.
 #[derive(Default)]
 pub(crate) struct Notes {
+    pub(crate) tell: Option<watch::Sender<Option<Outcome>>>,
     pub(crate) exit: Option<i64>,
     pub(crate) input: Option<[u8; 32]>,
 }
@@ -125,8 +126,14 @@ impl Cx {
         self.record.as_ref().ok_or(Error::Sandbox(cabana_sandbox::Error::Gone))
     }
 
-    pub(crate) fn note(&self, note: impl FnOnce(&mut Notes)) {
-        note(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner));
+    /// Whoever waits hears why there is no answer yet. The work goes on.
+    pub(crate) fn away(&self, error: &cabana_store::Error) {
+        let away = outcome_of(Err(error.clone().into()));
+        self.note(|notes| notes.tell.as_ref().map(|tell| tell.send(Some(away)).is_ok()));
+    }
+
+    pub(crate) fn note<T>(&self, note: impl FnOnce(&mut Notes) -> T) -> T {
+        note(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

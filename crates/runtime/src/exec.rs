@@ -99,13 +99,18 @@ impl Followed {
     }
 }
 
-/// Reads a command to its end. Who cancels it meanwhile has it told to end, and after the grace ended with all it started.
+/// Between two tries to keep what could not be kept.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// Reads a command to its end. Who cancels it meanwhile has it told to end, and after the grace ended with all it started. A
+/// store that is away is waited for, and `away` hears of it.
 pub(crate) async fn follow(
     process: Process,
     input: Option<Bytes>,
     log: &Arc<Log>,
     cancel: &CancellationToken,
     grace: Duration,
+    away: impl Fn(&cabana_store::Error) + Send,
 ) -> Result<Followed> {
     let Process { stdin, mut events, control, .. } = process;
     let typing = async {
@@ -129,7 +134,7 @@ pub(crate) async fn follow(
         while let Some(event) = events.next().await {
             match event? {
                 // The command goes on, whatever becomes of what it says.
-                Event::Output(output) if kept.is_ok() => kept = taker.take(output).await,
+                Event::Output(output) if kept.is_ok() => kept = taker.take_until_kept(output, &away).await,
                 Event::Output(_) => {}
                 Event::Exit(exit) => return kept.map(|()| exit),
             }
@@ -165,6 +170,23 @@ impl<'a> Taker<'a> {
     }
 
     pub(crate) async fn take(&mut self, output: Output) -> Result<()> {
+        let (stream, bytes) = self.at(output);
+        Ok(self.log.push(stream, bytes).await?)
+    }
+
+    /// What the command says meanwhile is with the provider, as far as that keeps it.
+    async fn take_until_kept(&mut self, output: Output, away: &impl Fn(&cabana_store::Error)) -> Result<()> {
+        let (stream, bytes) = self.at(output);
+        let mut kept = self.log.push(stream, bytes.clone()).await;
+        while let Err(error @ cabana_store::Error::Unavailable(_)) = &kept {
+            away(error);
+            tokio::time::sleep(AGAIN).await;
+            kept = self.log.push_again(stream, bytes.clone()).await;
+        }
+        Ok(kept?)
+    }
+
+    fn at(&mut self, output: Output) -> (Stream, Bytes) {
         let stream = match output.channel {
             Channel::Stdout | Channel::Terminal => Stream::Stdout,
             Channel::Stderr => Stream::Stderr,
@@ -174,6 +196,6 @@ impl<'a> Taker<'a> {
         }
         fault::at(Point::ExecSaid);
         self.at = output.at + output.bytes.len() as u64;
-        Ok(self.log.push(stream, output.bytes).await?)
+        (stream, output.bytes)
     }
 }

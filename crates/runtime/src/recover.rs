@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use cabana_model::{Outcome, SandboxId, SandboxState, TaskId, Tenant};
+use cabana_model::{ExecId, Outcome, SandboxId, SandboxState, TaskId, Tenant};
 use cabana_sandbox::{Output, Reattached, Sandbox, Stream};
 use cabana_store::{CallRow, Done, Entry, Log, NewTask, Task};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -97,7 +97,9 @@ impl Runtime {
             if !known.contains(&id) {
                 // Its files may be all that is left of a database that was lost: they are not ours to remove.
                 tracing::warn!(sandbox = %id, ?state, "there is a sandbox without a record: it is stopped and left alone");
-                self.0.sandboxes.provider().stop(&id).await?;
+                if let Err(error) = self.0.sandboxes.provider().stop(&id).await {
+                    tracing::warn!(sandbox = %id, %error, "it could not be stopped");
+                }
             }
         }
         Ok(())
@@ -115,13 +117,13 @@ impl Runtime {
             return self.task_is_lost(&task).await;
         };
         let log = self.left_output(id.uuid())?;
-        match sandbox.reattach(&id.into(), log.position()).await? {
+        match reattach(&*sandbox, &id.into(), &log).await {
             Reattached::Missing => self.task_is_lost(&task).await,
             Reattached::Running(process) => {
                 let slot = self.0.sandboxes.of_id(&task.tenant, &task.sandbox).await?;
                 let awake = Some(Arc::new(slot.awake()));
                 self.follow_task(task, sandbox, log, awake, move |log, cancel, grace| async move {
-                    follow(process, None, &log, &cancel, grace).await
+                    follow(process, None, &log, &cancel, grace, |_| ()).await
                 });
                 Ok(())
             }
@@ -159,7 +161,7 @@ impl Runtime {
             return self.settle_left(&row, Outcome::Unknown, None, None).await;
         };
         let log = self.left_output(row.id.uuid())?;
-        match sandbox.reattach(&row.id.into(), log.position()).await? {
+        match reattach(&*sandbox, &row.id.into(), &log).await {
             Reattached::Missing => self.settle_left(&row, Outcome::Unknown, Some(&log), None).await,
             Reattached::Exited(exit, rest) => {
                 said_meanwhile(&log, rest).await?;
@@ -178,7 +180,7 @@ impl Runtime {
                 let runtime = self.clone();
                 self.0.tasks.spawn(async move {
                     let (cancel, log): (&CancellationToken, _) = (&call.cancel, &call.output);
-                    let followed = follow(process, None, log, cancel, runtime.0.settings.grace);
+                    let followed = follow(process, None, log, cancel, runtime.0.settings.grace, |_| ());
                     let Some(followed) = runtime.0.closing.run_until_cancelled(followed).await else {
                         log.end(); // for whoever reads along
                         return runtime.0.calls.remove(row.id);
@@ -236,6 +238,14 @@ impl Runtime {
         self.0.metrics.recorded(&row.tenant, &row.verb, &outcome, spent);
         Ok(())
     }
+}
+
+/// A sandbox that does not answer keeps no server from its start: its command is as good as lost.
+async fn reattach(sandbox: &dyn Sandbox, id: &ExecId, log: &Log) -> Reattached {
+    sandbox.reattach(id, log.position()).await.unwrap_or_else(|error| {
+        tracing::warn!(exec = %id, %error, "a command could not be found again");
+        Reattached::Missing
+    })
 }
 
 /// The rest of what a command said that ended while nobody listened.

@@ -192,7 +192,7 @@ impl Runtime {
         let (runtime, handle, once) = (self.clone(), call.clone(), matches!(ask.place, Place::Once(_)));
         self.0.tasks.spawn(async move {
             let begun = Instant::now();
-            let notes = Arc::default();
+            let notes = Arc::new(std::sync::Mutex::new(Notes { tell: Some(tell.clone()), ..Notes::default() }));
             let result = runtime.work(&ask, &about, found.as_ref(), &call, &notes, work).await;
             if let Err(Error::Left) = result {
                 call.output.end(); // for whoever reads along

@@ -60,9 +60,11 @@ impl Runtime {
         input: Option<Bytes>,
         awake: Option<Arc<Awake>>,
     ) {
-        let log = self.0.store.outputs().begin(task.id.uuid(), self.0.settings.output_cap);
+        let id = task.id;
+        let log = self.0.store.outputs().begin(id.uuid(), self.0.settings.output_cap);
         self.follow_task(task, sandbox, log, awake, move |log, cancel, grace| async move {
-            exec::follow(process, input, &log, &cancel, grace).await
+            let away = |error: &_| tracing::error!(task = %id, %error, "what a task says cannot be kept yet");
+            exec::follow(process, input, &log, &cancel, grace, away).await
         });
     }
 

@@ -16,7 +16,10 @@ use rustix::{
 };
 use serde_json::{Value, json};
 
-use crate::stage::{Server, good, until};
+use crate::{
+    stage::{Server, good, until},
+    verdict::output,
+};
 
 /// Runs the test again where it can mount what it likes. False: that is done.
 fn alone(test: &str) -> bool {
@@ -125,19 +128,27 @@ async fn a_full_or_read_only_disk_of_the_outputs() {
         }
         // What is small needs no file.
         assert_eq!(server.stdout("one", "echo small").await, "small\n");
-        assert_eq!(told_to_come_back(exec(&server, "seq 1 20000", &format!("long{n}")).await).await, away());
-        let task = server.begin("one", "seq 1 20000").await;
-        assert_eq!(server.ended(&task).await["state"], "failed");
+        let (long, key) = ("echo run >> log; seq 1 20000", format!("long{n}"));
+        let task = server.begin("one", long).await;
+        for _ in 0..2 {
+            assert_eq!(told_to_come_back(exec(&server, long, &key).await).await, away());
+        }
+        assert_eq!(server.get(&format!("/v1/tasks/{task}")).await["state"], "running");
         if n == 0 {
             std::fs::remove_file(outputs.join("filler")).unwrap();
         } else {
             mount_remount(&outputs, MountFlags::empty(), "").unwrap();
         }
-        let said = good(exec(&server, "seq 1 20000", &format!("again{n}")).await).await;
-        let path = format!("/v1/calls/{}/output", said["call_id"].as_str().unwrap());
-        let output = server.request(Method::GET, &path).send().await.unwrap().text().await.unwrap();
-        assert_eq!(output.lines().count(), 20_000);
+        assert_eq!(server.ended(&task).await["state"], "succeeded");
+        let again =
+            until(|| async { Some(exec(&server, long, &key).await).filter(|answer| answer.status().is_success()) });
+        let call = good(again.await).await["call_id"].as_str().unwrap().to_owned();
+        let whole: String = (1..=20_000).map(|n| format!("{n}\n")).collect();
+        for path in [format!("/v1/calls/{call}/output"), format!("/v1/tasks/{task}/output")] {
+            assert_eq!(output(&server, &path).await, whole);
+        }
     }
+    assert_eq!(server.stdout("one", "wc -l < log").await, "4\n", "each ran once");
     all_is_right(&mut server, &first).await;
 }
 

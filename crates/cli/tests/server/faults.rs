@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::{
-    load::{LONG, What, World},
+    load::{Chance, LONG, What, World},
     stage::{PATIENCE, Server, setting, until},
     verdict::output,
 };
@@ -28,12 +28,12 @@ fn is_of_recovery(place: &str) -> bool {
     place.starts_with("recover.") || place.starts_with("found.") || place == "log.cut"
 }
 
-async fn killed_at(places: impl Iterator<Item = &'static str>) {
+/// When each place is passed for so many times.
+async fn killed_at(places: impl Iterator<Item = (&'static str, u64)>) {
     let mut server = Server::start();
     let world = World::begin(&server).await;
-    let time = setting("CABANA_SEED").map_or(1, |seed| 1 + seed % 9);
     server.kill();
-    for place in places {
+    for (place, time) in places {
         let from = world.all().len();
         if is_of_recovery(place) {
             server.run();
@@ -75,34 +75,54 @@ async fn under_way(world: &World, server: &Server) {
     }
 }
 
-fn half(places: &'static [&'static str], which: usize) -> impl Iterator<Item = &'static str> {
-    places.iter().copied().skip(which).step_by(2)
+fn first(place: &&'static str) -> (&'static str, u64) {
+    (place, 1)
 }
 
 #[tokio::test]
 async fn a_kill_at_each_place_of_the_store_loses_nothing() {
-    killed_at(cabana_store::FAULT_POINTS.iter().copied()).await;
+    killed_at(cabana_store::FAULT_POINTS.iter().map(first)).await;
 }
 
 #[tokio::test]
 async fn a_kill_at_every_other_place_of_the_runtime_loses_nothing() {
-    killed_at(half(cabana_runtime::FAULT_POINTS, 0)).await;
+    killed_at(cabana_runtime::FAULT_POINTS.iter().step_by(2).map(first)).await;
 }
 
 #[tokio::test]
 async fn a_kill_at_the_other_places_of_the_runtime_loses_nothing() {
-    killed_at(half(cabana_runtime::FAULT_POINTS, 1)).await;
+    killed_at(cabana_runtime::FAULT_POINTS.iter().skip(1).step_by(2).map(first)).await;
 }
 
 #[tokio::test]
 async fn a_kill_at_each_place_of_the_engine_that_a_server_passes_loses_nothing() {
     let known: BTreeSet<_> = cabana_engine::FAULT_POINTS.iter().collect();
     assert!(PASSED_ELSEWHERE.iter().all(|place| known.contains(place)), "the list is of another time");
-    killed_at(cabana_engine::FAULT_POINTS.iter().copied().filter(|place| !PASSED_ELSEWHERE.contains(place))).await;
+    let passed = cabana_engine::FAULT_POINTS.iter().filter(|place| !PASSED_ELSEWHERE.contains(place));
+    killed_at(passed.map(first)).await;
+}
+
+/// Not the first time that a place is passed, but one of the next: seeded, and so many kills as `CABANA_SOAK_ROUNDS` says.
+#[tokio::test]
+async fn soak_kills_at_named_places_at_other_times_lose_nothing() {
+    const USUAL_ROUNDS: u64 = 4;
+    let (rounds, seed) = (setting("CABANA_SOAK_ROUNDS").unwrap_or(USUAL_ROUNDS), setting("CABANA_SEED").unwrap_or(7));
+    eprintln!("CABANA_SEED={seed} CABANA_SOAK_ROUNDS={rounds}");
+    let places = all();
+    let places: Vec<_> = places.iter().filter(|place| !PASSED_ELSEWHERE.contains(place)).collect();
+    let mut chance = Chance(seed);
+    let kills: Vec<_> = (0..rounds.min(200))
+        .map(|_| (*places[chance.below(places.len() as u64) as usize], 1 + chance.below(4)))
+        .collect();
+    killed_at(kills.into_iter()).await;
+}
+
+fn all() -> Vec<&'static str> {
+    [cabana_store::FAULT_POINTS, cabana_runtime::FAULT_POINTS, cabana_engine::FAULT_POINTS].concat()
 }
 
 #[test]
 fn each_place_has_a_name_of_its_own() {
-    let all = [cabana_store::FAULT_POINTS, cabana_runtime::FAULT_POINTS, cabana_engine::FAULT_POINTS].concat();
+    let all = all();
     assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "{all:?}");
 }

@@ -132,6 +132,17 @@ impl Deed {
     }
 }
 
+/// All that a run chooses follows from its seed.
+pub(crate) struct Chance(pub(crate) u64);
+
+impl Chance {
+    pub(crate) fn below(&mut self, most: u64) -> u64 {
+        // A generator of Knuth's is chance enough.
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % most
+    }
+}
+
 fn in_pieces(content: Vec<u8>) -> reqwest::Body {
     let pieces: Vec<_> = content.chunks(10_000).map(|piece| Ok::<_, std::io::Error>(piece.to_vec())).collect();
     reqwest::Body::wrap_stream(futures_util::stream::iter(pieces))

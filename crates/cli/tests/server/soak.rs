@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::{
-    load::World,
+    load::{Chance, World},
     stage::{Server, setting},
 };
 
@@ -17,21 +17,20 @@ async fn soak_kills_at_random_moments_lose_nothing_that_was_acknowledged() {
     let (rounds, seed) = (setting("CABANA_SOAK_ROUNDS").unwrap_or(USUAL_ROUNDS), setting("CABANA_SEED").unwrap_or(7));
     let rounds = rounds.min(MOST_ROUNDS);
     eprintln!("CABANA_SEED={seed} CABANA_SOAK_ROUNDS={rounds}");
-    let mut chance = seed;
-    let mut below = |most: u64| {
-        // A generator of Knuth's is chance enough.
-        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        Duration::from_micros((chance >> 33) % most)
-    };
+    let mut chance = Chance(seed);
     let mut server = Server::start();
     let world = World::begin(&server).await;
     for round in 0..rounds {
         let from = world.all().len();
-        let _ = tokio::time::timeout(Duration::from_millis(50) + below(1_000_000), world.load(&server)).await;
+        let _ = tokio::time::timeout(
+            Duration::from_millis(50) + Duration::from_micros(chance.below(1_000_000)),
+            world.load(&server),
+        )
+        .await;
         server.kill();
         // The next one may not even come to serve.
         if round % 3 == 2 {
-            server.run_for(below(150_000));
+            server.run_for(Duration::from_micros(chance.below(150_000)));
         }
         server.run();
         world.ask_again(&server).await;

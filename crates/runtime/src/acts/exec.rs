@@ -164,7 +164,7 @@ impl Act for Exec {
         let process = cx.sandbox()?.exec(spec).await?;
         fault::at(Point::ExecBegun);
         let grace = cx.runtime.settings().grace;
-        let followed = exec::follow(process, input, &cx.output, &cx.cancel, grace);
+        let followed = exec::follow(process, input, &cx.output, &cx.cancel, grace, |error| cx.away(error));
         let followed = cx.runtime.0.closing.run_until_cancelled(followed).await.ok_or(Error::Left)??;
         cx.note(|notes| notes.exit = exit_number(&followed.exit));
         answer(followed, &cx.output, keep).await
