@@ -99,7 +99,7 @@ async fn leave_after(end: &CancellationToken, runtime: &Runtime) {
     end.cancelled().await;
     tokio::time::sleep(LAST_WORDS).await;
     runtime.leave();
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 async fn open_store(data: &Path, durability: Durability) -> Result<Store, Failure> {

@@ -111,7 +111,7 @@ impl Deed {
             What::Upload(bytes) => {
                 let put = server.request(Method::PUT, &format!("{file}?path={}", self.name()));
                 match bytes > 4096 {
-                    true => put.body(in_pieces(self.content())),
+                    true => put.body(in_pieces(&self.content(), 10_000)),
                     false => put.body(self.content()),
                 }
             }
@@ -143,8 +143,9 @@ impl Chance {
     }
 }
 
-fn in_pieces(content: Vec<u8>) -> reqwest::Body {
-    let pieces: Vec<_> = content.chunks(10_000).map(|piece| Ok::<_, std::io::Error>(piece.to_vec())).collect();
+/// So that nobody knows how long it will be.
+pub(crate) fn in_pieces(content: &[u8], size: usize) -> reqwest::Body {
+    let pieces: Vec<_> = content.chunks(size).map(|piece| Ok::<_, std::io::Error>(piece.to_vec())).collect();
     reqwest::Body::wrap_stream(futures_util::stream::iter(pieces))
 }
 
@@ -214,35 +215,35 @@ impl World {
 
     async fn one(&self, server: &Server) -> bool {
         let deed = self.plan();
-        self.perform(server, &deed).await
+        self.perform(server, &deed).await.is_ok()
     }
 
-    /// False when the server is gone.
-    pub(crate) async fn perform(&self, server: &Server, deed: &Deed) -> bool {
-        let Some(told) = self.ask(server, deed).await else { return false };
+    /// An error when the server is gone.
+    pub(crate) async fn perform(&self, server: &Server, deed: &Deed) -> reqwest::Result<()> {
+        let told = self.ask(server, deed).await?;
         if let (What::Endless, Told::Done(task)) = (deed.what, &told) {
             let path = format!("/v1/tasks/{}/cancel", task["id"].as_str().unwrap());
-            let Ok(answer) = server.request(Method::POST, &path).send().await else { return false };
-            let (status, Ok(answer)) = (answer.status(), answer.json::<Value>().await) else { return false };
+            let answer = server.request(Method::POST, &path).send().await?;
+            let (status, answer) = (answer.status(), answer.json::<Value>().await?);
             assert_eq!(status, StatusCode::OK, "{deed:?}: {answer}");
             // A kill may come between its begin and its row, or after it was told to end.
             let told_before = answer["state"] == "unknown" || answer["exit"]["signal"] == 15;
             assert!(answer["state"] == "cancelled" || (deed.again && told_before), "{deed:?}: {answer}");
             self.set(deed.n, Told::Done(answer));
-            return true;
+            return Ok(());
         }
         self.set(deed.n, told);
-        true
+        Ok(())
     }
 
-    /// None when the server is gone.
-    pub(crate) async fn ask(&self, server: &Server, deed: &Deed) -> Option<Told> {
-        let answer = deed.request(server, &self.sandboxes, &self.shaped).send().await.ok()?;
+    /// An error when the server is gone.
+    pub(crate) async fn ask(&self, server: &Server, deed: &Deed) -> reqwest::Result<Told> {
+        let answer = deed.request(server, &self.sandboxes, &self.shaped).send().await?;
         let status = answer.status();
-        let text = answer.text().await.ok()?;
+        let text = answer.text().await?;
         let body: Value = if text.is_empty() { Value::Null } else { serde_json::from_str(&text).unwrap() };
         if status.is_success() {
-            return Some(Told::Done(body));
+            return Ok(Told::Done(body));
         }
         let code = body["error"]["code"].as_str().unwrap_or_default();
         let may_be = match deed.what {
@@ -251,7 +252,7 @@ impl World {
             _ => false,
         };
         assert!(code == "outcome_unknown" || may_be, "{deed:?}: {status} {body}");
-        Some(if may_be { Told::Done(Value::Null) } else { Told::Unknown })
+        Ok(if may_be { Told::Done(Value::Null) } else { Told::Unknown })
     }
 
     /// What was asked for and not answered is asked again, and is answered now: by what came of it, or honestly by `unknown`.
@@ -260,7 +261,7 @@ impl World {
             deed.again |= deed.told.is_none();
         }
         for deed in self.all().iter().filter(|deed| deed.told.is_none()) {
-            assert!(self.perform(server, deed).await, "the server is gone at {deed:?}");
+            self.perform(server, deed).await.unwrap_or_else(|error| panic!("{deed:?}: {error:?}"));
         }
     }
 }

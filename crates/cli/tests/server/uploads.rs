@@ -5,13 +5,10 @@ use reqwest::{Body, Method, Response};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::stage::{Server, good, refused};
-
-/// In pieces of this size, so that nobody knows how long it will be.
-fn in_pieces(content: Vec<u8>, size: usize) -> Body {
-    let pieces: Vec<_> = content.chunks(size).map(|piece| Ok::<_, std::io::Error>(piece.to_vec())).collect();
-    Body::wrap_stream(futures_util::stream::iter(pieces))
-}
+use crate::{
+    load::in_pieces,
+    stage::{Server, good, refused, until},
+};
 
 async fn put(server: &Server, sandbox: &str, key: &str, body: impl Into<Body>) -> Response {
     let path = format!("/v1/sandboxes/{sandbox}/files?path=file&mode=append");
@@ -27,16 +24,16 @@ async fn an_upload_that_is_repeated_is_written_once() {
     let mut server = Server::start();
     let sandbox = server.ensure("one").await["id"].as_str().unwrap().to_owned();
     let content: Vec<u8> = (0..300_000_u32).map(|n| (n % 251) as u8).collect();
-    let first = good(put(&server, &sandbox, "k", in_pieces(content.clone(), 7000)).await).await;
+    let first = good(put(&server, &sandbox, "k", in_pieces(&content, 7000)).await).await;
     assert_eq!(first["size"], 300_000);
-    for again in [in_pieces(content.clone(), 100_000), Body::from(content.clone())] {
+    for again in [in_pieces(&content, 100_000), Body::from(content.clone())] {
         assert_eq!(good(put(&server, &sandbox, "k", again).await).await, first, "however it is sent");
     }
     let mut other = content.clone();
     other[299_999] ^= 1;
     let mismatch = (409, "idempotency_mismatch".to_owned());
     for body in [other, content[..299_999].to_vec(), Vec::new(), [&content[..], b"x"].concat()] {
-        assert_eq!(refused(put(&server, &sandbox, "k", in_pieces(body.clone(), 7000)).await).await, mismatch);
+        assert_eq!(refused(put(&server, &sandbox, "k", in_pieces(&body, 7000)).await).await, mismatch);
         assert_eq!(refused(put(&server, &sandbox, "k", body).await).await, mismatch);
     }
     server.kill();
@@ -56,7 +53,7 @@ async fn an_upload_that_is_repeated_while_the_first_goes_on_waits_for_it() {
     let rest = async {
         sends.send(Ok("one ".into())).await.unwrap();
         // It is under way as soon as it is in the list.
-        crate::stage::until(|| async {
+        until(|| async {
             let calls = server.get("/v1/calls").await;
             calls["calls"].as_array().unwrap().iter().any(|call| call["verb"] == "file.write").then_some(())
         })
@@ -132,4 +129,20 @@ async fn what_is_gone_by_a_call_is_still_that_calls_answer() {
     let second = server.ensure("one").await["id"].as_str().unwrap().to_owned();
     good(server.request(Method::DELETE, &format!("/v1/sandboxes/{second}")).send().await.unwrap()).await;
     assert_eq!(run("exec").await, first);
+}
+
+#[tokio::test]
+async fn an_upload_that_is_refused_before_its_end_is_answered() {
+    let server = Server::start();
+    let sandbox = server.ensure("one").await["id"].as_str().unwrap().to_owned();
+    let large = vec![7; 16 << 20];
+    for _ in 0..20 {
+        for (query, code) in [("path=/tmp", "is_directory"), ("path=file&mode=none", "bad_request")] {
+            let request = server.request(Method::PUT, &format!("/v1/sandboxes/{sandbox}/files?{query}"));
+            let (_, told) = refused(request.body(in_pieces(&large, 100_000)).send().await.unwrap()).await;
+            assert_eq!(told, code);
+        }
+        // The connection is as good as before.
+        server.get("/v1/sandboxes").await;
+    }
 }

@@ -31,7 +31,7 @@ impl World {
         if matches!(deed.what, What::Key | What::Look | What::Pause | What::Change) || self.is_to_be_deleted(deed) {
             return;
         }
-        let again = self.ask(server, deed).await.expect("the server is there");
+        let again = self.ask(server, deed).await.unwrap_or_else(|error| panic!("{place}: {deed:?}: {error:?}"));
         // Of a sandbox or a task it is told how it is now.
         let same = |told: Told| match (deed.what, told) {
             (What::Start(_) | What::Endless | What::Make, Told::Done(answer)) => Told::Done(answer["id"].clone()),

@@ -1,10 +1,10 @@
 //! What files hold: up, down, and a folder as one archive.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Json,
-    body::Body as HttpBody,
+    body::{Body as HttpBody, BodyDataStream},
     extract::State,
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
@@ -17,6 +17,7 @@ use cabana_runtime::{
 use cabana_sandbox::{Error as SandboxError, SandboxPath, Stream, WriteMode};
 use futures_util::{StreamExt, stream};
 use serde::Deserialize;
+use tokio::sync::Mutex;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -34,6 +35,8 @@ use crate::{
 
 /// Between two pieces of a body. Who sends nothing for so long has gone away.
 const STALLED: Duration = Duration::from_secs(60);
+/// For what is left of a body that nobody needs.
+const LINGER: Duration = Duration::from_secs(5);
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(get, put, remove)).routes(routes!(archive))
@@ -200,6 +203,23 @@ async fn put(
     headers: HeaderMap,
     body: HttpBody,
 ) -> Answer<Json<EntryBody>> {
+    let received = Received(Arc::new(Mutex::new(body.into_data_stream())));
+    let written = write(&app, caller, &sandbox, query, once, &headers, &received).await;
+    if written.is_err() {
+        received.rest().await;
+    }
+    written.map(Json)
+}
+
+async fn write(
+    app: &App,
+    caller: Caller,
+    sandbox: &str,
+    query: PutQuery,
+    once: Once,
+    headers: &HeaderMap,
+    received: &Received,
+) -> Answer<EntryBody> {
     let mode = match query.mode.as_deref() {
         None | Some("replace") => WriteMode::Replace,
         Some("in_place") => WriteMode::InPlace,
@@ -213,9 +233,9 @@ async fn put(
         perm: query.perm.as_deref().map(|perm| octal("perm", perm)).transpose()?,
         len: headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok()),
         parents: query.parents,
-        body: received(body),
+        body: received.pieces(),
     };
-    write_file(&app, caller, Place::Sandbox(id(&sandbox)?), once, write).await.map(Json)
+    write_file(app, caller, Place::Sandbox(id(sandbox)?), once, write).await
 }
 
 pub(super) async fn write_file(app: &App, caller: Caller, place: Place, once: Once, write: Write) -> Answer<EntryBody> {
@@ -224,18 +244,31 @@ pub(super) async fn write_file(app: &App, caller: Caller, place: Place, once: On
     Ok(call.answer().await.map_err(|error| Refused::from(error).of_call(id))?.entry.into())
 }
 
-fn received(body: HttpBody) -> Stream<Bytes> {
-    let pieces = stream::try_unfold(body.into_data_stream(), |mut body| async move {
-        match tokio::time::timeout(STALLED, body.next()).await {
-            Ok(None) => Ok(None),
-            Ok(Some(Ok(bytes))) => Ok(Some((bytes, body))),
-            Ok(Some(Err(error))) => Err(SandboxError::invalid("body", format!("it broke off: {error}"))),
-            Err(_) => {
-                Err(SandboxError::invalid("body", format!("it stopped: nothing came for {} s", STALLED.as_secs())))
+/// A body, for the act; and what the act has left of it, for whoever answers.
+#[derive(Clone)]
+struct Received(Arc<Mutex<BodyDataStream>>);
+
+impl Received {
+    fn pieces(&self) -> Stream<Bytes> {
+        let pieces = stream::try_unfold(self.clone(), |received| async move {
+            let next = async { received.0.lock().await.next().await };
+            match tokio::time::timeout(STALLED, next).await {
+                Ok(None) => Ok(None),
+                Ok(Some(Ok(bytes))) => Ok(Some((bytes, received))),
+                Ok(Some(Err(error))) => Err(SandboxError::invalid("body", format!("it broke off: {error}"))),
+                Err(_) => {
+                    Err(SandboxError::invalid("body", format!("it stopped: nothing came for {} s", STALLED.as_secs())))
+                }
             }
-        }
-    });
-    pieces.boxed()
+        });
+        pieces.boxed()
+    }
+
+    /// A client that still sends does not hear an answer, but that the connection is gone.
+    async fn rest(&self) {
+        let rest = async { while let Some(Ok(_)) = self.0.lock().await.next().await {} };
+        let _ = tokio::time::timeout(LINGER, rest).await;
+    }
 }
 
 #[derive(Deserialize, IntoParams)]
