@@ -46,6 +46,8 @@ const AHEAD: usize = 4;
 const PING: Duration = Duration::from_secs(20);
 /// Who says nothing for so long, not even to a ping, is gone.
 const QUIET: Duration = Duration::from_secs(60);
+/// For what a client says before it hears that it is over.
+const LINGER: Duration = Duration::from_secs(5);
 const WIDEST: u16 = 4096;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -153,12 +155,12 @@ struct Seat {
 impl Seat {
     async fn sit(self, socket: WebSocket) {
         let Self { call, typed, wishes, mut hears, leaving, _peer } = self;
-        let (mut to, from) = socket.split();
+        let (mut to, mut from) = socket.split();
         if tell(&mut to, &Told::Start { call_id: call.id() }).await.is_err() {
             return;
         }
         let heard = async {
-            match leaving.run_until_cancelled(hear(from, typed, wishes)).await {
+            match leaving.run_until_cancelled(hear(&mut from, typed, wishes)).await {
                 Some(why) => why,
                 None => std::future::pending().await, // what is dropped hangs the command up, and it says itself how it ended
             }
@@ -171,6 +173,9 @@ impl Seat {
             },
         };
         let _ = timeout(PING, to.send(Message::Close(Some(why)))).await;
+        // A client that still says something does not hear how it ended, but that the connection is gone.
+        let rest = async { while let Some(Ok(_)) = from.next().await {} };
+        let _ = timeout(LINGER, rest).await;
     }
 }
 
@@ -203,7 +208,7 @@ async fn speak(to: &mut SplitSink<WebSocket, Message>, hears: &mut mpsc::Receive
 }
 
 /// Until the client goes, and why the connection ends then.
-async fn hear(mut from: SplitStream<WebSocket>, typed: mpsc::Sender<Bytes>, wishes: mpsc::Sender<Wish>) -> CloseFrame {
+async fn hear(from: &mut SplitStream<WebSocket>, typed: mpsc::Sender<Bytes>, wishes: mpsc::Sender<Wish>) -> CloseFrame {
     let close = |code, reason: String| CloseFrame { code, reason: reason.into() };
     loop {
         let message = match timeout(QUIET, from.next()).await {
