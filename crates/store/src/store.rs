@@ -11,12 +11,7 @@ use std::{
 use cabana_model::{SandboxId, Time};
 use rusqlite::Connection;
 
-use crate::{
-    Outputs, Result,
-    reads::Reads,
-    schema,
-    writer::{Tx, Writer},
-};
+use crate::{Outputs, Result, desk::Tx, reads::Reads, schema, writer::Writer};
 
 /// What an acknowledged write survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +43,7 @@ impl Store {
         let path = db_dir.join("cabana.db");
         let db = schema::open_writer(&path, durability)?;
         Ok(Self(Arc::new(Parts {
-            writer: Writer::start(db, &path)?,
+            writer: Writer::start(db, &path, durability)?,
             reads: Arc::new(Reads::open(&path)?),
             outputs: Outputs::new(outputs_dir, durability),
             touched: Touched::default(),
@@ -65,7 +60,7 @@ impl Store {
         &self.0.outputs
     }
 
-    /// Answers after the commit.
+    /// Answers when what was acknowledged cannot be lost any more.
     pub(crate) async fn write<T: Send + 'static>(
         &self,
         op: impl FnOnce(&mut Tx<'_>) -> Result<T> + Send + 'static,
@@ -77,7 +72,10 @@ impl Store {
         &self,
         read: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        self.0.reads.clone().run(read).await
+        match self.0.writer.is_folded().await? {
+            true => self.0.reads.clone().run(read).await,
+            false => self.0.writer.look(read).await,
+        }
     }
 
     pub(crate) fn touched(&self) -> &Touched {

@@ -188,7 +188,7 @@ fn set_immutable(files: &[PathBuf], how: &str) {
 async fn a_database_that_takes_nothing_for_a_while() {
     let mut server = Server::start();
     let first = good(exec(&server, "date +%N", "first").await).await;
-    let files = ["cabana.db", "cabana.db-wal"].map(|name| server.data().join("db").join(name));
+    let files = ["cabana.db", "cabana.db-wal", "journal"].map(|name| server.data().join("db").join(name));
     let waits = |up: &str| format!("trap 'echo said; exit 0' USR1; touch {up}; while :; do sleep 0.05; done");
     let body = json!({ "scope": { "scheme": "fixed", "name": "one" }, "command": waits("call") });
     let under_way = server.post("/v1/exec", &body).header("Idempotency-Key", "under way").send();

@@ -25,7 +25,7 @@ const PASSED_ELSEWHERE: &[&str] = &[
 
 /// Passed by a server that comes after another one was killed, and before it serves.
 fn is_of_recovery(place: &str) -> bool {
-    place.starts_with("recover.") || place.starts_with("found.") || place == "log.cut"
+    place.starts_with("recover.") || place.starts_with("found.") || ["log.cut", "journal.replayed"].contains(&place)
 }
 
 /// When each place is passed for so many times.
