@@ -7,6 +7,7 @@ use std::{
     io::{BufRead, BufReader, Write as _},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 use reqwest::{Method, Response};
@@ -98,17 +99,27 @@ async fn a_full_disk_of_the_database() {
     let mut server = Server::start_after(|data| small_disk(&data.join("db")));
     let first = good(exec(&server, "date +%N", "first").await).await;
     let db = server.data().join("db");
-    let told = until(|| async {
+    let tries = AtomicU32::new(0);
+    let refused = until(|| async {
         fill(&db);
-        let answer = exec(&server, "echo run >> log", "once").await;
-        if answer.status().is_success() { None } else { Some(told_to_come_back(answer).await) }
+        let key = tries.fetch_add(1, Ordering::Relaxed).to_string();
+        let answer = exec(&server, &format!("echo {key} >> log"), &key).await;
+        if answer.status().is_success() {
+            return None;
+        }
+        assert_eq!(told_to_come_back(answer).await, away());
+        Some(key)
     });
-    assert_eq!(told.await, away());
+    let refused = refused.await;
     assert!(server.get("/v1/sandboxes").await["sandboxes"].is_array(), "what only looks is answered");
     std::fs::remove_file(db.join("filler")).unwrap();
     // The very same request, and it is run once.
-    until(|| async { exec(&server, "echo run >> log", "once").await.status().is_success().then_some(()) }).await;
-    assert_eq!(server.stdout("one", "cat log").await, "run\n");
+    let again = || exec(&server, "echo LAST >> log", "last");
+    until(|| async { again().await.status().is_success().then_some(()) }).await;
+    let again = exec(&server, &format!("echo {refused} >> log"), &refused).await;
+    good(again).await;
+    assert_eq!(server.stdout("one", "grep -v LAST log | sort | uniq -d").await, "", "nothing ran twice");
+    assert_eq!(server.stdout("one", &format!("grep -cx {refused} log")).await, "1\n");
     all_is_right(&mut server, &first).await;
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A place that no server ever passes fails here: whoever names a new one lets the load pass it.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use serde_json::Value;
 
@@ -34,12 +34,19 @@ async fn killed_at(places: impl Iterator<Item = (&'static str, u64)>) {
     let world = World::begin(&server).await;
     server.kill();
     for (place, time) in places {
+        eprintln!("{place}");
         let from = world.all().len();
         if is_of_recovery(place) {
-            server.run();
-            under_way(&world, &server).await;
-            server.kill();
-            assert!(!server.run_until(place, 1), "{place} was never passed");
+            leave_open(&world, &mut server).await;
+            // A kill may leave just the one thing closed that the place is about.
+            for _ in 0..20 {
+                if !server.run_until(place, 1) {
+                    break;
+                }
+                server.kill();
+                leave_open(&world, &mut server).await;
+            }
+            assert!(!server.is_there(), "{place} was never passed");
         } else if server.run_until(place, time) {
             let load = tokio::time::timeout(PATIENCE, world.load(&server)).await;
             assert!(load.is_ok(), "{place} was never passed");
@@ -52,6 +59,15 @@ async fn killed_at(places: impl Iterator<Item = (&'static str, u64)>) {
     }
     server.run();
     world.check(&server, 0, "in the end").await;
+}
+
+/// What was under way when a server was killed.
+async fn leave_open(world: &World, server: &mut Server) {
+    server.run();
+    under_way(world, server).await;
+    // Whoever reads lets the store write all down; what comes after that is only in its journal.
+    let _ = tokio::time::timeout(Duration::from_millis(10), world.load(server)).await;
+    server.kill();
 }
 
 /// A load of which some is under way: a command that is waited for, and a task, that have said more than fits in memory.

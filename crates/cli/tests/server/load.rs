@@ -195,8 +195,8 @@ impl World {
             11 => What::Delete,
             12 => What::Wake,
             13 => What::Key,
-            14 => What::Change,
-            _ => What::Pause,
+            14 => What::Pause,
+            _ => What::Change, // and so it goes on
         };
         let about = if what == What::Delete { undeleted(&deeds) } else { None };
         // Where there is nothing to delete, something is looked at.

@@ -84,6 +84,10 @@ impl Server {
         child.wait().unwrap();
     }
 
+    pub(crate) fn is_there(&self) -> bool {
+        self.child.is_some()
+    }
+
     /// Waits until it is, by itself.
     pub(crate) fn is_killed(&mut self) {
         let ended = self.child.take().unwrap().wait().unwrap();
