@@ -163,7 +163,7 @@ impl Client {
             self.stream.read_line(&mut line).await?;
             match line.trim().split_once(':') {
                 Some((name, value)) if name.eq_ignore_ascii_case("content-length") => {
-                    left = Some(value.trim().parse()?)
+                    left = Some(value.trim().parse()?);
                 }
                 Some(_) => {}
                 None => break,
