@@ -29,6 +29,7 @@ pub(crate) struct Journal {
 }
 
 /// A place in it.
+#[derive(Clone, Copy)]
 pub(crate) struct Mark {
     end: u64,
     last: u64,

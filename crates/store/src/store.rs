@@ -1,14 +1,7 @@
 //! The front page of the store: how it is opened and closed, and the two ways to the database.
 
-use std::{
-    collections::HashMap,
-    fs::DirBuilder,
-    os::unix::fs::DirBuilderExt,
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt, path::Path, sync::Arc};
 
-use cabana_model::{SandboxId, Time};
 use rusqlite::Connection;
 
 use crate::{Outputs, Result, desk::Tx, reads::Reads, schema, writer::Writer};
@@ -30,7 +23,6 @@ struct Parts {
     writer: Writer,
     reads: Arc<Reads>,
     outputs: Outputs,
-    touched: Touched,
 }
 
 impl Store {
@@ -46,7 +38,6 @@ impl Store {
             writer: Writer::start(db, &path, durability)?,
             reads: Arc::new(Reads::open(&path)?),
             outputs: Outputs::new(outputs_dir, durability),
-            touched: Touched::default(),
         })))
     }
 
@@ -76,32 +67,5 @@ impl Store {
             true => self.0.reads.clone().run(read).await,
             false => self.0.writer.look(read).await,
         }
-    }
-
-    pub(crate) fn touched(&self) -> &Touched {
-        &self.0.touched
-    }
-}
-
-/// When each sandbox was last written down as used.
-#[derive(Default)]
-pub(crate) struct Touched(Mutex<HashMap<SandboxId, Time>>);
-
-impl Touched {
-    pub(crate) fn is_news(&self, physical: &SandboxId, at: Time) -> bool {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match last.get_mut(physical) {
-            // A clock that was set back is news too: the next second must not wait until the old one comes again.
-            Some(last) if (0..1000).contains(&(at.as_millisecond() - last.as_millisecond())) => false,
-            Some(last) => {
-                *last = at;
-                true
-            }
-            None => last.insert(physical.clone(), at).is_none(),
-        }
-    }
-
-    pub(crate) fn forget(&self, physical: &SandboxId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(physical);
     }
 }
