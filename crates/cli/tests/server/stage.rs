@@ -239,6 +239,10 @@ impl Drop for Server {
         for pid in self.inits() {
             let _ = kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL);
         }
+        // A disk that the test brought goes with it: nobody could remove the directory otherwise.
+        for disk in ["db", "outputs", ""] {
+            let _ = rustix::mount::unmount(self.data.path().join(disk), rustix::mount::UnmountFlags::DETACH);
+        }
     }
 }
 

@@ -155,6 +155,19 @@ impl World {
             };
             assert!(there, "{place}: {deed:?} is in no row of the ledger");
         }
+        // Those that are all alike are counted.
+        let all = self.all();
+        for (what, verb, word) in [
+            (What::Look, "file.stat", "/etc/passwd"),
+            (What::Stop, "become", "stopped"),
+            (What::Pause, "become", "paused"),
+            (What::Change, "change", "limits"),
+        ] {
+            let told = |deed: &&Deed| deed.what == what && deed.done().is_some_and(|answer| !answer.is_null());
+            let in_row = |row: &&&LedgerRow| row.verb == verb && row.argv.iter().any(|argument| argument == word);
+            let (told, rows) = (all.iter().filter(told).count(), answered.iter().filter(in_row).count());
+            assert!(rows >= told, "{place}: {told} times {what:?} was answered, and {rows} rows say so");
+        }
     }
 }
 
