@@ -190,7 +190,7 @@ fn insert(db: &Connection, call: &NewCall) -> rusqlite::Result<usize> {
     ])
 }
 
-fn end(db: &Connection, done: &Done) -> Result<()> {
+pub(crate) fn end(db: &Connection, done: &Done) -> Result<()> {
     let (code, answer) = match &done.outcome {
         Outcome::Answered(answer) => (None, Some(&answer[..])),
         Outcome::Failed { code, message } => (Some(code.as_str()), Some(message.as_bytes())),

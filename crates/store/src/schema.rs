@@ -6,8 +6,9 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::{Durability, Error, Result};
 
-/// What `user_version` of the database says. There is one so far.
-const VERSION: i64 = 1;
+/// What makes a database of each version of the one before. Its `user_version` says how many were done.
+const STEPS: &[&str] = &[TABLES, SNAPSHOTS];
+const VERSION: i64 = STEPS.len() as i64;
 
 /// How long a statement waits for another process that holds the database.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
@@ -60,6 +61,15 @@ CREATE TABLE ledger (
 ) STRICT, WITHOUT ROWID;
 ";
 
+const SNAPSHOTS: &str = "
+CREATE TABLE snapshots (
+    tenant TEXT NOT NULL, id BLOB NOT NULL, physical BLOB NOT NULL UNIQUE, sandbox TEXT NOT NULL,
+    state TEXT NOT NULL, created INTEGER NOT NULL,
+    PRIMARY KEY (tenant, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX snapshots_sandbox ON snapshots (tenant, sandbox, id);
+";
+
 /// The connection that writes. Makes the tables of a new database.
 pub(crate) fn open_writer(path: &Path, durability: Durability) -> Result<Connection> {
     // Ours alone, before SQLite makes it as the umask says. It gives the files beside it the same mode.
@@ -104,13 +114,11 @@ fn open(path: &Path, access: OpenFlags, cache: i64) -> Result<Connection> {
 
 fn migrate(db: &mut Connection) -> Result<()> {
     let transaction = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-    match transaction.pragma_query_value(None, "user_version", |row| row.get(0))? {
-        0 => {
-            transaction.execute_batch(TABLES)?;
-            transaction.pragma_update(None, "user_version", VERSION)?;
-        }
-        VERSION => {}
-        found => return Err(Error::Schema { found, known: VERSION }),
+    let found: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let missing = usize::try_from(found).ok().and_then(|done| STEPS.get(done..));
+    for step in missing.ok_or(Error::Schema { found, known: VERSION })? {
+        transaction.execute_batch(step)?;
     }
+    transaction.pragma_update(None, "user_version", VERSION)?;
     Ok(transaction.commit()?)
 }
