@@ -94,7 +94,7 @@ fn length(from: &str) -> Result<Option<u64>, Failure> {
     let info = Path::new(from).metadata().map_err(|error| bad(&error.to_string()))?;
     match info.is_dir() {
         true => Err(bad("a directory is not sent as it is: pipe `tar --numeric-owner -C DIR -c .` to --from -")),
-        false => Ok(info.is_file().then(|| info.len())),
+        false => Ok(info.is_file().then_some(info.len())),
     }
 }
 

@@ -9,6 +9,7 @@ use std::{
 
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
+use tokio_util::task::TaskTracker;
 
 use crate::stage::{Server, client, good, refused, until};
 
@@ -243,7 +244,7 @@ async fn one_that_was_taken_when_the_server_was_killed_is_there_after() {
     server.stdout("one", MANY).await;
     let sandbox = id_of(&server, "one").await;
     let locker = Locker::start(&server);
-    tokio::spawn(take(&server, &sandbox).header("Idempotency-Key", "k").send());
+    TaskTracker::new().spawn(take(&server, &sandbox).header("Idempotency-Key", "k").send());
     let locker = locker.locked().await;
     until(|| async { (kept(&server, "snapshots", "") > 0).then_some(()) }).await;
     assert_eq!(server.get("/v1/snapshots").await["snapshots"], json!([]), "nobody has been told");
@@ -263,7 +264,7 @@ async fn one_that_was_not_taken_yet_when_the_server_was_killed_leaves_nothing() 
     server.stdout("one", MANY).await;
     let sandbox = id_of(&server, "one").await;
     let locker = Locker::start(&server);
-    tokio::spawn(take(&server, &sandbox).header("Idempotency-Key", "k").send());
+    TaskTracker::new().spawn(take(&server, &sandbox).header("Idempotency-Key", "k").send());
     let locker = locker.locked().await;
     assert_eq!(kept(&server, "snapshots", ""), 0, "it takes a while");
     server.kill();
