@@ -6,9 +6,8 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::{Durability, Error, Result};
 
-/// What makes a database of each version of the one before. Its `user_version` says how many were done.
-const STEPS: &[&str] = &[TABLES, SNAPSHOTS];
-const VERSION: i64 = STEPS.len() as i64;
+/// What `user_version` of the database says. There is one so far.
+const VERSION: i64 = 1;
 
 /// How long a statement waits for another process that holds the database.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
@@ -54,20 +53,22 @@ CREATE TABLE tasks (
 CREATE INDEX tasks_sandbox ON tasks (tenant, sandbox, id);
 CREATE INDEX tasks_open ON tasks (id) WHERE ended IS NULL;
 
--- The row is the very text that was hashed.
-CREATE TABLE ledger (
-    tenant TEXT NOT NULL, seq INTEGER NOT NULL, row TEXT NOT NULL, hash BLOB NOT NULL,
-    PRIMARY KEY (tenant, seq)
-) STRICT, WITHOUT ROWID;
-";
-
-const SNAPSHOTS: &str = "
 CREATE TABLE snapshots (
     tenant TEXT NOT NULL, id BLOB NOT NULL, physical BLOB NOT NULL UNIQUE, sandbox TEXT NOT NULL,
     state TEXT NOT NULL, created INTEGER NOT NULL,
     PRIMARY KEY (tenant, id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX snapshots_sandbox ON snapshots (tenant, sandbox, id);
+
+-- The last record of the journal that is in the database.
+CREATE TABLE folded (record INTEGER NOT NULL) STRICT;
+INSERT INTO folded VALUES (0);
+
+-- The row is the very text that was hashed.
+CREATE TABLE ledger (
+    tenant TEXT NOT NULL, seq INTEGER NOT NULL, row TEXT NOT NULL, hash BLOB NOT NULL,
+    PRIMARY KEY (tenant, seq)
+) STRICT, WITHOUT ROWID;
 ";
 
 /// The connection that writes. Makes the tables of a new database.
@@ -114,11 +115,13 @@ fn open(path: &Path, access: OpenFlags, cache: i64) -> Result<Connection> {
 
 fn migrate(db: &mut Connection) -> Result<()> {
     let transaction = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-    let found: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    let missing = usize::try_from(found).ok().and_then(|done| STEPS.get(done..));
-    for step in missing.ok_or(Error::Schema { found, known: VERSION })? {
-        transaction.execute_batch(step)?;
+    match transaction.pragma_query_value(None, "user_version", |row| row.get(0))? {
+        0 => {
+            transaction.execute_batch(TABLES)?;
+            transaction.pragma_update(None, "user_version", VERSION)?;
+        }
+        VERSION => {}
+        found => return Err(Error::Schema { found, known: VERSION }),
     }
-    transaction.pragma_update(None, "user_version", VERSION)?;
     Ok(transaction.commit()?)
 }

@@ -5,9 +5,10 @@ use crate::{Result, Store};
 impl Store {
     /// The one of this name. The first that was drawn stays.
     pub async fn secret(&self, name: &'static str, drawn: [u8; 32]) -> Result<[u8; 32]> {
-        self.write(move |db| {
-            db.prepare_cached("INSERT OR IGNORE INTO secrets (name, value) VALUES (?, ?)")?.execute((name, drawn))?;
-            Ok(db.prepare_cached("SELECT value FROM secrets WHERE name = ?")?.query_row([name], |row| row.get(0))?)
+        self.write(move |tx| {
+            tx.execute("INSERT OR IGNORE INTO secrets (name, value) VALUES (?, ?)", &[&name, &drawn])?;
+            let mut statement = tx.reads().prepare_cached("SELECT value FROM secrets WHERE name = ?")?;
+            Ok(statement.query_row([name], |row| row.get(0))?)
         })
         .await
     }

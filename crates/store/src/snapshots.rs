@@ -7,6 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 use crate::{
     Done, Error, Page, Result, Store,
     calls::end,
+    desk::Tx,
     sql::{Col, get},
 };
 
@@ -47,29 +48,29 @@ pub enum SnapshotStep {
 
 impl Store {
     pub async fn claim_snapshot(&self, new: NewSnapshot) -> Result<()> {
-        self.write(move |db| {
-            db.prepare_cached(
+        self.write(move |tx| {
+            tx.execute(
                 "INSERT INTO snapshots (tenant, id, physical, sandbox, state, created) VALUES (?, ?, ?, ?, ?, ?)",
-            )?
-            .execute(params![
-                Col(&new.tenant),
-                Col(&new.id),
-                Col(&new.physical),
-                Col(&new.sandbox),
-                Col(&SnapshotState::Making),
-                Col(&new.at),
-            ])?;
-            Ok(())
+                params![
+                    Col(&new.tenant),
+                    Col(&new.id),
+                    Col(&new.physical),
+                    Col(&new.sandbox),
+                    Col(&SnapshotState::Making),
+                    Col(&new.at),
+                ],
+            )
+            .map(drop)
         })
         .await
     }
 
     /// As [`Store::record`], with what it means for a snapshot of the same tenant: all of it or nothing.
     pub async fn record_snapshot(&self, done: Done, step: SnapshotStep) -> Result<()> {
-        self.write(move |db| {
-            end(db, &done)?;
-            take(db, &done.entry.tenant, step)?;
-            db.append(done.entry)
+        self.write(move |tx| {
+            end(tx, &done)?;
+            take(tx, &done.entry.tenant, step)?;
+            tx.append(done.entry)
         })
         .await
     }
@@ -114,10 +115,11 @@ impl Store {
     /// From here on it is nobody's, whatever comes. `None`: there is none that is ready, or on its way out.
     pub async fn begin_snapshot_delete(&self, tenant: &Tenant, id: SnapshotId) -> Result<Option<Snapshot>> {
         let tenant = tenant.clone();
-        self.write(move |db| {
-            db.prepare_cached("UPDATE snapshots SET state = ? WHERE tenant = ? AND id = ? AND state = ?")?
-                .execute(params![Col(&SnapshotState::Deleting), Col(&tenant), Col(&id), Col(&SnapshotState::Ready)])?;
-            Ok(one(db, &tenant, id)?.filter(|found| found.state == SnapshotState::Deleting))
+        self.write(move |tx| {
+            let sql = "UPDATE snapshots SET state = ? WHERE tenant = ? AND id = ? AND state = ?";
+            let (from, to) = (SnapshotState::Ready, SnapshotState::Deleting);
+            tx.execute(sql, params![Col(&to), Col(&tenant), Col(&id), Col(&from)])?;
+            Ok(one(tx.reads(), &tenant, id)?.filter(|found| found.state == SnapshotState::Deleting))
         })
         .await
     }
@@ -125,22 +127,20 @@ impl Store {
     /// The record of a snapshot that is gone.
     pub async fn forget_snapshot(&self, tenant: &Tenant, id: SnapshotId) -> Result<()> {
         let tenant = tenant.clone();
-        self.write(move |db| take(db, &tenant, SnapshotStep::Gone(id))).await
+        self.write(move |tx| take(tx, &tenant, SnapshotStep::Gone(id))).await
     }
 }
 
-fn take(db: &Connection, tenant: &Tenant, step: SnapshotStep) -> Result<()> {
+fn take(tx: &mut Tx<'_>, tenant: &Tenant, step: SnapshotStep) -> Result<()> {
     match step {
         SnapshotStep::Ready(id) => {
-            let changed = db
-                .prepare_cached("UPDATE snapshots SET state = ? WHERE tenant = ? AND id = ?")?
-                .execute(params![Col(&SnapshotState::Ready), Col(tenant), Col(&id)])?;
+            let sql = "UPDATE snapshots SET state = ? WHERE tenant = ? AND id = ?";
+            let changed = tx.execute(sql, params![Col(&SnapshotState::Ready), Col(tenant), Col(&id)])?;
             if changed == 1 { Ok(()) } else { Err(Error::Refused(format!("there is no {id}"))) }
         }
         SnapshotStep::Gone(id) => {
-            db.prepare_cached("DELETE FROM snapshots WHERE tenant = ? AND id = ?")?
-                .execute(params![Col(tenant), Col(&id)])?;
-            Ok(())
+            let sql = "DELETE FROM snapshots WHERE tenant = ? AND id = ?";
+            tx.execute(sql, params![Col(tenant), Col(&id)]).map(drop)
         }
     }
 }
