@@ -77,6 +77,7 @@ async fn serve(serving: Serving, show_key: bool) -> Result<(), Failure> {
     runtime.recover().await?;
     runtime.listen();
     runtime.forget_keys();
+    runtime.tidy();
     let url = url(&listener)?;
     lock.announce(&url)?;
     greet(&url, &key, show_key);

@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use cabana_model::{CallId, Code, Outcome, SandboxId, Scope};
 use cabana_sandbox::Sandbox;
-use cabana_store::{Log, Record};
+use cabana_store::{Log, Record, SnapshotStep};
 use futures_util::future::BoxFuture;
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
@@ -114,6 +114,8 @@ pub(crate) struct Notes {
     pub(crate) tell: Option<watch::Sender<Option<Outcome>>>,
     pub(crate) exit: Option<i64>,
     pub(crate) input: Option<[u8; 32]>,
+    /// What its end means for a snapshot.
+    pub(crate) snapshot: Option<SnapshotStep>,
 }
 
 impl Cx {

@@ -1,6 +1,6 @@
 //! Why something was not done. Knows nothing of HTTP.
 
-use cabana_model::{CallId, Code, KeyId, ParseIdError, PathError, Role, SandboxId, ScopeError, TaskId};
+use cabana_model::{CallId, Code, KeyId, ParseIdError, PathError, Role, SandboxId, ScopeError, SnapshotId, TaskId};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -16,6 +16,8 @@ pub enum Error {
     NoCall(CallId),
     #[error("there is no task {0}")]
     NoTask(TaskId),
+    #[error("there is no snapshot {0}")]
+    NoSnapshot(SnapshotId),
     #[error("there is no key {0}")]
     NoKey(KeyId),
     #[error("the link has ended, or it is none of this server's")]
@@ -56,6 +58,7 @@ impl Error {
             Self::NoSandbox(_) => Code::SandboxNotFound,
             Self::NoCall(_) => Code::CallNotFound,
             Self::NoTask(_) => Code::TaskNotFound,
+            Self::NoSnapshot(_) => Code::SnapshotNotFound,
             Self::NoKey(_) => Code::KeyNotFound,
             Self::KeyReused => Code::IdempotencyMismatch,
             Self::UserRequired => Code::UserRequired,

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use cabana_model::{ExecId, Outcome, SandboxId, SandboxState, TaskId, Tenant};
 use cabana_sandbox::{Output, Reattached, Sandbox, Stream};
-use cabana_store::{CallRow, Done, Entry, Log, NewTask, Task};
+use cabana_store::{CallRow, Done, Entry, Log, NewTask, SnapshotStep, Task};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio_util::sync::CancellationToken;
 
@@ -12,6 +12,7 @@ use crate::{
     Act, Error, Result, Runtime,
     acts::{
         exec::{self, Exec, exit_number},
+        snapshot::Take,
         start::{self, Start},
         terminal::Terminal,
     },
@@ -37,6 +38,7 @@ impl Runtime {
             fault::at(Point::RecoverCall);
         }
         fault::at(Point::RecoverCalls);
+        self.find_snapshots().await?;
         self.end_those_of_one_call().await
     }
 
@@ -152,6 +154,7 @@ impl Runtime {
                 };
                 self.settle_left(&row, outcome, None, None).await
             }
+            Take::VERB => self.recover_taking(&row).await,
             _ => self.settle_left(&row, Outcome::Unknown, None, None).await,
         }
     }
@@ -212,6 +215,17 @@ impl Runtime {
         log: Option<&Arc<Log>>,
         exit: Option<i64>,
     ) -> Result<()> {
+        self.settle_left_with(row, outcome, log, exit, None).await
+    }
+
+    pub(crate) async fn settle_left_with(
+        &self,
+        row: &CallRow,
+        outcome: Outcome,
+        log: Option<&Arc<Log>>,
+        exit: Option<i64>,
+        step: Option<SnapshotStep>,
+    ) -> Result<()> {
         let ended = log.map(|log| log.end());
         let at = self.0.clock.now();
         let entry = Entry {
@@ -234,7 +248,10 @@ impl Runtime {
         };
         let done = Done { id: row.id, outcome, output: ended.and_then(|ended| ended.inline), entry };
         let (spent, outcome) = (Duration::from_millis(done.entry.duration_ms), done.outcome.clone());
-        self.0.store.record(done).await?;
+        match step {
+            None => self.0.store.record(done).await?,
+            Some(step) => self.0.store.record_snapshot(done, step).await?,
+        }
         self.0.metrics.recorded(&row.tenant, &row.verb, &outcome, spent);
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use cabana_model::{CallId, Outcome, SandboxId, Tenant, Time};
 use cabana_sandbox::Provider;
-use cabana_store::{Done, Entry, Log, NewCall, Reserved, Store};
+use cabana_store::{Done, Entry, Log, NewCall, Reserved, SnapshotStep, Store};
 use futures_util::StreamExt;
 use jiff::SignedDuration;
 use sha2::{Digest, Sha256};
@@ -315,12 +315,13 @@ impl Runtime {
     ) {
         let ended = call.output.end();
         let entry = self.entry(ask, &about, &settled);
+        let step = settled.notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).snapshot;
         let Settled { id, slot, begun, outcome, .. } = settled;
         let entry = Entry { output_digest: (ended.stdout + ended.stderr > 0).then_some(ended.digest), ..entry };
         let done = Done { id, outcome: outcome.clone(), output: ended.inline, entry };
         let mut told = false;
         fault::at(Point::CallWorked);
-        while let Err(error) = self.record(&call.output, &done).await {
+        while let Err(error) = self.record(&call.output, &done, step).await {
             let comes_back = matches!(error, cabana_store::Error::Unavailable(_));
             tracing::error!(call = %id, %error, comes_back, "a call could not be recorded");
             if !told {
@@ -344,9 +345,12 @@ impl Runtime {
         }
     }
 
-    async fn record(&self, log: &Log, done: &Done) -> cabana_store::Result<()> {
+    async fn record(&self, log: &Log, done: &Done, step: Option<SnapshotStep>) -> cabana_store::Result<()> {
         log.settle().await?;
-        self.0.store.record(done.clone()).await
+        match step {
+            None => self.0.store.record(done.clone()).await,
+            Some(step) => self.0.store.record_snapshot(done.clone(), step).await,
+        }
     }
 
     /// False when the runtime closes meanwhile.

@@ -66,6 +66,7 @@ fn status(code: Code) -> StatusCode {
         | Code::KeyNotFound
         | Code::NotFound
         | Code::SandboxNotFound
+        | Code::SnapshotNotFound
         | Code::TaskNotFound
         | Code::TemplateNotFound => StatusCode::NOT_FOUND,
         Code::AlreadyExists

@@ -196,7 +196,7 @@ fn insert(tx: &mut Tx<'_>, call: &NewCall) -> Result<usize> {
     )
 }
 
-fn end(tx: &mut Tx<'_>, done: &Done) -> Result<()> {
+pub(crate) fn end(tx: &mut Tx<'_>, done: &Done) -> Result<()> {
     let (code, answer) = match &done.outcome {
         Outcome::Answered(answer) => (None, Some(&answer[..])),
         Outcome::Failed { code, message } => (Some(code.as_str()), Some(message.as_bytes())),

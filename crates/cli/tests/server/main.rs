@@ -20,12 +20,16 @@ mod port_attacks;
 mod port_links;
 mod ports;
 mod remote;
+#[path = "../common/root.rs"]
+mod root;
 mod scopes;
 mod settings;
+mod snapshots;
 mod soak;
 mod stage;
 mod streams;
 mod tasks;
+mod templates;
 mod tenants;
 mod terminal_attacks;
 mod terminals;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cabana_model::{SandboxId, SandboxState, Tenant};
+use cabana_model::{SandboxId, SandboxState, SnapshotId, Tenant};
 use cabana_sandbox::{Found, Sandbox, SandboxEvent, Wanted as Update};
 use cabana_store::{Record, Transition};
 use uuid::Uuid;
@@ -50,8 +50,9 @@ impl Sandboxes {
                 self.step(slot, SandboxState::Running, why).await.map(|()| sandbox)
             }
             Err(error) => {
+                let error = in_public(error, wanted.snapshot);
                 self.step(slot, SandboxState::Failed, &error.to_string()).await?;
-                Err(error.into())
+                Err(error)
             }
         }
     }
@@ -117,6 +118,24 @@ impl Sandboxes {
         }
     }
 
+    /// Nothing is started for it, and it stays what it is.
+    pub(crate) async fn snapshot(&self, slot: &Slot, name: SnapshotId) -> Result<()> {
+        let _alone = slot.changing.lock().await;
+        let record = slot.record();
+        match record.state {
+            SandboxState::Running | SandboxState::Paused | SandboxState::Stopped => {
+                self.provider.snapshot(&record.physical, name).await.map(drop).map_err(|error| match error {
+                    cabana_sandbox::Error::NoSandbox(_) => Error::NoSandbox(record.id.clone()),
+                    error => error.into(),
+                })
+            }
+            SandboxState::Deleting => Err(Error::NoSandbox(record.id.clone())),
+            SandboxState::Provisioning | SandboxState::Failed => {
+                Err(Error::invalid("sandbox", format!("is {}, and has no files yet: start it first", record.state)))
+            }
+        }
+    }
+
     /// The record goes last: whatever ends us before is picked up by the next one.
     pub(crate) async fn delete(&self, slot: &Slot, why: &str) -> Result<()> {
         {
@@ -135,6 +154,7 @@ impl Sandboxes {
         self.provider.destroy(&record.physical).await?;
         fault::at(Point::SandboxDestroyed);
         self.let_go(slot);
+        self.went();
         self.store.remove(&record.physical).await?;
         self.slots(|slots| {
             slots.by_physical.remove(&record.physical);
@@ -252,5 +272,15 @@ impl Sandboxes {
     pub(crate) fn tell_of(&self, tenant: &Tenant, sandbox: &SandboxId, event: Event) {
         let (id, at) = (Uuid::now_v7(), self.clock.now());
         self.events.tell(Happened { id, at, tenant: tenant.clone(), sandbox: sandbox.clone(), event });
+    }
+}
+
+/// The provider's own name of a snapshot is nobody's business.
+fn in_public(error: cabana_sandbox::Error, snapshot: Option<SnapshotId>) -> Error {
+    use cabana_sandbox::Error as Inner;
+    match (error, snapshot) {
+        (Inner::NoSnapshot(_), Some(id)) => Error::NoSnapshot(id),
+        (Inner::BadTemplate { why, .. }, Some(id)) => Inner::BadTemplate { name: id.to_string(), why }.into(),
+        (error, _) => error.into(),
     }
 }

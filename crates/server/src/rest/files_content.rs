@@ -1,12 +1,13 @@
 //! What files hold: up, down, and a folder as one archive.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use axum::{
     Json,
-    body::{Body as HttpBody, BodyDataStream},
+    body::Body as HttpBody,
     extract::State,
     http::{HeaderMap, StatusCode, header},
+    middleware::from_fn,
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
@@ -17,7 +18,6 @@ use cabana_runtime::{
 use cabana_sandbox::{Error as SandboxError, SandboxPath, Stream, WriteMode};
 use futures_util::{StreamExt, stream};
 use serde::Deserialize;
-use tokio::sync::Mutex;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -31,15 +31,14 @@ use crate::{
     auth::{Once, Reader, User, ask, look},
     error::{Answer, ErrorBody, Refused},
     extract::{Path, Query},
+    linger::linger,
 };
 
 /// Between two pieces of a body. Who sends nothing for so long has gone away.
 const STALLED: Duration = Duration::from_secs(60);
-/// For what is left of a body that nobody needs.
-const LINGER: Duration = Duration::from_secs(5);
 
 pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(get, put, remove)).routes(routes!(archive))
+    OpenApiRouter::new().routes(routes!(get, put, remove)).layer(from_fn(linger)).routes(routes!(archive))
 }
 
 /// What a file holds. Takes `Range` (one range), `If-Range` and `If-None-Match`.
@@ -203,23 +202,6 @@ async fn put(
     headers: HeaderMap,
     body: HttpBody,
 ) -> Answer<Json<EntryBody>> {
-    let received = Received(Arc::new(Mutex::new(body.into_data_stream())));
-    let written = write(&app, caller, &sandbox, query, once, &headers, &received).await;
-    if written.is_err() {
-        received.rest().await;
-    }
-    written.map(Json)
-}
-
-async fn write(
-    app: &App,
-    caller: Caller,
-    sandbox: &str,
-    query: PutQuery,
-    once: Once,
-    headers: &HeaderMap,
-    received: &Received,
-) -> Answer<EntryBody> {
     let mode = match query.mode.as_deref() {
         None | Some("replace") => WriteMode::Replace,
         Some("in_place") => WriteMode::InPlace,
@@ -233,9 +215,9 @@ async fn write(
         perm: query.perm.as_deref().map(|perm| octal("perm", perm)).transpose()?,
         len: headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok()),
         parents: query.parents,
-        body: received.pieces(),
+        body: received(body),
     };
-    write_file(app, caller, Place::Sandbox(id(sandbox)?), once, write).await
+    write_file(&app, caller, Place::Sandbox(id(&sandbox)?), once, write).await.map(Json)
 }
 
 pub(super) async fn write_file(app: &App, caller: Caller, place: Place, once: Once, write: Write) -> Answer<EntryBody> {
@@ -244,31 +226,18 @@ pub(super) async fn write_file(app: &App, caller: Caller, place: Place, once: On
     Ok(call.answer().await.map_err(|error| Refused::from(error).of_call(id))?.entry.into())
 }
 
-/// A body, for the act; and what the act has left of it, for whoever answers.
-#[derive(Clone)]
-struct Received(Arc<Mutex<BodyDataStream>>);
-
-impl Received {
-    fn pieces(&self) -> Stream<Bytes> {
-        let pieces = stream::try_unfold(self.clone(), |received| async move {
-            let next = async { received.0.lock().await.next().await };
-            match tokio::time::timeout(STALLED, next).await {
-                Ok(None) => Ok(None),
-                Ok(Some(Ok(bytes))) => Ok(Some((bytes, received))),
-                Ok(Some(Err(error))) => Err(SandboxError::invalid("body", format!("it broke off: {error}"))),
-                Err(_) => {
-                    Err(SandboxError::invalid("body", format!("it stopped: nothing came for {} s", STALLED.as_secs())))
-                }
+pub(super) fn received(body: HttpBody) -> Stream<Bytes> {
+    let pieces = stream::try_unfold(body.into_data_stream(), |mut body| async move {
+        match tokio::time::timeout(STALLED, body.next()).await {
+            Ok(None) => Ok(None),
+            Ok(Some(Ok(bytes))) => Ok(Some((bytes, body))),
+            Ok(Some(Err(error))) => Err(SandboxError::invalid("body", format!("it broke off: {error}"))),
+            Err(_) => {
+                Err(SandboxError::invalid("body", format!("it stopped: nothing came for {} s", STALLED.as_secs())))
             }
-        });
-        pieces.boxed()
-    }
-
-    /// A client that still sends does not hear an answer, but that the connection is gone.
-    async fn rest(&self) {
-        let rest = async { while let Some(Ok(_)) = self.0.lock().await.next().await {} };
-        let _ = tokio::time::timeout(LINGER, rest).await;
-    }
+        }
+    });
+    pieces.boxed()
 }
 
 #[derive(Deserialize, IntoParams)]
