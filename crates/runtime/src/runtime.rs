@@ -2,7 +2,7 @@
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
-use cabana_model::{CallId, Outcome, SandboxId, Tenant, Time};
+use cabana_model::{CallId, Outcome, Role, SandboxId, Tenant, Time};
 use cabana_sandbox::Provider;
 use cabana_store::{Done, Entry, Log, NewCall, Reserved, Store};
 use futures_util::StreamExt;
@@ -12,9 +12,11 @@ use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Access, Act, Ask, Call, Clock, Cx, Error, Links, Listener, Look, Metrics, Needs, Place, Result, Settings,
+    Access, Act, Ask, Call, Clock, Cx, Error, Listener, Look, Metrics, Needs, Place, Result, Settings,
     call::{Notes, RawCall, UnderWay, Work, outcome_of},
     events::Events,
+    links::Links,
+    ports::Visits,
     sandboxes::{Sandboxes, Slot},
     tasks::LiveTasks,
     watches::Watches,
@@ -36,6 +38,7 @@ pub(crate) struct Inner {
     pub(crate) calls: UnderWay,
     pub(crate) live_tasks: LiveTasks,
     pub(crate) watches: Watches,
+    pub(crate) visits: Visits,
     pub(crate) tasks: TaskTracker,
     /// Nothing new is begun once it is set; what goes on is left to the next server.
     pub(crate) closing: CancellationToken,
@@ -64,6 +67,7 @@ impl Runtime {
             calls: UnderWay::default(),
             live_tasks: LiveTasks::default(),
             watches: Watches::default(),
+            visits: Visits::default(),
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
         }))
@@ -83,10 +87,6 @@ impl Runtime {
 
     pub fn store(&self) -> &Store {
         &self.0.store
-    }
-
-    pub fn links(&self) -> &Links {
-        &self.0.links
     }
 
     pub fn metrics(&self) -> &Metrics {
@@ -264,6 +264,9 @@ impl Runtime {
         let awake = slot.map(|slot| Arc::new(slot.awake()));
         let sandbox = match slot {
             Some(slot) if about.needs == Needs::Running => {
+                if ask.caller.role == Role::Read && slot.live().is_none() {
+                    return Err(Error::Asleep(slot.record().id.clone()));
+                }
                 let sandbox = self.0.sandboxes.running(slot, about.verb).await?;
                 self.0.sandboxes.touch(slot).await;
                 Some(sandbox)

@@ -167,6 +167,7 @@ impl Store {
         let physical = physical.clone();
         self.write(move |db| {
             db.prepare_cached("DELETE FROM sandboxes WHERE physical = ?")?.execute([Col(&physical)])?;
+            crate::secrets::forget_mark(db, &physical)?;
             Ok(())
         })
         .await
