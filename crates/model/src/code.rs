@@ -78,6 +78,25 @@ codes! {
     WorkdirNotFound = "workdir_not_found": "Make the working directory first or name another.",
 }
 
+impl Code {
+    /// Whether it is we or our machine that failed, and not what was asked for: the operator wants to know.
+    pub fn is_fault(self) -> bool {
+        matches!(
+            self,
+            Self::DataDirNotOurs
+                | Self::DataDirReadOnly
+                | Self::DataDirVersion
+                | Self::HostUnsupported
+                | Self::Internal
+                | Self::NoSpace
+                | Self::ProviderOffline
+                | Self::ServerRunning
+                | Self::StoreUnavailable
+                | Self::TimedOut
+        )
+    }
+}
+
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

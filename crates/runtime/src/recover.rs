@@ -7,6 +7,7 @@ use cabana_sandbox::{Output, Reattached, Sandbox, Stream};
 use cabana_store::{CallRow, Done, Entry, Log, NewTask, Task};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, error_span};
 
 use crate::{
     Act, Error, Result, Runtime,
@@ -164,7 +165,10 @@ impl Runtime {
                 }
                 self.0.calls.add(call.clone());
                 let runtime = self.clone();
-                self.0.tasks.spawn(async move {
+                let sandbox_id = row.sandbox.as_ref().map(tracing::field::display);
+                let span =
+                    error_span!("call", verb = row.verb, call = %row.id, tenant = %row.tenant, sandbox = sandbox_id);
+                let work = async move {
                     let (cancel, log): (&CancellationToken, _) = (&call.cancel, &call.output);
                     let followed = follow(process, None, log, cancel, runtime.0.settings.grace);
                     let Some(followed) = runtime.0.closing.run_until_cancelled(followed).await else { return };
@@ -179,10 +183,11 @@ impl Runtime {
                             let _ = tell.send(Some(outcome));
                             let _ = sandbox.forget(&row.id.into()).await;
                         }
-                        Err(error) => tracing::error!(call = %row.id, %error, "a call could not be recorded"),
+                        Err(error) => tracing::error!(%error, "a call could not be recorded"),
                     }
                     runtime.0.calls.remove(row.id);
-                });
+                };
+                self.0.tasks.spawn(work.instrument(span));
                 Ok(())
             }
         }

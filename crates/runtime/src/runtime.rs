@@ -10,6 +10,7 @@ use jiff::SignedDuration;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{Instrument as _, Span, error_span, field};
 
 use crate::{
     Access, Act, Ask, Call, Clock, Cx, Error, Listener, Look, Metrics, Needs, Place, Result, Settings,
@@ -172,7 +173,8 @@ impl Runtime {
             Reserved::Conflict => return Err(Error::KeyReused),
         }
         let (runtime, handle, once) = (self.clone(), call.clone(), matches!(ask.place, Place::Once(_)));
-        self.0.tasks.spawn(async move {
+        let span = span(about.verb, id, &ask.caller.tenant, slot.as_deref());
+        let work = async move {
             let begun = Instant::now();
             let notes = Arc::default();
             let result = runtime.work(&ask, &about, found.as_ref(), &call, &notes, work).await;
@@ -183,7 +185,8 @@ impl Runtime {
             {
                 tracing::warn!(%error, "a sandbox for one call could not be deleted yet");
             }
-        });
+        };
+        self.0.tasks.spawn(work.instrument(span));
         Ok(handle)
     }
 
@@ -305,7 +308,7 @@ impl Runtime {
         let mut told = false;
         while let Err(error) = self.record(&call.output, &done).await {
             let comes_back = matches!(error, cabana_store::Error::Unavailable(_));
-            tracing::error!(call = %id, %error, comes_back, "a call could not be recorded");
+            tracing::error!(%error, comes_back, "a call could not be recorded");
             if !told {
                 let error = Error::from(error);
                 let away = Outcome::Failed { code: error.code(), message: error.to_string() };
@@ -317,7 +320,7 @@ impl Runtime {
                 return; // the next server settles it
             }
         }
-        self.0.metrics.recorded(&ask.caller.tenant, about.verb, &outcome, begun.elapsed());
+        self.recorded(ask, &about, &outcome, begun);
         let _ = tell.send(Some(outcome));
         self.0.calls.remove(id);
         if let Some(sandbox) = slot.and_then(|slot| slot.live()) {
@@ -358,11 +361,44 @@ impl Runtime {
         }
     }
 
+    /// Counts it, and says so: in the span of the call.
+    fn recorded(&self, ask: &Ask, about: &About, outcome: &Outcome, begun: Instant) {
+        let spent = begun.elapsed();
+        self.0.metrics.recorded(&ask.caller.tenant, about.verb, outcome, spent);
+        let (span, ms) = (Span::current(), spent.as_millis() as u64);
+        match outcome {
+            Outcome::Failed { code, message } => {
+                span.record("error.type", code.as_str());
+                if code.is_fault() {
+                    tracing::error!(code = code.as_str(), error = message, ms, "a call failed");
+                } else {
+                    tracing::debug!(code = code.as_str(), ms, "a call was refused");
+                }
+            }
+            outcome => {
+                span.record("outcome", outcome.as_str());
+                tracing::debug!(outcome = outcome.as_str(), ms, "a call has ended");
+            }
+        }
+    }
+
     /// Something that changes nothing: it is done here and now, and leaves its row.
     pub async fn look<L: Look>(&self, ask: Ask, look: L) -> Result<(CallId, L::Answer)> {
         let about = About { verb: L::VERB, needs: look.needs(), digest: [0; 32], argv: look.argv() };
-        let found = self.resolve(&ask, about.needs).await?;
-        let (id, begun, notes) = (CallId::now(), Instant::now(), Arc::default());
+        let (id, found) = (CallId::now(), self.resolve(&ask, about.needs).await?);
+        let span = span(about.verb, id, &ask.caller.tenant, found.as_ref().map(|(slot, _)| &**slot));
+        self.looked(ask, about, id, found, look).instrument(span).await
+    }
+
+    async fn looked<L: Look>(
+        &self,
+        ask: Ask,
+        about: About,
+        id: CallId,
+        found: Option<(Arc<Slot>, bool)>,
+        look: L,
+    ) -> Result<(CallId, L::Answer)> {
+        let (begun, notes) = (Instant::now(), Arc::default());
         let (call, _tell) = RawCall::new(id, self.0.store.outputs().begin(id.uuid(), 0));
         let looked = match self.ready(&ask, &about, found.as_ref(), &call, &notes).await {
             Ok(cx) => look.run(cx).await,
@@ -370,13 +406,20 @@ impl Runtime {
         };
         let outcome = match &looked {
             Ok(_) => Outcome::Answered(bytes::Bytes::new()),
-            Err(error) => Outcome::Failed { code: error.code(), message: String::new() },
+            Err(error) => Outcome::Failed { code: error.code(), message: error.to_string() },
         };
         let settled = Settled { id, slot: found.map(|(slot, _)| slot), notes, begun, outcome };
         self.0.store.note(self.entry(&ask, &about, &settled)).await?;
-        self.0.metrics.recorded(&ask.caller.tenant, about.verb, &settled.outcome, begun.elapsed());
+        self.recorded(&ask, &about, &settled.outcome, begun);
         looked.map(|answer| (id, answer))
     }
+}
+
+/// Around all that is done for a call: what is said there is about it. Kept at every level of the log.
+fn span(verb: &str, call: CallId, tenant: &Tenant, slot: Option<&Slot>) -> Span {
+    let sandbox = slot.map(|slot| slot.record());
+    let sandbox = sandbox.as_ref().map(|record| field::display(&record.id));
+    error_span!("call", verb, %call, %tenant, sandbox, outcome = field::Empty, error.type = field::Empty)
 }
 
 /// What is known of a call before it begins.

@@ -108,8 +108,8 @@ fn status(code: Code) -> StatusCode {
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
         let code = error.code();
-        // A closed port is the sandbox's own affair, and whoever asks again and again would fill the log.
-        if status(code).is_server_error() && status(code) != StatusCode::BAD_GATEWAY {
+        // What a call failed with is in the log already, with the call.
+        if code.is_fault() && !matches!(error, Error::Recorded { .. }) {
             tracing::error!(code = code.as_str(), %error, "a request failed");
         }
         Self::new(code, error.to_string())

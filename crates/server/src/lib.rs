@@ -11,8 +11,12 @@ mod openapi;
 mod ports;
 mod rest;
 mod stream;
+mod traced;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use axum::Router;
 use cabana_runtime::Runtime;
@@ -45,11 +49,20 @@ pub struct Options {
     pub preview_domain: Option<String>,
     /// By TLS.
     pub secure: bool,
+    /// There where requests are traced.
+    pub traced: Option<Arc<SpanCounts>>,
+}
+
+/// What became of the spans of traces.
+#[derive(Debug, Default)]
+pub struct SpanCounts {
+    pub sent: AtomicU64,
+    pub dropped: AtomicU64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { preview_domain: Some("localhost".to_owned()), secure: false }
+        Self { preview_domain: Some("localhost".to_owned()), secure: false, traced: None }
     }
 }
 
@@ -67,13 +80,15 @@ pub(crate) struct App {
 pub fn router(runtime: Runtime, bounds: Bounds, options: Options) -> Router {
     let app = App { runtime, bounds: Arc::new(bounds), options: Arc::new(options), tasks: TaskTracker::new() };
     let (router, api) = openapi::routes().split_for_parts();
-    router
+    let is_traced = app.options.traced.is_some();
+    let router = router
         .merge(openapi::served(&api))
         .merge(ports::routes())
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::no_method)
         .layer(axum::middleware::from_fn_with_state(app.clone(), ports::by_host))
-        .with_state(app)
+        .with_state(app);
+    if is_traced { router.layer(axum::middleware::from_fn(traced::traced)) } else { router }
 }
 
 /// The document alone, as it is checked in.

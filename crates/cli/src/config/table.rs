@@ -88,6 +88,12 @@ settings! {
         "The longest time that a command may ask for";
     OUTPUT: "limits" "output" "output" "CABANA_LIMITS_OUTPUT" Kind::Size, Some("256M"),
         "How much of one command's output is kept. What is beyond it is counted";
+    LOG_FORMAT: "log" "format" "log-format" "CABANA_LOG_FORMAT" Kind::Choice(&["text", "json"]), Some("text"),
+        "How the lines of the log are written to standard error: for people, or one JSON object each";
+    LOG_LEVEL: "log" "level" "log-level" "CABANA_LOG_LEVEL" Kind::Choice(&["off", "error", "warn", "info", "debug", "trace"]), Some("info"),
+        "What is worth a line. With `debug`, each call is";
+    TELEMETRY_ENDPOINT: "telemetry" "endpoint" "telemetry-endpoint" "CABANA_TELEMETRY_ENDPOINT" Kind::Secret, None,
+        "Where traces go: the address of a collector that speaks OTLP over HTTP, as http://127.0.0.1:4318";
 }
 
 /// Each section, in order.
@@ -125,6 +131,10 @@ mod tests {
             match setting.name {
                 // As `cabana run` calls it.
                 "mode" => assert_eq!(setting.flag, "net"),
+                // Alone, their names would say too little.
+                name if ["log", "telemetry"].contains(&setting.section) => {
+                    assert_eq!(setting.flag, format!("{}-{name}", setting.section));
+                }
                 name => assert_eq!(setting.flag, name.replace('_', "-")),
             }
         }
