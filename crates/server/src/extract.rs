@@ -1,12 +1,17 @@
 //! Parts of a request, with our own words for what is wrong with them.
 
+use std::{fmt, marker::PhantomData};
+
 use axum::{
     Json,
     body::Bytes,
     extract::{self, FromRequest, FromRequestParts, Request},
     http::request::Parts,
 };
-use serde::de::DeserializeOwned;
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, MapAccess, Visitor, value::MapAccessDeserializer},
+};
 
 use crate::{App, error::Refused};
 
@@ -26,8 +31,43 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
             }
         })?;
         let bytes = if bytes.is_empty() { Bytes::from_static(b"{}") } else { bytes };
-        Ok(Self(Json::from_bytes(&bytes)?.0))
+        let Json(Object(body)) = Json::from_bytes(&bytes)?;
+        Ok(Self(body))
     }
+}
+
+/// An object, and not a list of its fields in their order, which serde takes as well.
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        object(from).map(Self)
+    }
+}
+
+/// For a field that is an object.
+pub(crate) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+    struct Fields<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+        type Value = T;
+
+        fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+            to.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<T, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(fields))
+        }
+    }
+
+    from.deserialize_map(Fields(PhantomData))
+}
+
+/// For a field that is an object or null.
+pub(crate) fn maybe_object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    let object = Option::<Object<T>>::deserialize(from)?;
+    Ok(object.map(|Object(fields)| fields))
 }
 
 /// The parameters of an address.

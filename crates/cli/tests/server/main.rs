@@ -17,6 +17,7 @@ mod port_attacks;
 mod port_links;
 mod ports;
 mod remote;
+mod schema;
 mod scopes;
 mod settings;
 mod soak;

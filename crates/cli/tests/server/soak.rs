@@ -19,7 +19,7 @@ use crate::stage::{Server, good};
 const USUAL_ROUNDS: u64 = 4;
 const WORKERS: u64 = 4;
 
-fn setting(name: &str) -> Option<u64> {
+pub(crate) fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 

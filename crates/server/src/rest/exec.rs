@@ -30,7 +30,7 @@ use crate::{
     App,
     auth::{Once, User, ask},
     error::{Answer, ErrorBody, Refused},
-    extract::{Body, Path},
+    extract::{Body, Path, maybe_object},
     stream::{events, named},
 };
 
@@ -59,6 +59,7 @@ pub(super) struct CommandBody {
     /// After so long it is ended, with all that it started.
     timeout_ms: Option<u64>,
     /// How much of each stream the answer carries.
+    #[serde(default, deserialize_with = "maybe_object")]
     keep: Option<KeepBody>,
     /// Answer at once with a task; it goes on without anybody.
     #[serde(default)]
@@ -104,8 +105,10 @@ impl CommandBody {
 #[derive(Deserialize, ToSchema)]
 struct ScopedBody {
     /// Without one, the command has a sandbox of its own that ends with it.
+    #[serde(default, deserialize_with = "maybe_object")]
     scope: Option<ScopeBody>,
     /// What the sandbox becomes if it is not there yet.
+    #[serde(default, deserialize_with = "maybe_object")]
     spec: Option<SpecBody>,
     #[serde(flatten)]
     command: CommandBody,
@@ -231,7 +234,7 @@ async fn exec_in_scope(
 }
 
 /// Runs a command in a sandbox, which is started if it has to be. See `POST /v1/exec`.
-#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/exec", tag = "exec", request_body = CommandBody, params(("sandbox" = String, Path)), responses(
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/exec", tag = "exec", request_body = CommandBody, params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$")), responses(
     (status = 200, body = ExecBody),
     (status = 202, body = TaskBody),
     (status = "default", body = ErrorBody),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::{Json, extract::State, response::Response};
 use cabana_runtime::{
-    Place,
+    Error, Place,
     acts::files::{Search, SearchFor, Watch},
 };
 use cabana_sandbox::{Change, Depth, Error as SandboxError, Hit, WatchEvent};
@@ -65,7 +65,7 @@ fn yes() -> bool {
 }
 
 #[derive(Serialize, ToSchema)]
-struct FoundBody {
+struct HitsBody {
     hits: Vec<HitBody>,
     /// Why there may be more than this: `limit`, `time` or `size`. Absent when this is all.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,8 +104,8 @@ impl HitBody {
 }
 
 /// Files by name, or lines by what they say. What was left out for want of time or room is said.
-#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/files/search", tag = "files", request_body = SearchBody, params(("sandbox" = String, Path)), responses(
-    (status = 200, body = FoundBody),
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/files/search", tag = "files", request_body = Option<SearchBody>, params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$")), responses(
+    (status = 200, body = HitsBody),
     (status = "default", body = ErrorBody),
 ))]
 async fn search(
@@ -113,7 +113,7 @@ async fn search(
     Reader(caller): Reader,
     Path(sandbox): Path<String>,
     Body(body): Body<SearchBody>,
-) -> Answer<Json<FoundBody>> {
+) -> Answer<Json<HitsBody>> {
     let limit = within("limit", body.limit.unwrap_or(USUAL_HITS).into(), MOST_HITS.into())? as usize;
     let time = within("timeout_ms", body.timeout_ms.unwrap_or(USUAL_TIME), MOST_TIME)?;
     if body.globs.len() > MOST_GLOBS {
@@ -127,14 +127,21 @@ async fn search(
         budget: Duration::from_millis(time),
     };
     let search = Search { at: at(body.path, body.user)?, what };
-    let (_, mut found) = app.runtime.look(look(caller, Place::Sandbox(id(&sandbox)?)), search).await?;
+    let mut found = match app.runtime.look(look(caller, Place::Sandbox(id(&sandbox)?)), search).await {
+        Ok((_, found)) => found,
+        // It was used up before the first one came.
+        Err(Error::Sandbox(SandboxError::TimedOut(_))) => {
+            return Ok(Json(HitsBody { hits: Vec::new(), cut_off: Some("time") }));
+        }
+        Err(error) => return Err(error.into()),
+    };
     let (mut hits, mut bytes) = (Vec::new(), 0);
     let cut_off = 'all: loop {
         let batch = match found.next().await {
             None => break None,
             Some(Ok(batch)) => batch,
             Some(Err(SandboxError::TimedOut(_))) => break Some("time"),
-            Some(Err(error)) => return Err(cabana_runtime::Error::from(error).into()),
+            Some(Err(error)) => return Err(Error::from(error).into()),
         };
         for hit in batch {
             let (hit, size) = HitBody::of(hit);
@@ -145,7 +152,7 @@ async fn search(
             hits.push(hit);
         }
     };
-    Ok(Json(FoundBody { hits, cut_off }))
+    Ok(Json(HitsBody { hits, cut_off }))
 }
 
 fn within(field: &str, asked: u64, most: u64) -> Answer<u64> {
@@ -188,7 +195,7 @@ struct Nothing {}
 
 /// Changes in a directory as server-sent events, from `start` on: `change`, `rename`, `overflow` (something was missed: look
 /// again), and `error` at its end.
-#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/files/watch", tag = "files", params(("sandbox" = String, Path), WatchQuery), responses(
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/files/watch", tag = "files", params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$"), WatchQuery), responses(
     (status = 200, content_type = "text/event-stream"),
     (status = "default", body = ErrorBody),
 ))]

@@ -54,7 +54,7 @@ struct LinkedBody {
 ///
 /// What listens there is reached by `/p/{sandbox}/{port}/…` and by `{port}-{sandbox}.{domain}`, with a key or with a link.
 /// The sandbox is started if it has to be.
-#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/ports/{port}/link", tag = "ports", request_body = Option<LinkBody>, params(("sandbox" = String, Path), ("port" = u16, Path, minimum = 1)), responses(
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/ports/{port}/link", tag = "ports", request_body = Option<LinkBody>, params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$"), ("port" = u16, Path, minimum = 1)), responses(
     (status = 200, body = LinkedBody),
     (status = "default", body = ErrorBody),
 ))]
@@ -74,7 +74,7 @@ async fn link(
 }
 
 /// Takes back all links to the sandbox's ports. A connection that is open by one of them goes on until it ends.
-#[utoipa::path(delete, path = "/v1/sandboxes/{sandbox}/links", tag = "ports", params(("sandbox" = String, Path)), responses(
+#[utoipa::path(delete, path = "/v1/sandboxes/{sandbox}/links", tag = "ports", params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$")), responses(
     (status = 204),
     (status = "default", body = ErrorBody),
 ))]

@@ -108,7 +108,7 @@ enum Told {
 /// Binary frames are bytes, both ways. Text frames are JSON: `{"resize": {"cols": 80, "rows": 24}}` and `{"signal": 2}` from the
 /// client; `{"start": {"call_id": …}}` first, and `{"exit": …}` or `{"error": …}` last, from the server. Where a client cannot set
 /// headers, the key is the subprotocol `cabana.key.KEY`, beside `cabana`. When the client goes, the command is hung up.
-#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/terminal", tag = "terminal", params(("sandbox" = String, Path), Wanted), responses(
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/terminal", tag = "terminal", params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$"), Wanted), responses(
     (status = 101, description = "The WebSocket"),
     (status = "default", body = ErrorBody),
 ))]
