@@ -228,6 +228,9 @@ impl Runtime {
             return Ok(None);
         }
         let tenant = &ask.caller.tenant;
+        if let Place::Scope(_, Some(wanted)) | Place::New(Some(wanted)) | Place::Once(Some(wanted)) = &ask.place {
+            wanted.check()?;
+        }
         match &ask.place {
             Place::Scope(scope, wanted) => self.0.sandboxes.of_scope(tenant, scope, wanted.as_ref()).await.map(Some),
             Place::Chat { app, chat, user } => {

@@ -14,7 +14,7 @@ use std::{
 };
 
 use cabana_model::{SandboxId, Scheme, Scope, Tenant};
-use cabana_sandbox::{Provider, SandboxSpec};
+use cabana_sandbox::{Base, Provider, SandboxSpec, check_env};
 use cabana_store::{Claim, Claimed, Record, Store};
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,21 @@ pub struct Wanted {
     pub env: BTreeMap<String, String>,
     /// Whether it ends with the call that it was made for.
     pub once: bool,
+}
+
+impl Wanted {
+    /// What nothing can be, whether it is made now or was there before. Whether there is such a template is the provider's
+    /// to say.
+    pub(crate) fn check(&self) -> Result<()> {
+        const LONGEST: usize = 128;
+        check_env(&self.env)?;
+        match &self.sandbox.base {
+            Base::Named(name) if name.is_empty() || name.len() > LONGEST || name.contains(char::is_control) => {
+                Err(Error::invalid("template", "is no name of a template"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 pub(crate) struct Sandboxes {

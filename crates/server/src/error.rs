@@ -137,10 +137,17 @@ impl From<PathRejection> for Refused {
     }
 }
 
+/// Of a message: it may hold what was sent.
+const LONGEST: usize = 1000;
+
 impl Refused {
     /// As it is told where the status is told already.
     pub(crate) fn body(self) -> ErrorBody {
-        let Self { status, code, message, call } = self;
+        let Self { status, code, mut message, call } = self;
+        if message.len() > LONGEST {
+            message.truncate(message.floor_char_boundary(LONGEST));
+            message.push('…');
+        }
         let docs = format!("docs/errors/{code}.md");
         let retryable = is_retryable(status);
         let error = ErrorInfo { code: code.as_str(), message, hint: code.hint(), docs, call_id: call, retryable };

@@ -1,13 +1,16 @@
 //! Parts of a request, with our own words for what is wrong with them.
 
-use std::{fmt, marker::PhantomData};
+use std::{fmt, marker::PhantomData, time::Duration};
 
 use axum::{
     Json,
-    body::Bytes,
+    body::HttpBody as _,
     extract::{self, FromRequest, FromRequestParts, Request},
-    http::request::Parts,
+    http::{header, request::Parts},
 };
+use bytes::{Bytes, BytesMut};
+use cabana_runtime::Code;
+use http_body_util::BodyExt as _;
 use serde::{
     Deserialize, Deserializer,
     de::{DeserializeOwned, MapAccess, Visitor, value::MapAccessDeserializer},
@@ -15,25 +18,51 @@ use serde::{
 
 use crate::{App, error::Refused};
 
-/// A JSON body, whatever the client calls it: no page of another site can send one along with a key. None at all is an empty
-/// object: where every field has a default, nothing need be sent.
+/// A JSON body, whatever the client calls it: no page of another site can send one along with a key. None at all, or
+/// null, is an empty object: where every field has a default, nothing need be sent.
 pub(crate) struct Body<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
     type Rejection = Refused;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Refused> {
-        let request = bounded(request, app.bounds.body);
-        let bytes = Bytes::from_request(request, app).await.map_err(|rejection| {
-            match rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
-                true => Refused::new(cabana_runtime::Code::TooLarge, "the body is larger than the server takes"),
-                false => Refused::invalid("body", rejection.body_text()),
-            }
-        })?;
-        let bytes = if bytes.is_empty() { Bytes::from_static(b"{}") } else { bytes };
+        let bytes = whole(request, app.bounds.body).await?;
+        let bytes = if matches!(bytes.trim_ascii(), b"" | b"null") { Bytes::from_static(b"{}") } else { bytes };
         let Json(Object(body)) = Json::from_bytes(&bytes)?;
         Ok(Self(body))
     }
+}
+
+/// What is read and thrown away of a body that is too large: a client that is still sending would not hear the answer.
+const THROWN_AWAY: usize = 64 << 20;
+const THROWING: Duration = Duration::from_secs(10);
+
+async fn whole(request: Request, most: usize) -> Result<Bytes, Refused> {
+    let asks_first = request.headers().contains_key(header::EXPECT);
+    let mut body = request.into_body();
+    let too_large = || Refused::new(Code::TooLarge, format!("the body is larger than the server takes: {most} bytes"));
+    if asks_first && body.size_hint().lower() > most as u64 {
+        return Err(too_large()); // it has sent nothing yet
+    }
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Refused::invalid("body", error))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if bytes.len() + data.len() > most {
+            let mut thrown = 0;
+            let throw = async {
+                while let Some(Ok(frame)) = body.frame().await
+                    && thrown < THROWN_AWAY
+                {
+                    thrown += frame.into_data().map_or(0, |data| data.len());
+                }
+            };
+            let _ = tokio::time::timeout(THROWING, throw).await;
+            return Err(too_large());
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok(bytes.freeze())
 }
 
 /// An object, and not a list of its fields in their order, which serde takes as well.
@@ -88,10 +117,4 @@ impl<T: DeserializeOwned + Send> FromRequestParts<App> for Path<T> {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refused> {
         Ok(Self(extract::Path::from_request_parts(parts, app).await?.0))
     }
-}
-
-fn bounded(mut request: Request, most: usize) -> Request {
-    use axum::extract::DefaultBodyLimit;
-    DefaultBodyLimit::max(most).apply(&mut request);
-    request
 }

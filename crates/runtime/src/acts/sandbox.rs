@@ -1,7 +1,7 @@
 //! A sandbox as a whole.
 
 use cabana_model::SandboxId;
-use cabana_sandbox::{Limits, NetworkPolicy, Wanted as Update};
+use cabana_sandbox::{Limits, NetworkPolicy, Wanted as Update, check_env};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -119,6 +119,7 @@ impl Act for Change {
             wanted.sandbox.network = network;
         }
         if let Some(env) = self.env {
+            check_env(&env)?;
             wanted.env = env;
         }
         let sandbox = cx.sandbox()?;

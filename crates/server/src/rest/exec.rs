@@ -18,7 +18,7 @@ use cabana_runtime::{
     },
 };
 use cabana_sandbox::{Command, User as Inside};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -112,6 +112,10 @@ struct ScopedBody {
     spec: Option<SpecBody>,
     #[serde(flatten)]
     command: CommandBody,
+    /// What is left when all that is known is taken: serde has no other way to find it here.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    unknown: BTreeMap<String, IgnoredAny>,
 }
 
 /// How a command ended, and what it said. Of a stream that is too long, the beginning and the end.
@@ -222,6 +226,9 @@ async fn exec_in_scope(
     headers: HeaderMap,
     Body(body): Body<ScopedBody>,
 ) -> Answer<Response> {
+    if let Some(name) = body.unknown.keys().next() {
+        return Err(Refused::invalid(name, "there is no such field"));
+    }
     let wanted = body.spec.map(|spec| spec.wanted(app.runtime.settings())).transpose()?;
     let place = match body.scope {
         Some(scope) => Place::Scope(scope.scope()?, wanted),
