@@ -94,11 +94,13 @@ fn status(code: Code) -> StatusCode {
         | Code::Unsupported
         | Code::UserRequired
         | Code::WorkdirNotFound => StatusCode::BAD_REQUEST,
-        Code::TooManyWatches => StatusCode::TOO_MANY_REQUESTS,
+        Code::TooManyStreams | Code::TooManyWatches => StatusCode::TOO_MANY_REQUESTS,
         Code::PortClosed | Code::PortFailed => StatusCode::BAD_GATEWAY,
         Code::TimedOut => StatusCode::GATEWAY_TIMEOUT,
         Code::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
-        Code::ProviderOffline | Code::StoreUnavailable | Code::HostUnsupported => StatusCode::SERVICE_UNAVAILABLE,
+        Code::ProviderOffline | Code::StoreUnavailable | Code::HostUnsupported | Code::TooManyConnections => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
         Code::DataDirNotOurs | Code::DataDirReadOnly | Code::DataDirVersion | Code::Internal | Code::ServerRunning => {
             StatusCode::INTERNAL_SERVER_ERROR
         }

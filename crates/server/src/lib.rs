@@ -10,6 +10,7 @@ mod metrics;
 mod openapi;
 mod ports;
 mod rest;
+mod seats;
 mod stream;
 mod traced;
 
@@ -23,6 +24,7 @@ use cabana_runtime::Runtime;
 use tokio_util::task::TaskTracker;
 
 pub use self::listen::{ListenError, Listener, Tls};
+use self::seats::Streams;
 
 /// What bounds a client.
 #[derive(Clone, Debug)]
@@ -30,6 +32,8 @@ pub struct Bounds {
     /// Of a request that is read as a whole.
     pub body: usize,
     pub connections: usize,
+    /// Of one tenant: what has no end of its own.
+    pub streams: usize,
     /// Until the head of a request is whole.
     pub head: Duration,
     /// As long as nothing moves between a client and a port of a sandbox.
@@ -38,7 +42,13 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { body: 4 << 20, connections: 4096, head: Duration::from_secs(15), idle: Duration::from_secs(600) }
+        Self {
+            body: 4 << 20,
+            connections: 4096,
+            streams: 2048,
+            head: Duration::from_secs(15),
+            idle: Duration::from_secs(600),
+        }
     }
 }
 
@@ -72,13 +82,16 @@ pub(crate) struct App {
     pub(crate) runtime: Runtime,
     pub(crate) bounds: Arc<Bounds>,
     pub(crate) options: Arc<Options>,
+    pub(crate) streams: Arc<Streams>,
     /// What goes on between a client and a port.
     pub(crate) tasks: TaskTracker,
 }
 
 /// All routes, with the document that describes them.
 pub fn router(runtime: Runtime, bounds: Bounds, options: Options) -> Router {
-    let app = App { runtime, bounds: Arc::new(bounds), options: Arc::new(options), tasks: TaskTracker::new() };
+    let streams = Arc::new(Streams::new(bounds.streams));
+    let (bounds, options) = (Arc::new(bounds), Arc::new(options));
+    let app = App { runtime, bounds, options, streams, tasks: TaskTracker::new() };
     let (router, api) = openapi::routes().split_for_parts();
     let is_traced = app.options.traced.is_some();
     let router = router

@@ -11,6 +11,8 @@ use cabana_runtime::{Channel, Chunk, Log};
 use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
 
+use crate::seats::StreamSeat;
+
 /// A chunk of one stream; `offset` is where it begins in it.
 #[derive(Serialize)]
 struct Said {
@@ -23,6 +25,7 @@ struct Said {
 
 /// `start`, then all that is said from there on, then what `last` says.
 pub(crate) fn events<S: Serialize>(
+    seat: StreamSeat,
     start: &S,
     log: &Arc<Log>,
     from: (u64, u64),
@@ -33,12 +36,16 @@ pub(crate) fn events<S: Serialize>(
         Err(error) => named("error", &cabana_runtime::Error::from(error).to_string()),
     });
     let all = stream::once(std::future::ready(named("start", start))).chain(said).chain(stream::once(last));
-    respond(all)
+    respond(seat, all)
 }
 
-pub(crate) fn respond(events: impl Stream<Item = Event> + Send + 'static) -> Response {
+pub(crate) fn respond(seat: StreamSeat, events: impl Stream<Item = Event> + Send + 'static) -> Response {
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
-    Sse::new(events.map(Ok::<_, Infallible>)).keep_alive(keep_alive).into_response()
+    let events = events.map(move |event| {
+        let _open = &seat; // as long as the stream is
+        Ok::<_, Infallible>(event)
+    });
+    Sse::new(events).keep_alive(keep_alive).into_response()
 }
 
 fn said(chunk: &Chunk) -> Event {

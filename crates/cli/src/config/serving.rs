@@ -13,8 +13,8 @@ use super::{
     resolve::{Origin, Resolved},
     table::{
         ALLOW, CA, CPUS, DISK, DURABILITY, EXEC_TIMEOUT, EXEC_TIMEOUT_MAX, INODES, INSECURE_HTTP, IO, LISTEN,
-        LOG_FORMAT, LOG_LEVEL, MAX_BODY, MAX_CONNECTIONS, MEMORY, MODE, OPEN_FILES, OUTPUT, PIDS, PREVIEW_DOMAIN,
-        SPARES, Setting, TELEMETRY_ENDPOINT, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
+        LOG_FORMAT, LOG_LEVEL, MAX_BODY, MAX_CONNECTIONS, MAX_STREAMS, MEMORY, MODE, OPEN_FILES, OUTPUT, PIDS,
+        PREVIEW_DOMAIN, SPARES, Setting, TELEMETRY_ENDPOINT, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
     },
 };
 use crate::amounts::{duration, processors, size};
@@ -62,6 +62,7 @@ impl Serving {
             bounds: Bounds {
                 body: set(resolved, &MAX_BODY, |text| size(text).map(|n| usize::try_from(n).unwrap_or(usize::MAX)))?,
                 connections: set(resolved, &MAX_CONNECTIONS, at_least_one)?,
+                streams: set(resolved, &MAX_STREAMS, number)?,
                 ..Bounds::default()
             },
             engine: Config { spares: set(resolved, &SPARES, number)?, network, ..Config::new(data) },

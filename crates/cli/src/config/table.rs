@@ -48,6 +48,8 @@ settings! {
         "Ports of sandboxes are at {port}-{sandbox}.DOMAIN too: every name below it must lead here";
     MAX_CONNECTIONS: "server" "max_connections" "max-connections" "CABANA_SERVER_MAX_CONNECTIONS" Kind::Number, Some("4096"),
         "How many connections there may be at once";
+    MAX_STREAMS: "server" "max_streams" "max-streams" "CABANA_SERVER_MAX_STREAMS" Kind::Number, Some("2048"),
+        "How many streams and terminals one tenant may have open at once";
     MAX_BODY: "server" "max_body" "max-body" "CABANA_SERVER_MAX_BODY" Kind::Size, Some("4M"),
         "How large a request may be that is read as a whole. Files are not: they are streamed";
     DATA: "engine" "data" "data" "CABANA_DATA" Kind::File, None,

@@ -6,6 +6,7 @@ mod abuse;
 mod bad_input;
 mod calls;
 mod chat_files;
+mod crowds;
 mod document;
 mod events;
 mod files;

@@ -292,6 +292,7 @@ async fn stream(
     }
     let id = call_id(&call)?;
     let log = app.runtime.call_output(&caller.tenant, id).await?;
+    let seat = app.streams.sit(&caller.tenant)?;
     let (runtime, tenant) = (app.runtime, caller.tenant);
     let last = async move {
         match runtime.ended_call(&tenant, id).await {
@@ -299,5 +300,5 @@ async fn stream(
             Err(error) => named("error", &Refused::from(error).body()),
         }
     };
-    Ok(events(&Started { call_id: id }, &log, from.offsets(), last))
+    Ok(events(seat, &Started { call_id: id }, &log, from.offsets(), last))
 }

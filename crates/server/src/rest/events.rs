@@ -65,6 +65,7 @@ async fn events(
     if let Some(sandbox) = &sandbox {
         app.runtime.sandbox(&caller.tenant, sandbox).await?; // of another tenant's there is nothing to hear
     }
+    let seat = app.streams.sit(&caller.tenant)?;
     let listener = app.runtime.events(&caller.tenant, sandbox.as_ref());
     let heard = stream::unfold(listener, |mut listener| async move {
         let event = match listener.next().await? {
@@ -75,7 +76,7 @@ async fn events(
     });
     let ready = stream::once(std::future::ready(named("ready", &())));
     let leaving = peer.map(|Extension(peer)| peer.leaving).unwrap_or_default();
-    Ok(respond(ready.chain(heard).take_until(leaving.cancelled_owned())))
+    Ok(respond(seat, ready.chain(heard).take_until(leaving.cancelled_owned())))
 }
 
 fn told(happened: &Happened) -> Event {

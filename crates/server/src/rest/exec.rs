@@ -31,6 +31,7 @@ use crate::{
     auth::{Once, User, ask},
     error::{Answer, ErrorBody, Refused},
     extract::{Body, Path, maybe_object},
+    seats::StreamSeat,
     stream::{events, named},
 };
 
@@ -274,16 +275,17 @@ async fn run(
         let task = app.runtime.task(&tenant, started.task).await?;
         return Ok((StatusCode::ACCEPTED, Json(TaskBody::of(&task))).into_response());
     }
+    let seat = streams(headers).then(|| app.streams.sit(&tenant)).transpose()?;
     let call = app.runtime.call(ask(caller, place, once), Exec { asked, keep }).await?;
-    if streams(headers) {
-        return Ok(streamed(call, (0, 0)));
+    if let Some(seat) = seat {
+        return Ok(streamed(seat, call));
     }
     let id = call.id();
     let answer = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
     Ok(Json(ExecBody::of(id, &answer)).into_response())
 }
 
-pub(super) fn streams(headers: &HeaderMap) -> bool {
+fn streams(headers: &HeaderMap) -> bool {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     accept.is_some_and(|accept| accept.split(',').any(|kind| kind.trim().starts_with("text/event-stream")))
 }
@@ -293,7 +295,7 @@ struct Started {
     call_id: CallId,
 }
 
-pub(super) fn streamed(call: Call<exec::Answer>, from: (u64, u64)) -> Response {
+fn streamed(seat: StreamSeat, call: Call<exec::Answer>) -> Response {
     let (id, log) = (call.id(), call.output().clone());
     let last = async move {
         match call.answer().await {
@@ -301,5 +303,5 @@ pub(super) fn streamed(call: Call<exec::Answer>, from: (u64, u64)) -> Response {
             Err(error) => named("error", &Refused::from(error).of_call(id).body()),
         }
     };
-    events(&Started { call_id: id }, &log, from, last)
+    events(seat, &Started { call_id: id }, &log, (0, 0), last)
 }

@@ -207,6 +207,7 @@ async fn watch(
 ) -> Answer<Response> {
     let depth = if query.below { Depth::Below } else { Depth::Here };
     let watch = Watch { at: at(query.path, query.user)?, depth };
+    let seat = app.streams.sit(&caller.tenant)?;
     let (_, told) = app.runtime.look(look(caller, Place::Sandbox(id(&sandbox)?)), watch).await?;
     let told = told.map(|event| match event {
         Ok(WatchEvent::Changed(change, path)) => {
@@ -222,5 +223,5 @@ async fn watch(
         Ok(WatchEvent::Overflow) => named("overflow", &Nothing {}),
         Err(error) => named("error", &Refused::from(error).body()),
     });
-    Ok(respond(stream::iter([named("start", &Nothing {})]).chain(told)))
+    Ok(respond(seat, stream::iter([named("start", &Nothing {})]).chain(told)))
 }

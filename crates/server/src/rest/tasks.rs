@@ -174,6 +174,7 @@ async fn stream(
     }
     let id = task_id(&task)?;
     let log = app.runtime.task_output(&caller.tenant, id).await?;
+    let seat = app.streams.sit(&caller.tenant)?;
     let (runtime, tenant) = (app.runtime, caller.tenant);
     let last = async move {
         match runtime.ended_task(&tenant, id).await {
@@ -181,5 +182,5 @@ async fn stream(
             Err(error) => named("error", &Refused::from(error).body()),
         }
     };
-    Ok(events(&Started { task_id: id }, &log, from.offsets(), last))
+    Ok(events(seat, &Started { task_id: id }, &log, from.offsets(), last))
 }

@@ -36,6 +36,7 @@ use crate::{
     error::{Answer, ErrorBody, Refused},
     extract::{Path, Query},
     listen::Peer,
+    seats::StreamSeat,
 };
 
 /// Of a message, and so of what is pasted at once.
@@ -128,13 +129,14 @@ async fn terminal(
     let user = wanted.user.map(Inside::new).transpose().map_err(|error| Refused::invalid("user", error))?;
     let command = wanted.command.unwrap_or_else(|| Terminal::LOGIN.to_owned());
     let asked = Asked { cwd: wanted.cwd, user, ..Asked::shell(command) };
+    let open = app.streams.sit(&caller.tenant)?;
     let ((typed, typed_in), (wishes, wishes_in)) = (mpsc::channel(AHEAD), mpsc::channel(AHEAD));
     let (said, hears) = mpsc::channel(AHEAD);
     let act = Terminal { asked, size, typed: typed_in, wishes: wishes_in, said };
     let ask = Ask { caller, place: Place::Sandbox(sandbox), key: None, front: FRONT };
     let call = app.runtime.call(ask, act).await?;
     // Whoever does not come after all has gone: what is dropped then hangs the command up.
-    let seat = Seat { call, typed, wishes, hears, _peer: peer };
+    let seat = Seat { call, typed, wishes, hears, _peer: peer, _open: open };
     let upgrade = upgrade.protocols(["cabana"]).max_message_size(LARGEST).max_frame_size(LARGEST);
     Ok(upgrade.read_buffer_size(8 << 10).write_buffer_size(0).on_upgrade(|socket| seat.sit(socket)))
 }
@@ -145,11 +147,12 @@ struct Seat {
     wishes: mpsc::Sender<Wish>,
     hears: mpsc::Receiver<Bytes>,
     _peer: Option<Extension<Peer>>,
+    _open: StreamSeat,
 }
 
 impl Seat {
     async fn sit(self, socket: WebSocket) {
-        let Self { call, typed, wishes, mut hears, _peer } = self;
+        let Self { call, typed, wishes, mut hears, _peer, _open } = self;
         let (mut to, from) = socket.split();
         if tell(&mut to, &Told::Start { call_id: call.id() }).await.is_err() {
             return;
