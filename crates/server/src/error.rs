@@ -52,6 +52,11 @@ impl Refused {
         Self::new(Code::BadRequest, format!("{field}: {why}"))
     }
 
+    /// What the client did not send in time.
+    pub(crate) fn late(why: &str) -> Self {
+        Self { status: StatusCode::REQUEST_TIMEOUT, ..Self::new(Code::BadRequest, why) }
+    }
+
     /// Which call it was about, so that it can be asked for.
     pub(crate) fn of_call(self, call: CallId) -> Self {
         Self { call: Some(call), ..self }

@@ -15,6 +15,7 @@ use serde::{
     Deserialize, Deserializer,
     de::{DeserializeOwned, MapAccess, Visitor, value::MapAccessDeserializer},
 };
+use tokio::time::timeout;
 
 use crate::{App, error::Refused};
 
@@ -26,7 +27,8 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
     type Rejection = Refused;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Refused> {
-        let bytes = whole(request, app.bounds.body).await?;
+        let reading = timeout(WHOLE, whole(request, app.bounds.body, app.bounds.head)).await;
+        let bytes = reading.map_err(|_| Refused::late("the body took too long to come"))??;
         let bytes = if matches!(bytes.trim_ascii(), b"" | b"null") { Bytes::from_static(b"{}") } else { bytes };
         let Json(Object(body)) = Json::from_bytes(&bytes)?;
         Ok(Self(body))
@@ -37,7 +39,11 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
 const THROWN_AWAY: usize = 64 << 20;
 const THROWING: Duration = Duration::from_secs(10);
 
-async fn whole(request: Request, most: usize) -> Result<Bytes, Refused> {
+/// Of a body that is read as a whole, however slowly it comes.
+const WHOLE: Duration = Duration::from_secs(120);
+
+/// `stalled` is how long nothing may come of it.
+async fn whole(request: Request, most: usize, stalled: Duration) -> Result<Bytes, Refused> {
     let asks_first = request.headers().contains_key(header::EXPECT);
     let mut body = request.into_body();
     let too_large = || Refused::new(Code::TooLarge, format!("the body is larger than the server takes: {most} bytes"));
@@ -45,7 +51,8 @@ async fn whole(request: Request, most: usize) -> Result<Bytes, Refused> {
         return Err(too_large()); // it has sent nothing yet
     }
     let mut bytes = BytesMut::new();
-    while let Some(frame) = body.frame().await {
+    let late = |_| Refused::late("the body stopped coming");
+    while let Some(frame) = timeout(stalled, body.frame()).await.map_err(late)? {
         let frame = frame.map_err(|error| Refused::invalid("body", error))?;
         let Ok(data) = frame.into_data() else { continue };
         if bytes.len() + data.len() > most {
@@ -57,7 +64,7 @@ async fn whole(request: Request, most: usize) -> Result<Bytes, Refused> {
                     thrown += frame.into_data().map_or(0, |data| data.len());
                 }
             };
-            let _ = tokio::time::timeout(THROWING, throw).await;
+            let _ = timeout(THROWING, throw).await;
             return Err(too_large());
         }
         bytes.extend_from_slice(&data);
