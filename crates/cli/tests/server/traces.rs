@@ -11,6 +11,7 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
 };
+use tokio_util::task::TaskTracker;
 
 use crate::stage::{Server, good, until};
 
@@ -24,11 +25,11 @@ impl Collector {
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let collector = Self { at: format!("http://{}", listener.local_addr().unwrap()), bodies: Arc::default() };
-        let bodies = collector.bodies.clone();
-        tokio::spawn(async move {
+        let (bodies, tasks) = (collector.bodies.clone(), TaskTracker::new());
+        tasks.clone().spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                tokio::spawn(Self::serve(stream, bodies.clone()));
+                tasks.spawn(Self::serve(stream, bodies.clone()));
             }
         });
         collector

@@ -151,21 +151,21 @@ impl Fields {
             return;
         }
         text.truncate(text.floor_char_boundary(LONGEST));
-        self.add(field, Value::StringValue(text));
+        self.add(field, Value::Text(text));
     }
 }
 
 impl Visit for Fields {
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.add(field, Value::IntValue(value));
+        self.add(field, Value::Number(value));
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.add(field, Value::IntValue(i64::try_from(value).unwrap_or(i64::MAX)));
+        self.add(field, Value::Number(i64::try_from(value).unwrap_or(i64::MAX)));
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.add(field, Value::BoolValue(value));
+        self.add(field, Value::Switch(value));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {

@@ -70,12 +70,13 @@ pub(super) struct Attribute {
 }
 
 #[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
 pub(super) enum Value {
-    StringValue(String),
-    #[serde(serialize_with = "number")]
-    IntValue(i64),
-    BoolValue(bool),
+    #[serde(rename = "stringValue")]
+    Text(String),
+    #[serde(rename = "intValue", serialize_with = "number")]
+    Number(i64),
+    #[serde(rename = "boolValue")]
+    Switch(bool),
 }
 
 /// Of a span that goes on by itself, to the one that began it.
@@ -95,7 +96,7 @@ pub(super) struct Status {
 
 /// The body of a request.
 pub(super) fn request(spans: &[Span]) -> Vec<u8> {
-    let text = |key, value: &str| Attribute { key, value: Value::StringValue(value.to_owned()) };
+    let text = |key, value: &str| Attribute { key, value: Value::Text(value.to_owned()) };
     let version = env!("CARGO_PKG_VERSION");
     let attributes = [text("service.name", "cabana"), text("service.version", version)];
     let scope = Scope { name: "cabana", version };
