@@ -51,7 +51,7 @@ impl Served {
         Ok(Self { process, at: url.parse()?, key, next: AtomicUsize::new(0) })
     }
 
-    async fn client(&self) -> Result<Client> {
+    pub(crate) async fn client(&self) -> Result<Client> {
         let stream = TcpStream::connect(self.at).await?;
         stream.set_nodelay(true)?;
         Ok(Client {
@@ -61,7 +61,7 @@ impl Served {
     }
 
     /// A name that no scope has had.
-    fn fresh(&self) -> String {
+    pub(crate) fn fresh(&self) -> String {
         format!("bench-{}", self.next.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -92,6 +92,73 @@ impl Served {
             client.delete(&scope).await?;
         }
         Ok(turns.told())
+    }
+
+    /// As [`Self::exec`], while a thousand streams are open that say nothing, and ten that say much and nobody reads.
+    pub(crate) async fn exec_beside_streams(&self, rhythm: Rhythm) -> Result<Vec<f64>> {
+        const IDLE: usize = 1000;
+        const SLOW: usize = 10;
+        allow_open_files()?;
+        let mut open = Vec::with_capacity(IDLE + SLOW);
+        for _ in 0..IDLE {
+            let mut client = self.client().await?;
+            client.begin("GET /v1/events", "").await?;
+            open.push(client);
+        }
+        let scope = self.fresh();
+        for _ in 0..SLOW {
+            let mut client = self.client().await?;
+            client.head.push_str("\r\nAccept: text/event-stream");
+            let loud = r#""command":"head -c 8000000 /dev/zero; sleep 600""#;
+            let body = format!(r#"{{"scope":{{"scheme":"fixed","name":"{scope}"}},{loud}}}"#);
+            client.begin("POST /v1/exec", &body).await?;
+            open.push(client);
+        }
+        let told = self.exec(rhythm).await;
+        drop(open);
+        self.client().await?.delete(&scope).await?;
+        told
+    }
+
+    /// Its memory after some thousand commands, and after ten times as many, in KiB.
+    pub(crate) async fn memory_of_calls(&self) -> Result<[f64; 2]> {
+        const CLIENTS: usize = 20;
+        const FIRST: usize = 10_000;
+        const ALL: usize = 100_000;
+        let scopes: Vec<_> = (0..CLIENTS / 2).map(|_| self.fresh()).collect();
+        let mut clients = Vec::with_capacity(CLIENTS);
+        for _ in 0..CLIENTS {
+            clients.push(self.client().await?);
+        }
+        let mut after = [0.0; 2];
+        for (calls, after) in [FIRST, ALL - FIRST].into_iter().zip(&mut after) {
+            let work = clients.iter_mut().enumerate().map(|(n, client)| {
+                let scope = &scopes[n % scopes.len()];
+                async move {
+                    for _ in 0..calls / CLIENTS {
+                        client.exec(scope).await?;
+                    }
+                    anyhow::Ok(())
+                }
+            });
+            futures_util::future::try_join_all(work).await?;
+            *after = self.memory("VmRSS:")?;
+        }
+        for scope in &scopes {
+            clients[0].delete(scope).await?;
+        }
+        Ok(after)
+    }
+
+    /// What the kernel says of it, in KiB.
+    pub(crate) fn memory(&self, what: &str) -> Result<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(what)).context("the server has no memory")?;
+        Ok(line.trim().trim_end_matches(" kB").parse()?)
+    }
+
+    pub(crate) fn forget_peak(&self) -> Result<()> {
+        Ok(std::fs::write(format!("/proc/{}/clear_refs", self.process.id()), "5")?)
     }
 
     /// The time of one command where very many are asked for at once: all of it, shared by all.
@@ -133,9 +200,17 @@ impl Drop for Served {
     }
 }
 
-struct Client {
-    stream: BufStream<TcpStream>,
-    head: String,
+/// Each stream is one.
+fn allow_open_files() -> Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
+}
+
+pub(crate) struct Client {
+    pub(crate) stream: BufStream<TcpStream>,
+    /// What each request says beside what it wants.
+    pub(crate) head: String,
 }
 
 impl Client {
@@ -146,19 +221,48 @@ impl Client {
         Ok(())
     }
 
-    async fn delete(&mut self, scope: &str) -> Result<()> {
+    pub(crate) async fn run(&mut self, sandbox: &str, argv: &[&str]) -> Result<()> {
+        let body = serde_json::json!({ "argv": argv }).to_string();
+        let answer = self.ask(&format!("POST /v1/sandboxes/{sandbox}/exec"), &body).await?;
+        ensure!(answer.contains(r#""exit_code":0"#), "{argv:?} ended badly: {answer}");
+        Ok(())
+    }
+
+    /// Gives the id of the scope's sandbox.
+    pub(crate) async fn ensure(&mut self, scope: &str) -> Result<String> {
         let body = format!(r#"{{"scope":{{"scheme":"fixed","name":"{scope}"}}}}"#);
         let answer = self.ask("POST /v1/sandboxes:ensure", &body).await?;
         let answer: serde_json::Value = serde_json::from_str(&answer)?;
-        let id = answer["id"].as_str().context("a sandbox has no id")?;
+        Ok(answer["id"].as_str().context("a sandbox has no id")?.to_owned())
+    }
+
+    async fn delete(&mut self, scope: &str) -> Result<()> {
+        let id = self.ensure(scope).await?;
         self.ask(&format!("DELETE /v1/sandboxes/{id}"), "").await.map(drop)
     }
 
-    /// One request and its answer. What a real client would do beside it is not measured.
-    async fn ask(&mut self, what: &str, body: &str) -> Result<String> {
+    /// A request whose answer goes on: its first line is there.
+    async fn begin(&mut self, what: &str, body: &str) -> Result<()> {
+        self.say(what, body).await?;
+        let mut status = String::new();
+        self.stream.read_line(&mut status).await?;
+        ensure!(status.starts_with("HTTP/1.1 2"), "{what}: {}", status.trim());
+        Ok(())
+    }
+
+    async fn say(&mut self, what: &str, body: &str) -> Result<()> {
         let request = format!("{what} HTTP/1.1\r\n{}\r\nContent-Length: {}\r\n\r\n{body}", self.head, body.len());
         self.stream.write_all(request.as_bytes()).await?;
-        self.stream.flush().await?;
+        Ok(self.stream.flush().await?)
+    }
+
+    /// One request and its answer. What a real client would do beside it is not measured.
+    pub(crate) async fn ask(&mut self, what: &str, body: &str) -> Result<String> {
+        self.say(what, body).await?;
+        self.answer(what).await
+    }
+
+    pub(crate) async fn answer(&mut self, what: &str) -> Result<String> {
         let (mut status, mut length) = (String::new(), 0);
         self.stream.read_line(&mut status).await?;
         loop {

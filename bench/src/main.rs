@@ -23,6 +23,7 @@ mod stats;
 mod subject;
 mod table;
 mod template;
+mod transfer;
 
 use std::{
     fs,

@@ -27,6 +27,7 @@ use crate::{
     server::Server,
     snapshots,
     subject::Subject,
+    transfer::{self, Disk},
 };
 
 const BWRAP: &[&str] =
@@ -50,6 +51,7 @@ pub(crate) struct Bench {
     loopback: OnceCell<Server>,
     outside: OnceCell<Server>,
     served: OnceCell<Served>,
+    memory_of_calls: OnceCell<[f64; 2]>,
     neighbours: Neighbours,
 }
 
@@ -70,6 +72,7 @@ impl Bench {
             loopback: OnceCell::new(),
             outside: OnceCell::new(),
             served: OnceCell::new(),
+            memory_of_calls: OnceCell::new(),
             neighbours: Neighbours::default(),
         })
     }
@@ -167,12 +170,48 @@ impl Bench {
             Series::HttpCreateExec => self.served().await?.create_exec(back_to_back).await,
             Series::HttpCreateExecSpaced => self.served().await?.create_exec(spaced).await,
             Series::HttpThroughput => self.served().await?.throughput(samples).await,
+            Series::HttpExecBesideStreams => self.served().await?.exec_beside_streams(back_to_back).await,
+            Series::PlainPut => self.plain_transfer(transfer::plain_write, Disk::Synced, samples).await,
+            Series::HttpPut => self.served().await?.upload(Disk::Synced, samples).await,
+            Series::PlainPutCached => self.plain_transfer(transfer::plain_write, Disk::Cached, samples).await,
+            Series::HttpPutCached => self.served().await?.upload(Disk::Cached, samples).await,
+            Series::PlainGet => self.plain_transfer(transfer::plain_read, Disk::Synced, samples).await,
+            Series::HttpGet => self.served().await?.download(Disk::Synced, samples).await,
+            Series::PlainGetCached => self.plain_transfer(transfer::plain_read, Disk::Cached, samples).await,
+            Series::HttpGetCached => self.served().await?.download(Disk::Cached, samples).await,
+            Series::HttpTransferMemory => Ok(vec![self.served().await?.transfer_memory().await?]),
+            Series::HttpMemoryAfter10000 => Ok(vec![self.memory_of_calls().await?[0]]),
+            Series::HttpMemoryAfter100000 => Ok(vec![self.memory_of_calls().await?[1]]),
+            Series::HttpMemoryGrown => {
+                let [before, after] = self.memory_of_calls().await?;
+                Ok(vec![after - before])
+            }
         }
     }
 
     async fn served(&self) -> Result<&Served> {
         let data = self.place.join("served");
         self.served.get_or_try_init(|| async { spawn_blocking(move || Served::start(&data)).await? }).await
+    }
+
+    /// Of a server that has done nothing else.
+    async fn memory_of_calls(&self) -> Result<[f64; 2]> {
+        let data = self.place.join("served-long");
+        let measured = self.memory_of_calls.get_or_try_init(|| async {
+            let served = spawn_blocking(move || Served::start(&data)).await??;
+            served.memory_of_calls().await
+        });
+        measured.await.copied()
+    }
+
+    async fn plain_transfer(
+        &self,
+        what: fn(&Path, Disk, usize) -> Result<Vec<f64>>,
+        disk: Disk,
+        samples: usize,
+    ) -> Result<Vec<f64>> {
+        let place = self.place.clone();
+        spawn_blocking(move || what(&place, disk, samples)).await?
     }
 
     /// The time of one command where each processor starts one after the other.

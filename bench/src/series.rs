@@ -62,6 +62,19 @@ pub(crate) enum Series {
     HttpCreateExec,
     HttpCreateExecSpaced,
     HttpThroughput,
+    HttpExecBesideStreams,
+    PlainPut,
+    HttpPut,
+    PlainPutCached,
+    HttpPutCached,
+    PlainGet,
+    HttpGet,
+    PlainGetCached,
+    HttpGetCached,
+    HttpTransferMemory,
+    HttpMemoryAfter10000,
+    HttpMemoryAfter100000,
+    HttpMemoryGrown,
 }
 
 /// How often a series is measured.
@@ -107,6 +120,7 @@ impl Series {
         Self::Exec,
         Self::ExecLimited,
         Self::HttpExec,
+        Self::HttpExecBesideStreams,
         Self::ForkExecAll,
         Self::HttpThroughput,
         Self::DockerExec,
@@ -144,6 +158,18 @@ impl Series {
         Self::PlainSmall,
         Self::SmallReplace,
         Self::SmallUnpack,
+        Self::PlainPut,
+        Self::HttpPut,
+        Self::PlainPutCached,
+        Self::HttpPutCached,
+        Self::PlainGet,
+        Self::HttpGet,
+        Self::PlainGetCached,
+        Self::HttpGetCached,
+        Self::HttpTransferMemory,
+        Self::HttpMemoryAfter10000,
+        Self::HttpMemoryAfter100000,
+        Self::HttpMemoryGrown,
         Self::CrowdFirst,
         Self::CrowdLast,
         Self::CrowdMemory,
@@ -157,6 +183,13 @@ impl Series {
     pub(crate) fn plan(self, effort: Effort) -> Plan {
         let (full, quick) = match self {
             Self::ForkExec | Self::FloorExec | Self::Exec | Self::ExecLimited | Self::HttpExec => (200, 50),
+            Self::HttpExecBesideStreams => (100, 50),
+            Self::PlainPut | Self::HttpPut | Self::PlainPutCached | Self::HttpPutCached => (1, 1),
+            Self::PlainGet | Self::HttpGet | Self::PlainGetCached | Self::HttpGetCached => (1, 1),
+            Self::HttpTransferMemory
+            | Self::HttpMemoryAfter10000
+            | Self::HttpMemoryAfter100000
+            | Self::HttpMemoryGrown => return Plan { rounds: 1, samples: 1 },
             Self::ForkExecAll | Self::HttpThroughput => (3, 1),
             Self::LoopbackConnect | Self::LoopbackExchange | Self::PolicyConnect | Self::PolicyExchange => (400, 200),
             Self::FloorFreeze | Self::Pause => (100, 30),
@@ -254,6 +287,19 @@ impl Series {
             Self::HttpCreateExec => "create + first command over HTTP",
             Self::HttpCreateExecSpaced => "create + first command over HTTP, one every 200 ms",
             Self::HttpThroughput => "200 clients on 50 sandboxes over HTTP",
+            Self::HttpExecBesideStreams => "a command over HTTP, beside 1,010 streams",
+            Self::PlainPut => "plain write of 500 MiB + fsync",
+            Self::HttpPut => "500 MiB in over HTTP + sync",
+            Self::PlainPutCached => "plain write of 500 MiB",
+            Self::HttpPutCached => "500 MiB in over HTTP",
+            Self::PlainGet => "plain read of 500 MiB from the disk",
+            Self::HttpGet => "500 MiB from the disk out over HTTP",
+            Self::PlainGetCached => "plain read of 500 MiB",
+            Self::HttpGetCached => "500 MiB out over HTTP",
+            Self::HttpTransferMemory => "memory for 500 MiB in and out over HTTP",
+            Self::HttpMemoryAfter10000 | Self::HttpMemoryAfter100000 | Self::HttpMemoryGrown => {
+                "100,000 commands over HTTP"
+            }
         }
     }
 }

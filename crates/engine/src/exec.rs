@@ -42,6 +42,10 @@ const START: Duration = Duration::from_secs(90);
 /// How much the output of all ended commands of one sandbox may take: it is the server's memory.
 const ENDED_OUTPUT: u64 = 16 << 20;
 
+/// How many forgotten commands init may keep for a while, and how much each of them may have said.
+const FORGOTTEN: usize = 8;
+const LITTLE: u64 = 4 << 10;
+
 /// The end of a command whose sandbox ended under it.
 pub(crate) fn killed() -> Exit {
     Exit { status: Status::Signal(libc::SIGKILL), wall: Duration::ZERO, cpu: Duration::ZERO, peak_rss: 0 }
@@ -61,6 +65,8 @@ struct Table {
     ended: VecDeque<ExecId>,
     used: HashSet<ExecId>,
     used_in_order: VecDeque<ExecId>,
+    /// Init has not heard of it yet.
+    forgotten: Vec<u64>,
     closed: bool,
 }
 
@@ -192,12 +198,23 @@ impl Execs {
         running.filter_map(|(id, exec)| Some((*id, pid(exec)?))).collect()
     }
 
-    /// Gives the number of the one that was forgotten.
-    pub(crate) fn forget(&self, id: &ExecId) -> Option<u64> {
+    /// Gives the numbers that init has to be told now, if it keeps any. Of a command that said little it hears with the
+    /// next one.
+    pub(crate) fn forget(&self, id: &ExecId, kept: bool) -> Vec<u64> {
         let mut table = self.table();
-        table.by_id.get(id).filter(|exec| exec.exited.borrow().is_some())?;
+        let Some(exec) = table.by_id.get(id).filter(|exec| exec.exited.borrow().is_some()).cloned() else {
+            return Vec::new();
+        };
         table.ended.retain(|known| known != id);
-        table.by_id.remove(id).map(|exec| exec.number)
+        table.by_id.remove(id);
+        if !kept {
+            return Vec::new();
+        }
+        table.forgotten.push(exec.number);
+        match table.forgotten.len() >= FORGOTTEN || exec.log.size() > LITTLE {
+            true => std::mem::take(&mut table.forgotten),
+            false => Vec::new(),
+        }
     }
 
     fn add(&self, id: ExecId, make: impl FnOnce(u64) -> Exec) -> Result<Arc<Exec>> {
@@ -419,6 +436,7 @@ fn plan(live: &Live, spec: &ExecSpec, account: &Account, number: u64) -> Result<
         exec: number,
         id: spec.id.as_u128(),
         kept: if live.is_kept() { live.output_kept() } else { 0 },
+        forgotten: std::mem::take(&mut live.execs.table().forgotten),
         uid: account.uid,
         gid: account.gid,
         groups: account.groups.clone(),

@@ -99,10 +99,10 @@ impl Sandbox for EngineSandbox {
     }
 
     async fn forget(&self, id: &ExecId) -> Result<()> {
-        match self.live.execs.forget(id).filter(|_| self.live.is_kept()) {
-            Some(exec) => self.live.send(&ToInit::forget(exec), &[]).await,
-            None => Ok(()),
+        for exec in self.live.execs.forget(id, self.live.is_kept()) {
+            self.live.send(&ToInit::forget(exec), &[]).await?;
         }
+        Ok(())
     }
 
     async fn processes(&self) -> Result<Vec<(ExecId, u32)>> {

@@ -6,7 +6,7 @@
 use std::ffi::CStr;
 
 /// Said by both when a server comes back to an init, which may be of an older binary: who does not speak the other's ends it.
-pub(crate) const PROTOCOL: u32 = 1;
+pub(crate) const PROTOCOL: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a message of the engine is malformed")]
@@ -437,6 +437,8 @@ pub(crate) struct ExecPlan<'a> {
     pub(crate) id: u128,
     /// How many bytes of its output are kept by whoever reads it; zero: init keeps nothing of this command.
     pub(crate) kept: u64,
+    /// Ended ones that nobody asks for any more: told on this occasion, since each message wakes init.
+    pub(crate) forgotten: Vec<u64>,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) groups: Vec<u32>,
@@ -455,13 +457,11 @@ pub(crate) struct ExecPlan<'a> {
 
 impl<'a> ExecPlan<'a> {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Encoder::kind(10)
-            .u64(self.exec)
-            .u128(self.id)
-            .u64(self.kept)
-            .u32(self.uid)
-            .u32(self.gid)
-            .u32(self.groups.len() as u32);
+        let mut out = Encoder::kind(10).u64(self.exec).u128(self.id).u64(self.kept).u32(self.forgotten.len() as u32);
+        for exec in &self.forgotten {
+            out = out.u64(*exec);
+        }
+        out = out.u32(self.uid).u32(self.gid).u32(self.groups.len() as u32);
         for group in &self.groups {
             out = out.u32(*group);
         }
@@ -478,7 +478,8 @@ impl<'a> ExecPlan<'a> {
 
     pub(crate) fn decode(body: &'a [u8]) -> Result<Self> {
         let mut from = Decoder(body);
-        let (exec, id, kept, uid, gid) = (from.u64()?, from.u128()?, from.u64()?, from.u32()?, from.u32()?);
+        let (exec, id, kept, forgotten) = (from.u64()?, from.u128()?, from.u64()?, from.list(8, Decoder::u64)?);
+        let (uid, gid) = (from.u32()?, from.u32()?);
         let groups = from.list(4, Decoder::u32)?;
         let (terminal, stdin) = (from.bool()?, from.bool()?);
         let (timeout_ns, open_files, cwd) = (from.u64()?, from.u32()?, from.text()?);
@@ -491,6 +492,7 @@ impl<'a> ExecPlan<'a> {
             exec,
             id,
             kept,
+            forgotten,
             uid,
             gid,
             groups,
@@ -692,6 +694,7 @@ mod tests {
             exec: 3,
             id: 1 << 100,
             kept: 4096,
+            forgotten: vec![3, 1 << 40],
             uid: 1000,
             gid: 1000,
             groups: vec![4, 5],

@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::{
     Entry, Error, Page, Result, Store,
+    desk::Tx,
     sql::{Col, get, maybe},
 };
 
@@ -76,13 +77,13 @@ impl CallRow {
 
 impl Store {
     pub async fn reserve(&self, call: NewCall) -> Result<Reserved> {
-        self.write(move |db| {
+        self.write(move |tx| {
             if let Some(once) = &call.once
-                && let Some(known) = earlier(db, &call, once)?
+                && let Some(known) = earlier(tx.reads(), &call, once)?
             {
                 return Ok(known);
             }
-            insert(db, &call)?;
+            insert(tx, &call)?;
             Ok(Reserved::Fresh)
         })
         .await
@@ -90,16 +91,16 @@ impl Store {
 
     /// The call's outcome and its ledger row, both or neither.
     pub async fn record(&self, done: Done) -> Result<()> {
-        self.write(move |db| {
-            end(db, &done)?;
-            db.append(done.entry)
+        self.write(move |tx| {
+            end(tx, &done)?;
+            tx.append(done.entry)
         })
         .await
     }
 
     /// A ledger row alone.
     pub async fn note(&self, entry: Entry) -> Result<()> {
-        self.write(move |db| db.append(entry)).await
+        self.write(move |tx| tx.append(entry)).await
     }
 
     pub async fn call(&self, tenant: &Tenant, id: CallId) -> Result<Option<CallRow>> {
@@ -148,7 +149,7 @@ impl Store {
         const AT_ONCE: u64 = 500;
         let mut forgotten = 0;
         loop {
-            let these = self.write(move |db| Ok(forget(db, before, AT_ONCE)?)).await?;
+            let these = self.write(move |tx| forget(tx, before, AT_ONCE)).await?;
             forgotten += these;
             if these < AT_ONCE {
                 return Ok(forgotten);
@@ -171,38 +172,36 @@ fn earlier(db: &Connection, call: &NewCall, once: &[u8; 32]) -> Result<Option<Re
     }))
 }
 
-fn insert(db: &Connection, call: &NewCall) -> rusqlite::Result<usize> {
-    db.prepare_cached(
+fn insert(tx: &mut Tx<'_>, call: &NewCall) -> Result<usize> {
+    tx.execute(
         "INSERT INTO calls (tenant, id, key, sandbox, verb, front, digest, once, argv, reserved)
          VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-    )?
-    .execute(params![
-        Col(&call.tenant),
-        Col(&call.id),
-        Col(&call.key),
-        call.sandbox.as_ref().map(Col),
-        call.verb,
-        call.front,
-        call.digest,
-        call.once,
-        Col(&call.argv),
-        Col(&call.at),
-    ])
+        params![
+            Col(&call.tenant),
+            Col(&call.id),
+            Col(&call.key),
+            call.sandbox.as_ref().map(Col),
+            call.verb,
+            call.front,
+            call.digest,
+            call.once,
+            Col(&call.argv),
+            Col(&call.at),
+        ],
+    )
 }
 
-fn end(db: &Connection, done: &Done) -> Result<()> {
+fn end(tx: &mut Tx<'_>, done: &Done) -> Result<()> {
     let (code, answer) = match &done.outcome {
         Outcome::Answered(answer) => (None, Some(&answer[..])),
         Outcome::Failed { code, message } => (Some(code.as_str()), Some(message.as_bytes())),
         Outcome::Cancelled | Outcome::Unknown => (None, None),
     };
     let inline = done.output.as_ref();
-    let ended = db
-        .prepare_cached(
-            "UPDATE calls SET ended = ?, outcome = ?, code = ?, answer = ?, stdout = ?, stderr = ?
-             WHERE tenant = ? AND id = ? AND ended IS NULL",
-        )?
-        .execute(params![
+    let ended = tx.execute(
+        "UPDATE calls SET ended = ?, outcome = ?, code = ?, answer = ?, stdout = ?, stderr = ?
+         WHERE tenant = ? AND id = ? AND ended IS NULL",
+        params![
             Col(&done.entry.at),
             done.outcome.as_str(),
             code,
@@ -211,18 +210,19 @@ fn end(db: &Connection, done: &Done) -> Result<()> {
             inline.map(|inline| &inline.stderr[..]),
             Col(&done.entry.tenant),
             Col(&done.id),
-        ])?;
+        ],
+    )?;
     // A second outcome would be a second ledger row for one call.
     if ended == 1 { Ok(()) } else { Err(Error::Refused(format!("{} is not open", done.id))) }
 }
 
-fn forget(db: &Connection, before: Time, most: u64) -> rusqlite::Result<u64> {
-    let forgotten = db
-        .prepare_cached(
-            "UPDATE calls SET once = NULL WHERE (tenant, id) IN
-               (SELECT tenant, id FROM calls WHERE once IS NOT NULL AND reserved < ? ORDER BY reserved LIMIT ?)",
-        )?
-        .execute(params![Col(&before), most])?;
+/// In an order without ties: run again from the journal, it finds the same.
+fn forget(tx: &mut Tx<'_>, before: Time, most: u64) -> Result<u64> {
+    let forgotten = tx.execute(
+        "UPDATE calls SET once = NULL WHERE (tenant, id) IN
+           (SELECT tenant, id FROM calls WHERE once IS NOT NULL AND reserved < ? ORDER BY reserved, tenant, id LIMIT ?)",
+        params![Col(&before), most],
+    )?;
     Ok(forgotten as u64)
 }
 

@@ -12,8 +12,8 @@ use rusqlite::Connection;
 
 use crate::{Result, schema};
 
-/// Commits between two checkpoints: a commit alone writes about six pages of 4 KiB.
-const EVERY: u32 = 200;
+/// Commits between two checkpoints: one writes from a few pages of 4 KiB to some hundred.
+const EVERY: u32 = 32;
 
 /// A log that is always written to never comes to its end and so never begins anew. At this size the writer stops for the
 /// little that is left to move.

@@ -35,22 +35,22 @@ pub struct Key {
 
 impl Store {
     pub async fn add_key(&self, key: NewKey) -> Result<Key> {
-        self.write(move |db| {
-            db.prepare_cached(
+        self.write(move |tx| {
+            tx.execute(
                 "INSERT INTO keys (id, tenant, role, name, subject, digest, created, expires)
                  VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            )?
-            .execute(params![
-                Col(&key.id),
-                Col(&key.tenant),
-                Col(&key.role),
-                key.name,
-                key.subject,
-                key.digest,
-                Col(&key.created),
-                key.expires.as_ref().map(Col),
-            ])?;
-            Ok(read(db, "id = ?", &Col(&key.id))?)
+                params![
+                    Col(&key.id),
+                    Col(&key.tenant),
+                    Col(&key.role),
+                    key.name,
+                    key.subject,
+                    key.digest,
+                    Col(&key.created),
+                    key.expires.as_ref().map(Col),
+                ],
+            )?;
+            Ok(read(tx.reads(), "id = ?", &Col(&key.id))?)
         })
         .await
         .and_then(there)
@@ -79,10 +79,9 @@ impl Store {
 
     /// The first time counts. `None`: there is no such key.
     pub async fn revoke_key(&self, id: KeyId, at: Time) -> Result<Option<Key>> {
-        self.write(move |db| {
-            db.prepare_cached("UPDATE keys SET revoked = coalesce(revoked, ?) WHERE id = ?")?
-                .execute(params![Col(&at), Col(&id)])?;
-            Ok(read(db, "id = ?", &Col(&id))?)
+        self.write(move |tx| {
+            tx.execute("UPDATE keys SET revoked = coalesce(revoked, ?) WHERE id = ?", params![Col(&at), Col(&id)])?;
+            Ok(read(tx.reads(), "id = ?", &Col(&id))?)
         })
         .await
     }

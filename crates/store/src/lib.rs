@@ -1,9 +1,8 @@
 //! What the server remembers, in one SQLite database and a folder of outputs beside it.
 //!
-//! [`Store`] offers named transactions, not queries: SQL is written only here. One thread owns the connection that
-//! writes. It takes what waits, runs it as one transaction and answers after the commit, so what was acknowledged is
-//! there after a kill -9, and a hundred callers pay for one commit. Reads have connections of their own and wait for
-//! nobody.
+//! [`Store`] offers named transactions, not queries: SQL is written only here. What is written goes into a journal, and is
+//! answered then: it is there after a kill -9. The database takes it a little later, so that a hundred callers pay for one
+//! commit. Reads have connections of their own, and see all that was answered.
 //!
 //! - keys, sandboxes, calls and tasks are rows that change;
 //! - the [`ledger`] only grows, and each row carries the hash of the one before;
@@ -11,7 +10,9 @@
 
 mod calls;
 mod checkpoints;
+mod desk;
 mod error;
+mod journal;
 mod keys;
 pub mod ledger;
 mod outputs;

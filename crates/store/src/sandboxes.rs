@@ -5,6 +5,7 @@ use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
 use crate::{
     Error, Page, Result, Store,
+    desk::Tx,
     sql::{Col, get, maybe},
 };
 
@@ -64,14 +65,14 @@ pub struct Transition {
 impl Store {
     /// Looking and making are one transaction: of any number of callers, one makes it.
     pub async fn claim(&self, claim: Claim) -> Result<Claimed> {
-        self.write(move |db| {
+        self.write(move |tx| {
             if let Some(scope) = &claim.scope
-                && let Some(record) = of_scope(db, &claim.tenant, scope)?
+                && let Some(record) = of_scope(tx.reads(), &claim.tenant, scope)?
             {
                 return Ok(Claimed::There(record));
             }
-            insert(db, &claim)?;
-            let made = one(db, "physical = ?", [Col(&claim.physical)])?;
+            insert(tx, &claim)?;
+            let made = one(tx.reads(), "physical = ?", [Col(&claim.physical)])?;
             made.map(Claimed::Made).ok_or_else(|| Error::Corrupt("a record that was just written is not there".into()))
         })
         .await
@@ -119,30 +120,26 @@ impl Store {
 
     /// `None`: it has another version by now, or is in a state that does not lead there.
     pub async fn transition(&self, t: Transition) -> Result<Option<Record>> {
-        self.write(move |db| {
-            let Some(record) = at_version(db, &t.physical, t.version)? else { return Ok(None) };
+        self.write(move |tx| {
+            let Some(record) = at_version(tx.reads(), &t.physical, t.version)? else { return Ok(None) };
             if !record.state.may_become(t.to) {
                 return Ok(None);
             }
-            db.prepare_cached(
+            tx.execute(
                 "UPDATE sandboxes SET state = ?, why = ?, changed = ?, version = version + 1 WHERE physical = ?",
-            )?
-            .execute(params![Col(&t.to), t.why, Col(&t.at), Col(&t.physical)])?;
-            Ok(one(db, "physical = ?", [Col(&t.physical)])?)
+                params![Col(&t.to), t.why, Col(&t.at), Col(&t.physical)],
+            )?;
+            Ok(one(tx.reads(), "physical = ?", [Col(&t.physical)])?)
         })
         .await
     }
 
-    /// That it was used just now. To the second: most calls for a busy sandbox write nothing.
+    /// That it was used just now.
     pub async fn touch(&self, physical: &SandboxId, at: Time) -> Result<()> {
         let physical = physical.clone();
-        if !self.touched().is_news(&physical, at) {
-            return Ok(());
-        }
-        self.write(move |db| {
-            db.prepare_cached("UPDATE sandboxes SET active = max(active, ?) WHERE physical = ?")?
-                .execute(params![Col(&at), Col(&physical)])?;
-            Ok(())
+        self.write(move |tx| {
+            let sql = "UPDATE sandboxes SET active = max(active, ?) WHERE physical = ?";
+            tx.execute(sql, params![Col(&at), Col(&physical)]).map(drop)
         })
         .await
     }
@@ -150,51 +147,49 @@ impl Store {
     /// `None`: it has another version by now.
     pub async fn change_spec(&self, physical: &SandboxId, version: u64, spec: String) -> Result<Option<Record>> {
         let physical = physical.clone();
-        self.write(move |db| {
-            if at_version(db, &physical, version)?.is_none() {
+        self.write(move |tx| {
+            if at_version(tx.reads(), &physical, version)?.is_none() {
                 return Ok(None);
             }
-            db.prepare_cached("UPDATE sandboxes SET spec = ?, version = version + 1 WHERE physical = ?")?
-                .execute(params![spec, Col(&physical)])?;
-            Ok(one(db, "physical = ?", [Col(&physical)])?)
+            let sql = "UPDATE sandboxes SET spec = ?, version = version + 1 WHERE physical = ?";
+            tx.execute(sql, params![spec, Col(&physical)])?;
+            Ok(one(tx.reads(), "physical = ?", [Col(&physical)])?)
         })
         .await
     }
 
     /// The record of a sandbox that is gone.
     pub async fn remove(&self, physical: &SandboxId) -> Result<()> {
-        self.touched().forget(physical);
         let physical = physical.clone();
-        self.write(move |db| {
-            db.prepare_cached("DELETE FROM sandboxes WHERE physical = ?")?.execute([Col(&physical)])?;
-            crate::secrets::forget_mark(db, &physical)?;
-            Ok(())
+        self.write(move |tx| {
+            tx.execute("DELETE FROM sandboxes WHERE physical = ?", params![Col(&physical)])?;
+            crate::secrets::forget_mark(tx, &physical)
         })
         .await
     }
 }
 
-fn insert(db: &Connection, claim: &Claim) -> rusqlite::Result<usize> {
+fn insert(tx: &mut Tx<'_>, claim: &Claim) -> Result<usize> {
     let scope = claim.scope.as_ref();
     let chat = scope.and_then(Scope::chat);
-    db.prepare_cached(
+    tx.execute(
         "INSERT INTO sandboxes
            (physical, tenant, id, scheme, value, app, chat, scope, spec, state, why, created, changed, active, version)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 'claimed', ?11, ?11, ?11, 1)",
-    )?
-    .execute(params![
-        Col(&claim.physical),
-        Col(&claim.tenant),
-        Col(&claim.id),
-        scope.map(|scope| scope.scheme().as_str()),
-        scope.map(Scope::value),
-        chat.map(|(app, _)| app),
-        chat.map(|(_, chat)| chat),
-        scope.map(Col),
-        claim.spec,
-        Col(&SandboxState::Provisioning),
-        Col(&claim.at),
-    ])
+        params![
+            Col(&claim.physical),
+            Col(&claim.tenant),
+            Col(&claim.id),
+            scope.map(|scope| scope.scheme().as_str()),
+            scope.map(Scope::value),
+            chat.map(|(app, _)| app),
+            chat.map(|(_, chat)| chat),
+            scope.map(Col),
+            claim.spec,
+            Col(&SandboxState::Provisioning),
+            Col(&claim.at),
+        ],
+    )
 }
 
 fn of_scope(db: &Connection, tenant: &Tenant, scope: &Scope) -> rusqlite::Result<Option<Record>> {

@@ -53,6 +53,10 @@ CREATE TABLE tasks (
 CREATE INDEX tasks_sandbox ON tasks (tenant, sandbox, id);
 CREATE INDEX tasks_open ON tasks (id) WHERE ended IS NULL;
 
+-- The last record of the journal that is in the database.
+CREATE TABLE folded (record INTEGER NOT NULL) STRICT;
+INSERT INTO folded VALUES (0);
+
 -- The row is the very text that was hashed.
 CREATE TABLE ledger (
     tenant TEXT NOT NULL, seq INTEGER NOT NULL, row TEXT NOT NULL, hash BLOB NOT NULL,

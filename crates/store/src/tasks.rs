@@ -54,21 +54,21 @@ impl Task {
 
 impl Store {
     pub async fn add_task(&self, task: NewTask) -> Result<()> {
-        self.write(move |db| {
-            db.prepare_cached(
+        self.write(move |tx| {
+            tx.execute(
                 "INSERT INTO tasks (tenant, id, call, key, sandbox, argv, state, started)
                  VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            )?
-            .execute(params![
-                Col(&task.tenant),
-                Col(&task.id),
-                Col(&task.call),
-                Col(&task.key),
-                Col(&task.sandbox),
-                Col(&task.argv),
-                Col(&TaskState::Running),
-                Col(&task.at),
-            ])?;
+                params![
+                    Col(&task.tenant),
+                    Col(&task.id),
+                    Col(&task.call),
+                    Col(&task.key),
+                    Col(&task.sandbox),
+                    Col(&task.argv),
+                    Col(&TaskState::Running),
+                    Col(&task.at),
+                ],
+            )?;
             Ok(())
         })
         .await
@@ -76,14 +76,12 @@ impl Store {
 
     /// With its ledger row, both or neither. `false`: it had ended before, and nothing is written.
     pub async fn end_task(&self, end: TaskEnd, entry: Entry) -> Result<bool> {
-        self.write(move |db| {
+        self.write(move |tx| {
             let inline = end.inline.as_ref();
-            let ended = db
-                .prepare_cached(
-                    "UPDATE tasks SET state = ?, exit = ?, stdout = ?, stderr = ?, ended = ?
-                     WHERE tenant = ? AND id = ? AND ended IS NULL",
-                )?
-                .execute(params![
+            let ended = tx.execute(
+                "UPDATE tasks SET state = ?, exit = ?, stdout = ?, stderr = ?, ended = ?
+                 WHERE tenant = ? AND id = ? AND ended IS NULL",
+                params![
                     Col(&end.state),
                     end.exit,
                     inline.map(|inline| &inline.stdout[..]),
@@ -91,14 +89,16 @@ impl Store {
                     Col(&end.at),
                     Col(&entry.tenant),
                     Col(&end.id),
-                ])?;
+                ],
+            )?;
             if ended == 0 {
-                let known = db
+                let known = tx
+                    .reads()
                     .prepare_cached("SELECT 1 FROM tasks WHERE tenant = ? AND id = ?")?
                     .exists(params![Col(&entry.tenant), Col(&end.id)])?;
                 return if known { Ok(false) } else { Err(Error::Refused(format!("there is no {}", end.id))) };
             }
-            db.append(entry)?;
+            tx.append(entry)?;
             Ok(true)
         })
         .await

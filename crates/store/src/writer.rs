@@ -1,58 +1,77 @@
-//! The one thread that writes. Whatever waits becomes one transaction, and is answered after its commit.
+//! Who writes. What is asked is run in a transaction that stays open for a little while, put into the journal, and answered
+//! then; the transaction is committed with all that came meanwhile.
+//!
+//! Whoever asks does the work on its own thread where that takes some microseconds: where the transaction is open already,
+//! and no disk is waited for. All else is done by a thread that may block.
 
-use std::{ops::Deref, path::Path, thread};
+use std::{
+    path::Path,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
 
 use rusqlite::Connection;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::{Entry, Error, Result, checkpoints::Checkpoints, ledger::Tips};
+use crate::{
+    Durability, Error, Result,
+    desk::{Desk, Op, Tx},
+};
 
 /// How many may wait. Who comes then waits for a place.
 const QUEUE: usize = 1024;
-/// How many become one transaction.
+/// How many become one record of the journal.
 const BATCH: usize = 256;
+/// How long a transaction is open for others.
+const OPEN: Duration = Duration::from_millis(25);
+/// When to try again what the disk refused.
+const AGAIN: Duration = Duration::from_millis(200);
 
 pub(crate) struct Writer {
-    queue: mpsc::Sender<Job>,
-    ended: Mutex<Option<oneshot::Receiver<()>>>,
+    shared: Arc<Shared>,
+    queue: SyncSender<Job>,
+    /// As many as fit into the queue: nobody blocks on it.
+    places: Arc<Semaphore>,
+    /// Each write waits for the disk, so nobody does it in passing.
+    waits: bool,
 }
 
-/// Inside a transaction.
-pub(crate) struct Tx<'a> {
-    db: &'a Connection,
-    tips: &'a mut Tips,
+struct Shared {
+    /// Gone when the store is closed.
+    desk: Mutex<Option<Desk>>,
+    /// The transaction is open, and the desk is not the thread's for longer.
+    handy: AtomicBool,
+    /// Something acknowledged is not in the database.
+    unfolded: AtomicBool,
 }
 
-impl Deref for Tx<'_> {
-    type Target = Connection;
-    fn deref(&self) -> &Connection {
-        self.db
-    }
+struct Job {
+    what: What,
+    _place: OwnedSemaphorePermit,
 }
 
-impl Tx<'_> {
-    pub(crate) fn append(&mut self, entry: Entry) -> Result<()> {
-        self.tips.append(self.db, entry)
-    }
-}
-
-enum Job {
+enum What {
     Run(Box<dyn Op>),
-    Close,
-}
-
-/// What one caller wants written, and the caller.
-trait Op: Send {
-    /// Inside the transaction. The result is kept for the answer.
-    fn run(&mut self, tx: &mut Tx<'_>) -> Result<()>;
-    /// When it is known what became of the transaction.
-    fn answer(self: Box<Self>, fate: Result<()>);
+    Fold(oneshot::Sender<bool>),
+    Look(Box<dyn Op>),
+    Close(oneshot::Sender<()>),
 }
 
 struct Asked<F, T> {
     work: Option<F>,
     result: Option<Result<T>>,
-    reply: oneshot::Sender<Result<T>>,
+    reply: Option<oneshot::Sender<Result<T>>>,
+}
+
+impl<F, T> Asked<F, T> {
+    fn outcome(&mut self, fate: Result<()>) -> Result<T> {
+        fate.and_then(|()| self.result.take().unwrap_or_else(|| Err(closed())))
+    }
 }
 
 impl<F, T> Op for Asked<F, T>
@@ -68,42 +87,87 @@ where
         told
     }
 
-    fn answer(self: Box<Self>, fate: Result<()>) {
-        let result = match fate {
-            Ok(()) => self.result.unwrap_or_else(|| Err(closed())),
-            Err(error) => Err(error),
-        };
+    fn answer(mut self: Box<Self>, fate: Result<()>) {
+        let outcome = self.outcome(fate);
         // Nobody may listen any more; it is written all the same.
-        let _ = self.reply.send(result);
+        let _ = self.reply.take().map(|reply| reply.send(outcome));
     }
 }
 
 impl Writer {
-    pub(crate) fn start(db: Connection, path: &Path) -> Result<Self> {
-        let (queue, jobs) = mpsc::channel(QUEUE);
-        let (end, ended) = oneshot::channel();
-        let desk = Desk { db, tips: Tips::default(), checkpoints: Checkpoints::start(path)? };
-        thread::Builder::new().name("store-writer".into()).spawn(move || {
-            desk.work(jobs);
-            let _ = end.send(());
-        })?;
-        Ok(Self { queue, ended: Mutex::new(Some(ended)) })
+    pub(crate) fn start(db: Connection, path: &Path, durability: Durability) -> Result<Self> {
+        let desk = Desk::open(db, path, durability)?;
+        let shared = Arc::new(Shared {
+            desk: Mutex::new(Some(desk)),
+            handy: AtomicBool::new(false),
+            unfolded: AtomicBool::new(false),
+        });
+        let (queue, jobs) = sync_channel(QUEUE);
+        let thread = Thread { shared: shared.clone(), jobs, due: None };
+        thread::Builder::new().name("store-writer".into()).spawn(move || thread.work())?;
+        let waits = durability == Durability::Full;
+        Ok(Self { shared, queue, places: Arc::new(Semaphore::new(QUEUE)), waits })
     }
 
+    /// Answers when it is in the journal.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Tx<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        let mut asked = Asked { work: Some(work), result: None, reply: None };
+        if let Some(fate) = self.in_passing(&mut asked) {
+            return asked.outcome(fate);
+        }
         let (reply, answer) = oneshot::channel();
-        let asked = Asked { work: Some(work), result: None, reply };
-        self.queue.send(Job::Run(Box::new(asked))).await.map_err(|_| closed())?;
+        asked.reply = Some(reply);
+        self.send(What::Run(Box::new(asked))).await?;
         answer.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// `None`: nothing was done.
+    fn in_passing(&self, op: &mut dyn Op) -> Option<Result<()>> {
+        if self.waits || !self.shared.handy.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut desk = self.shared.desk();
+        let desk = desk.as_mut().filter(|desk| desk.is_handy())?;
+        let mut failure = [None];
+        let fate = desk.run(&mut [op], &mut failure);
+        self.shared.tell(Some(desk));
+        let [failure] = failure;
+        Some(failure.map_or(fate, Err))
+    }
+
+    /// Whether the database has everything that was acknowledged. Brings it there, if the disk allows.
+    pub(crate) async fn is_folded(&self) -> Result<bool> {
+        if !self.shared.unfolded.load(Ordering::Acquire) {
+            return Ok(true);
+        }
+        let (reply, folded) = oneshot::channel();
+        self.send(What::Fold(reply)).await?;
+        folded.await.map_err(|_| closed())
+    }
+
+    /// For a reader, where the database lacks something.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (reply, answer) = oneshot::channel();
+        let work = |tx: &mut Tx<'_>| read(tx.reads());
+        self.send(What::Look(Box::new(Asked { work: Some(work), result: None, reply: Some(reply) }))).await?;
+        answer.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    async fn send(&self, what: What) -> Result<()> {
+        let place = self.places.clone().acquire_owned().await.map_err(|_| closed())?;
+        self.queue.try_send(Job { what, _place: place }).map_err(|_| closed())
     }
 
     /// What was asked before is written; what is asked later is refused.
     pub(crate) async fn close(&self) {
-        let _ = self.queue.send(Job::Close).await;
-        if let Some(ended) = self.ended.lock().await.take() {
+        let (reply, ended) = oneshot::channel();
+        if self.send(What::Close(reply)).await.is_ok() {
             let _ = ended.await;
         }
     }
@@ -113,87 +177,120 @@ fn closed() -> Error {
     Error::Unavailable("the store is closed".into())
 }
 
-/// What the thread has.
-struct Desk {
-    db: Connection,
-    tips: Tips,
-    checkpoints: Checkpoints,
+impl Shared {
+    fn desk(&self) -> MutexGuard<'_, Option<Desk>> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How things stand, before anybody hears an answer.
+    fn tell(&self, desk: Option<&Desk>) {
+        self.unfolded.store(desk.is_some_and(Desk::is_unfolded), Ordering::Release);
+        self.handy.store(desk.is_some_and(Desk::is_handy), Ordering::Release);
+    }
 }
 
-impl Desk {
-    fn work(mut self, mut jobs: mpsc::Receiver<Job>) {
-        let mut batch = Vec::with_capacity(BATCH);
-        // Nobody waits for others to come: one alone is committed at once, and who comes meanwhile is the next batch.
-        while let Some(first) = jobs.blocking_recv() {
-            let mut next = Some(first);
-            loop {
-                match next {
-                    Some(Job::Run(op)) => batch.push(op),
-                    Some(Job::Close) => jobs.close(),
-                    None => break,
-                }
-                next = if batch.len() < BATCH { jobs.try_recv().ok() } else { None };
-            }
-            if !batch.is_empty() {
-                self.commit(&mut batch);
-            }
-        }
-    }
+/// The one that may block.
+struct Thread {
+    shared: Arc<Shared>,
+    jobs: Receiver<Job>,
+    /// When to fold, if there is something.
+    due: Option<Instant>,
+}
 
-    fn commit(&mut self, batch: &mut Vec<Box<dyn Op>>) {
-        let mut failures = vec![None; batch.len()];
-        let committed = self.transaction(batch, &mut failures);
-        match committed {
-            Ok(()) => self.tips.keep(),
-            Err(_) => {
-                // Some errors have rolled it back already.
-                if !self.db.is_autocommit() {
-                    let _ = self.db.execute_batch("ROLLBACK");
-                }
-                self.tips.undo_to(0);
-            }
-        }
-        for (op, failure) in batch.drain(..).zip(failures) {
-            op.answer(failure.map_or_else(|| committed.clone(), Err));
-        }
-        self.checkpoints.after_commit(&self.db);
-    }
-
-    /// Ok: committed, but for the ops that failed by themselves.
-    fn transaction(&mut self, batch: &mut [Box<dyn Op>], failures: &mut [Option<Error>]) -> Result<()> {
-        self.statement("BEGIN IMMEDIATE")?;
-        if let [op] = batch {
-            // Alone it needs no savepoint: what it did is all there is to undo.
-            return match op.run(&mut Tx { db: &self.db, tips: &mut self.tips }) {
-                Ok(()) => self.statement("COMMIT"),
-                Err(error) => Err(error),
+impl Thread {
+    fn work(mut self) {
+        loop {
+            let first = match self.due {
+                None => self.jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(due) => self.jobs.recv_timeout(due.saturating_duration_since(Instant::now())),
             };
-        }
-        for (op, failure) in batch.iter_mut().zip(failures) {
-            *failure = self.attempt(op.as_mut())?.err();
-        }
-        self.statement("COMMIT")
-    }
-
-    /// The inner error takes this op alone, the outer one the whole transaction.
-    fn attempt(&mut self, op: &mut dyn Op) -> Result<Result<()>> {
-        self.statement("SAVEPOINT op")?;
-        let mark = self.tips.mark();
-        let result = op.run(&mut Tx { db: &self.db, tips: &mut self.tips });
-        if let Err(error) = &result {
-            self.tips.undo_to(mark);
-            if self.db.is_autocommit() {
-                // A full disk or a failed read ends the transaction, and with it what others wrote in it.
-                return Err(error.clone());
+            match first {
+                Ok(job) => self.take(job),
+                Err(RecvTimeoutError::Timeout) => self.fold(),
+                Err(RecvTimeoutError::Disconnected) => return self.close(None),
             }
-            self.statement("ROLLBACK TO op")?;
+            // Those who come all the time must not keep it open.
+            if self.due.is_some_and(|due| due <= Instant::now()) {
+                self.fold();
+            }
         }
-        self.statement("RELEASE op")?;
-        Ok(result)
     }
 
-    fn statement(&self, sql: &str) -> Result<()> {
-        self.db.prepare_cached(sql)?.execute([])?;
-        Ok(())
+    /// Whatever waits is done at once. Nobody waits for others to come.
+    fn take(&mut self, first: Job) {
+        let (mut ops, mut next) = (Vec::new(), Some(first));
+        while let Some(job) = next.take() {
+            match job.what {
+                What::Run(op) => ops.push(op),
+                other => {
+                    self.run(&mut ops);
+                    self.other(other);
+                }
+            }
+            if ops.len() < BATCH {
+                next = self.jobs.try_recv().ok();
+            }
+        }
+        self.run(&mut ops);
+    }
+
+    fn other(&mut self, what: What) {
+        match what {
+            What::Run(_) => {}
+            What::Fold(reply) => {
+                self.fold();
+                let _ = reply.send(!self.shared.unfolded.load(Ordering::Acquire));
+            }
+            What::Look(mut op) => {
+                let fate = self.at_desk(|desk| desk.look(op.as_mut()));
+                op.answer(fate.unwrap_or_else(|| Err(closed())));
+            }
+            What::Close(reply) => self.close(Some(reply)),
+        }
+    }
+
+    fn run(&mut self, ops: &mut Vec<Box<dyn Op>>) {
+        if ops.is_empty() {
+            return;
+        }
+        let mut failures = vec![None; ops.len()];
+        let fate = self.at_desk(|desk| {
+            let mut ops: Vec<&mut dyn Op> = ops.iter_mut().map(|op| op.as_mut() as &mut dyn Op).collect();
+            desk.run(&mut ops, &mut failures)
+        });
+        let fate = fate.unwrap_or_else(|| Err(closed()));
+        for (op, failure) in ops.drain(..).zip(failures) {
+            op.answer(failure.map_or_else(|| fate.clone(), Err));
+        }
+    }
+
+    fn fold(&mut self) {
+        self.due = None;
+        self.at_desk(Desk::fold);
+    }
+
+    /// `None`: the store is closed.
+    fn at_desk<T>(&mut self, work: impl FnOnce(&mut Desk) -> T) -> Option<T> {
+        self.shared.handy.store(false, Ordering::Release);
+        let mut desk = self.shared.desk();
+        let done = desk.as_mut().map(work);
+        self.shared.tell(desk.as_ref());
+        let wait = match desk.as_ref() {
+            Some(desk) if desk.is_open() => Some(OPEN),
+            Some(desk) if desk.is_unfolded() => Some(AGAIN),
+            _ => None,
+        };
+        drop(desk);
+        self.due = wait.map(|wait| self.due.unwrap_or_else(|| Instant::now() + wait));
+        done
+    }
+
+    fn close(&mut self, reply: Option<oneshot::Sender<()>>) {
+        // What cannot be folded now is in the journal for the next one who opens it.
+        self.fold();
+        self.shared.handy.store(false, Ordering::Release);
+        drop(self.shared.desk().take());
+        self.due = None;
+        let _ = reply.map(|reply| reply.send(()));
     }
 }

@@ -230,6 +230,9 @@ impl Init {
             Ok(ToInit::Exec(body)) => {
                 let Ok(plan) = ExecPlan::decode(body) else { return };
                 let kept = fds.split_off(plan.descriptors().min(fds.len()));
+                for exec in &plan.forgotten {
+                    self.keeper.forget(*exec);
+                }
                 self.keeper.begin(&plan, kept);
                 if let Some(answer) = self.execs.start(&plan, &fds) {
                     self.say(answer, None);

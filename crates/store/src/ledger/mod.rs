@@ -73,44 +73,19 @@ fn tip(db: &Connection, tenant: &Tenant) -> rusqlite::Result<Option<Head>> {
     db.prepare_cached(sql)?.query_row([Col(tenant)], |row| Ok(Head { seq: row.get(0)?, hash: row.get(1)? })).optional()
 }
 
-/// Where each chain ends, as the writer knows it. What a transaction changed is undone with it.
+/// Where each chain ends, as who writes knows it.
 #[derive(Default)]
-pub(crate) struct Tips {
-    known: HashMap<Tenant, Head>,
-    /// What was there before, oldest first.
-    undo: Vec<(Tenant, Head)>,
-}
+pub(crate) struct Tips(HashMap<Tenant, Head>);
 
 impl Tips {
-    pub(crate) fn append(&mut self, db: &Connection, entry: Entry) -> Result<()> {
-        let tenant = entry.tenant.clone();
-        let last = match self.known.get(&tenant) {
-            Some(last) => last.clone(),
-            None => tip(db, &tenant)?.unwrap_or_default(),
-        };
-        let (text, head) = entry.seal(&last)?;
-        db.prepare_cached("INSERT INTO ledger (tenant, seq, row, hash) VALUES (?, ?, ?, ?)")?.execute(params![
-            Col(&tenant),
-            head.seq,
-            text,
-            head.hash
-        ])?;
-        self.undo.push((tenant.clone(), last));
-        self.known.insert(tenant, head);
-        Ok(())
-    }
-
-    pub(crate) fn mark(&self) -> usize {
-        self.undo.len()
-    }
-
-    pub(crate) fn undo_to(&mut self, mark: usize) {
-        for (tenant, last) in self.undo.drain(mark..).rev() {
-            self.known.insert(tenant, last);
+    pub(crate) fn last(&self, db: &Connection, tenant: &Tenant) -> Result<Head> {
+        match self.0.get(tenant) {
+            Some(last) => Ok(last.clone()),
+            None => Ok(tip(db, tenant)?.unwrap_or_default()),
         }
     }
 
-    pub(crate) fn keep(&mut self) {
-        self.undo.clear();
+    pub(crate) fn grow(&mut self, tenant: Tenant, head: Head) {
+        self.0.insert(tenant, head);
     }
 }

@@ -84,7 +84,7 @@ async fn of_two_who_saw_the_same_version_one_changes_it() {
 }
 
 #[tokio::test]
-async fn use_is_noted_to_the_second_and_never_goes_back() {
+async fn use_is_noted_and_never_goes_back() {
     let Stage { store, dir: _dir } = Stage::new();
     let us = tenant("a");
     let record = made(store.claim(claim(&us, 0)).await.unwrap());

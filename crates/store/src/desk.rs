@@ -1,0 +1,204 @@
+//! Where writing is done: one connection, its open transaction and the journal.
+
+use std::path::Path;
+
+use rusqlite::{Connection, OptionalExtension, ToSql, params_from_iter, types::ToSqlOutput};
+
+use crate::{
+    Durability, Entry, Error, Result,
+    checkpoints::Checkpoints,
+    journal::{Journal, Statements},
+    ledger::Tips,
+    sql::Col,
+};
+
+/// How long the journal may become before it is folded into the database: so much is run again after a kill.
+const LONG: u64 = 1 << 20;
+
+/// What one caller wants written, and the caller.
+pub(crate) trait Op: Send {
+    /// Inside the transaction. The result is kept for the answer.
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<()>;
+    /// When it is known what became of it.
+    fn answer(self: Box<Self>, fate: Result<()>);
+}
+
+/// Inside a transaction.
+pub(crate) struct Tx<'a> {
+    db: &'a Connection,
+    tips: &'a mut Tips,
+    statements: &'a mut Statements,
+}
+
+impl Tx<'_> {
+    /// To look only.
+    pub(crate) fn reads(&self) -> &Connection {
+        self.db
+    }
+
+    /// The one way to write: the journal has to know. How many rows it changed.
+    pub(crate) fn execute(&mut self, sql: &str, values: &[&dyn ToSql]) -> Result<usize> {
+        let values: Vec<ToSqlOutput<'_>> =
+            values.iter().map(|value| value.to_sql()).collect::<rusqlite::Result<_>>()?;
+        let changed = self.db.prepare_cached(sql)?.execute(params_from_iter(&values))?;
+        if changed > 0 {
+            self.statements.add(sql, &values)?;
+        }
+        Ok(changed)
+    }
+
+    /// To the chain of its tenant.
+    pub(crate) fn append(&mut self, entry: Entry) -> Result<()> {
+        let tenant = entry.tenant.clone();
+        let last = self.tips.last(self.db, &tenant)?;
+        let (text, head) = entry.seal(&last)?;
+        self.execute(
+            "INSERT INTO ledger (tenant, seq, row, hash) VALUES (?, ?, ?, ?)",
+            &[&Col(&tenant), &head.seq, &text, &head.hash],
+        )?;
+        self.tips.grow(tenant, head);
+        Ok(())
+    }
+}
+
+pub(crate) struct Desk {
+    db: Connection,
+    tips: Tips,
+    statements: Statements,
+    journal: Journal,
+    /// What the database has of it.
+    folded: u64,
+    /// Whether there is a transaction. It has everything that the database lacks.
+    open: bool,
+    checkpoints: Checkpoints,
+}
+
+impl Desk {
+    /// Runs again what the last one left in the journal.
+    pub(crate) fn open(db: Connection, path: &Path, durability: Durability) -> Result<Self> {
+        let folded = folded(&db)?;
+        let journal = Journal::open(&path.with_file_name("journal"), folded, durability)?;
+        let checkpoints = Checkpoints::start(path)?;
+        let (tips, statements) = (Tips::default(), Statements::default());
+        let mut desk = Self { db, tips, statements, journal, folded, open: false, checkpoints };
+        desk.fold()?;
+        Ok(desk)
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Whether one more can be written without waiting.
+    pub(crate) fn is_handy(&self) -> bool {
+        self.open && self.journal.length() < LONG
+    }
+
+    pub(crate) fn is_unfolded(&self) -> bool {
+        self.journal.last() > self.folded
+    }
+
+    /// Ok: all of it is in the journal, but for the ops that failed by themselves.
+    pub(crate) fn run(&mut self, ops: &mut [&mut dyn Op], failures: &mut [Option<Error>]) -> Result<()> {
+        if self.journal.length() >= LONG {
+            self.fold()?;
+        }
+        let before = self.journal.mark();
+        for (op, failure) in ops.iter_mut().zip(failures) {
+            *failure = self.attempt(*op).err();
+        }
+        let safe = self.journal.settle();
+        if safe.is_err() {
+            self.journal.back_to(before);
+            self.give_up();
+        }
+        Ok(safe?)
+    }
+
+    fn attempt(&mut self, op: &mut dyn Op) -> Result<()> {
+        self.begin()?;
+        self.statements.clear();
+        let tx = &mut Tx { db: &self.db, tips: &mut self.tips, statements: &mut self.statements };
+        let done = op.run(tx).and_then(|()| Ok(self.journal.append(&self.statements)?));
+        // A statement that failed left nothing behind, but those before it did. No savepoint undoes them, since each op
+        // would pay for that, and few fail. A full disk or a failed read has ended the transaction already.
+        if done.is_err() && (self.db.is_autocommit() || !self.statements.is_empty()) {
+            self.give_up();
+        }
+        done
+    }
+
+    /// Everything acknowledged into the database, and the journal empty.
+    pub(crate) fn fold(&mut self) -> Result<()> {
+        if !self.open && !self.is_unfolded() {
+            return Ok(());
+        }
+        let folded = self.begin().and_then(|()| self.commit());
+        if folded.is_err() {
+            self.give_up();
+            return folded;
+        }
+        self.open = false;
+        self.folded = self.journal.last();
+        self.journal.clear();
+        self.checkpoints.after_commit(&self.db);
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<()> {
+        if self.is_unfolded() {
+            self.db.prepare_cached("UPDATE folded SET record = ?")?.execute([self.journal.last()])?;
+        }
+        self.statement("COMMIT")
+    }
+
+    /// Everything acknowledged is in the transaction then.
+    fn begin(&mut self) -> Result<()> {
+        if self.open {
+            return Ok(());
+        }
+        self.statement("BEGIN IMMEDIATE")?;
+        self.open = true;
+        let caught_up = self.catch_up();
+        if caught_up.is_err() {
+            self.give_up();
+        }
+        caught_up
+    }
+
+    fn catch_up(&mut self) -> Result<()> {
+        if !self.is_unfolded() {
+            return Ok(());
+        }
+        let db = &self.db;
+        self.journal.replay(self.folded, |sql, values| {
+            db.prepare_cached(sql)?.execute(params_from_iter(values))?;
+            Ok(())
+        })
+    }
+
+    /// Reads what is acknowledged, also when the database cannot take it: nothing of it is committed.
+    pub(crate) fn look(&mut self, op: &mut dyn Op) -> Result<()> {
+        self.begin()?;
+        op.run(&mut Tx { db: &self.db, tips: &mut self.tips, statements: &mut self.statements })
+    }
+
+    /// Ends the transaction. What was acknowledged in it is in the journal, and the next one begins with that.
+    fn give_up(&mut self) {
+        if !self.db.is_autocommit() {
+            let _ = self.db.execute_batch("ROLLBACK");
+        }
+        self.open = false;
+        self.tips = Tips::default();
+    }
+
+    fn statement(&self, sql: &str) -> Result<()> {
+        self.db.prepare_cached(sql)?.execute([])?;
+        Ok(())
+    }
+}
+
+fn folded(db: &Connection) -> Result<u64> {
+    let folded = db.query_row("SELECT record FROM folded", [], |row| row.get(0)).optional()?;
+    folded.ok_or_else(|| Error::Corrupt("it does not say what it has of the journal".into()))
+}
