@@ -81,7 +81,8 @@ codes! {
 }
 
 impl Code {
-    /// Whether it is we or our machine that failed, and not what was asked for: the operator wants to know.
+    /// Whether it is we or our machine that failed, and not what was asked for: the operator wants to know. What a tenant can
+    /// bring about at will is none, such as a sandbox whose disk is full: nobody fills the log of all.
     pub fn is_fault(self) -> bool {
         matches!(
             self,
@@ -90,7 +91,6 @@ impl Code {
                 | Self::DataDirVersion
                 | Self::HostUnsupported
                 | Self::Internal
-                | Self::NoSpace
                 | Self::ProviderOffline
                 | Self::ServerRunning
                 | Self::StoreUnavailable

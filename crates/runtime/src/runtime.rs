@@ -415,7 +415,11 @@ impl Runtime {
         let settled = Settled { id, slot: found.map(|(slot, _)| slot), notes, begun, outcome };
         self.0.store.note(self.entry(&ask, &about, &settled)).await?;
         self.recorded(&ask, &about, &settled.outcome, begun);
-        looked.map(|answer| (id, answer))
+        // What is in the log by now is not said a second time.
+        looked.map(|answer| (id, answer)).map_err(|error| match error.code() {
+            code if code.is_fault() => Error::Recorded { code, message: error.to_string() },
+            _ => error,
+        })
     }
 }
 

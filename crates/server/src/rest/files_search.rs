@@ -127,14 +127,7 @@ async fn search(
         budget: Duration::from_millis(time),
     };
     let search = Search { at: at(body.path, body.user)?, what };
-    let mut found = match app.runtime.look(look(caller, Place::Sandbox(id(&sandbox)?)), search).await {
-        Ok((_, found)) => found,
-        // It was used up before the first one came.
-        Err(Error::Sandbox(SandboxError::TimedOut(_))) => {
-            return Ok(Json(HitsBody { hits: Vec::new(), cut_off: Some("time") }));
-        }
-        Err(error) => return Err(error.into()),
-    };
+    let (_, mut found) = app.runtime.look(look(caller, Place::Sandbox(id(&sandbox)?)), search).await?;
     let (mut hits, mut bytes) = (Vec::new(), 0);
     let cut_off = 'all: loop {
         let batch = match found.next().await {
