@@ -106,14 +106,17 @@ impl Served {
             open.push(client);
         }
         let scope = self.fresh();
-        for _ in 0..SLOW {
+        let sandbox = self.client().await?.ensure(&scope).await?;
+        for n in 0..SLOW {
             let mut client = self.client().await?;
             client.head.push_str("\r\nAccept: text/event-stream");
-            let loud = r#""command":"head -c 8000000 /dev/zero; sleep 600""#;
-            let body = format!(r#"{{"scope":{{"scheme":"fixed","name":"{scope}"}},{loud}}}"#);
-            client.begin("POST /v1/exec", &body).await?;
+            let loud = format!(r#"{{"command":"head -c 8000000 /dev/zero; touch said-{n}; sleep 600"}}"#);
+            client.begin(&format!("POST /v1/sandboxes/{sandbox}/exec"), &loud).await?;
             open.push(client);
         }
+        // None of them waits for its reader.
+        let all = format!("until [ $(ls said-* | wc -l) = {SLOW} ]; do sleep 0.05; done");
+        self.client().await?.run(&sandbox, &["sh", "-c", &all]).await?;
         let told = self.exec(rhythm).await;
         drop(open);
         self.client().await?.delete(&scope).await?;

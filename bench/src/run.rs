@@ -179,7 +179,10 @@ impl Bench {
             Series::HttpGet => self.served().await?.download(Disk::Synced, samples).await,
             Series::PlainGetCached => self.plain_transfer(transfer::plain_read, Disk::Cached, samples).await,
             Series::HttpGetCached => self.served().await?.download(Disk::Cached, samples).await,
-            Series::HttpTransferMemory => Ok(vec![self.served().await?.transfer_memory().await?]),
+            Series::HttpTransferMemory => {
+                // One that has moved nothing yet.
+                Ok(vec![self.fresh_server("served-transfer").await?.transfer_memory().await?])
+            }
             Series::HttpMemoryAfter10000 => Ok(vec![self.memory_of_calls().await?[0]]),
             Series::HttpMemoryAfter100000 => Ok(vec![self.memory_of_calls().await?[1]]),
             Series::HttpMemoryGrown => {
@@ -190,18 +193,19 @@ impl Bench {
     }
 
     async fn served(&self) -> Result<&Served> {
-        let data = self.place.join("served");
-        self.served.get_or_try_init(|| async { spawn_blocking(move || Served::start(&data)).await? }).await
+        self.served.get_or_try_init(|| self.fresh_server("served")).await
     }
 
-    /// Of a server that has done nothing else.
     async fn memory_of_calls(&self) -> Result<[f64; 2]> {
-        let data = self.place.join("served-long");
-        let measured = self.memory_of_calls.get_or_try_init(|| async {
-            let served = spawn_blocking(move || Served::start(&data)).await??;
-            served.memory_of_calls().await
-        });
+        let measured = self
+            .memory_of_calls
+            .get_or_try_init(|| async { self.fresh_server("served-long").await?.memory_of_calls().await });
         measured.await.copied()
+    }
+
+    async fn fresh_server(&self, name: &str) -> Result<Served> {
+        let data = self.place.join(name);
+        spawn_blocking(move || Served::start(&data)).await?
     }
 
     async fn plain_transfer(
