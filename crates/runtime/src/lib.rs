@@ -22,6 +22,7 @@ mod ports;
 mod reads;
 mod recover;
 mod runtime;
+mod said;
 mod sandboxes;
 mod search;
 mod settings;

@@ -7,7 +7,7 @@ use cabana_sandbox::{Output, Reattached, Sandbox, Stream};
 use cabana_store::{CallRow, Done, Entry, Log, NewTask, Task};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument as _, error_span};
+use tracing::{Instrument as _, Span};
 
 use crate::{
     Act, Error, Result, Runtime,
@@ -18,6 +18,7 @@ use crate::{
     },
     call::{RawCall, outcome_of},
     exec::{Followed, Taker, follow},
+    said,
 };
 
 /// How many sandboxes are looked at at once.
@@ -31,7 +32,8 @@ impl Runtime {
             self.recover_task(task).await?;
         }
         for call in self.0.store.open_calls().await? {
-            self.recover_call(call).await?;
+            let span = said::span_in(&call.verb, call.id, &call.tenant, call.sandbox.as_ref());
+            self.recover_call(call).instrument(span).await?;
         }
         self.end_those_of_one_call().await
     }
@@ -165,9 +167,6 @@ impl Runtime {
                 }
                 self.0.calls.add(call.clone());
                 let runtime = self.clone();
-                let sandbox_id = row.sandbox.as_ref().map(tracing::field::display);
-                let span =
-                    error_span!("call", verb = row.verb, call = %row.id, tenant = %row.tenant, sandbox = sandbox_id);
                 let work = async move {
                     let (cancel, log): (&CancellationToken, _) = (&call.cancel, &call.output);
                     let followed = follow(process, None, log, cancel, runtime.0.settings.grace);
@@ -187,7 +186,7 @@ impl Runtime {
                     }
                     runtime.0.calls.remove(row.id);
                 };
-                self.0.tasks.spawn(work.instrument(span));
+                self.0.tasks.spawn(work.instrument(Span::current()));
                 Ok(())
             }
         }
@@ -223,7 +222,7 @@ impl Runtime {
         let done = Done { id: row.id, outcome, output: ended.and_then(|ended| ended.inline), entry };
         let (spent, outcome) = (Duration::from_millis(done.entry.duration_ms), done.outcome.clone());
         self.0.store.record(done).await?;
-        self.0.metrics.recorded(&row.tenant, &row.verb, &outcome, spent);
+        said::recorded(&self.0.metrics, &row.tenant, &row.verb, &outcome, spent);
         Ok(())
     }
 }

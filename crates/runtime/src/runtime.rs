@@ -10,7 +10,7 @@ use jiff::SignedDuration;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{Instrument as _, Span, error_span, field};
+use tracing::Instrument as _;
 
 use crate::{
     Access, Act, Ask, Call, Clock, Cx, Error, Listener, Look, Metrics, Needs, Place, Result, Settings,
@@ -18,6 +18,7 @@ use crate::{
     events::Events,
     links::Links,
     ports::Visits,
+    said,
     sandboxes::{Sandboxes, Slot},
     tasks::LiveTasks,
     watches::Watches,
@@ -173,7 +174,7 @@ impl Runtime {
             Reserved::Conflict => return Err(Error::KeyReused),
         }
         let (runtime, handle, once) = (self.clone(), call.clone(), matches!(ask.place, Place::Once(_)));
-        let span = span(about.verb, id, &ask.caller.tenant, slot.as_deref());
+        let span = said::span(about.verb, id, &ask.caller.tenant, slot.as_deref());
         let work = async move {
             let begun = Instant::now();
             let notes = Arc::default();
@@ -324,7 +325,7 @@ impl Runtime {
                 return; // the next server settles it
             }
         }
-        self.recorded(ask, &about, &outcome, begun);
+        said::recorded(&self.0.metrics, &ask.caller.tenant, about.verb, &outcome, begun.elapsed());
         let _ = tell.send(Some(outcome));
         self.0.calls.remove(id);
         if let Some(sandbox) = slot.and_then(|slot| slot.live()) {
@@ -365,32 +366,11 @@ impl Runtime {
         }
     }
 
-    /// Counts it, and says so: in the span of the call.
-    fn recorded(&self, ask: &Ask, about: &About, outcome: &Outcome, begun: Instant) {
-        let spent = begun.elapsed();
-        self.0.metrics.recorded(&ask.caller.tenant, about.verb, outcome, spent);
-        let (span, ms) = (Span::current(), spent.as_millis() as u64);
-        match outcome {
-            Outcome::Failed { code, message } => {
-                span.record("error.type", code.as_str());
-                if code.is_fault() {
-                    tracing::error!(code = code.as_str(), error = message, ms, "a call failed");
-                } else {
-                    tracing::debug!(code = code.as_str(), ms, "a call was refused");
-                }
-            }
-            outcome => {
-                span.record("outcome", outcome.as_str());
-                tracing::debug!(outcome = outcome.as_str(), ms, "a call has ended");
-            }
-        }
-    }
-
     /// Something that changes nothing: it is done here and now, and leaves its row.
     pub async fn look<L: Look>(&self, ask: Ask, look: L) -> Result<(CallId, L::Answer)> {
         let about = About { verb: L::VERB, needs: look.needs(), digest: [0; 32], argv: look.argv() };
         let (id, found) = (CallId::now(), self.resolve(&ask, about.needs).await?);
-        let span = span(about.verb, id, &ask.caller.tenant, found.as_ref().map(|(slot, _)| &**slot));
+        let span = said::span(about.verb, id, &ask.caller.tenant, found.as_ref().map(|(slot, _)| &**slot));
         self.looked(ask, about, id, found, look).instrument(span).await
     }
 
@@ -414,20 +394,13 @@ impl Runtime {
         };
         let settled = Settled { id, slot: found.map(|(slot, _)| slot), notes, begun, outcome };
         self.0.store.note(self.entry(&ask, &about, &settled)).await?;
-        self.recorded(&ask, &about, &settled.outcome, begun);
+        said::recorded(&self.0.metrics, &ask.caller.tenant, about.verb, &settled.outcome, begun.elapsed());
         // What is in the log by now is not said a second time.
         looked.map(|answer| (id, answer)).map_err(|error| match error.code() {
             code if code.is_fault() => Error::Recorded { code, message: error.to_string() },
             _ => error,
         })
     }
-}
-
-/// Around all that is done for a call: what is said there is about it. Kept at every level of the log.
-fn span(verb: &str, call: CallId, tenant: &Tenant, slot: Option<&Slot>) -> Span {
-    let sandbox = slot.map(|slot| slot.record());
-    let sandbox = sandbox.as_ref().map(|record| field::display(&record.id));
-    error_span!("call", verb, %call, %tenant, sandbox, outcome = field::Empty, error.type = field::Empty)
 }
 
 /// What is known of a call before it begins.
