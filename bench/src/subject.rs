@@ -3,7 +3,9 @@
 use std::{sync::Arc, time::Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use cabana_sandbox::{Base, Event, ExecId, ExecSpec, Provider, Sandbox, SandboxId, SandboxPath, SandboxSpec, Status};
+use cabana_sandbox::{
+    Base, Event, ExecId, ExecSpec, Provider, Sandbox, SandboxId, SandboxPath, SandboxSpec, SnapshotId, Status,
+};
 use futures_util::StreamExt;
 use tokio::{sync::OnceCell, task::JoinSet};
 
@@ -38,7 +40,7 @@ impl Subject {
     }
 
     pub(crate) async fn snapshot(&self, sandbox: &dyn Sandbox) -> Result<Base> {
-        Ok(self.provider.snapshot(sandbox.id()).await?)
+        Ok(self.provider.snapshot(sandbox.id(), SnapshotId::now()).await?)
     }
 
     pub(crate) async fn destroy(&self, sandbox: &dyn Sandbox) -> Result<()> {

@@ -54,6 +54,7 @@ fn main() -> ExitCode {
         Verb::Completions(args) => args.print(Cli::command()),
         Verb::Man(args) => args.write(Cli::command()),
         Verb::Run(args) => on_data(data, |data| run::main(*args, data)),
+        Verb::Template(args) if data.is_none() && remote::has_templates() => remote::templates(args),
         Verb::Template(args) => on_data(data, |data| template::main(args, data)),
         Verb::Doctor(args) => on_data(data, |data| doctor::main(&args, &data)),
     }

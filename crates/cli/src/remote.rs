@@ -9,13 +9,17 @@ mod ls;
 mod open;
 mod output;
 mod place;
+mod progress;
 mod ps;
 mod rm;
 mod server;
 mod shell;
+mod snapshot;
 mod sse;
 mod stop;
-mod table;
+pub(crate) mod table;
+mod template;
+mod upload;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -35,6 +39,7 @@ pub(crate) enum Verb {
     Ps(ps::Args),
     Stop(stop::Args),
     Rm(rm::Args),
+    Snapshot(snapshot::Args),
     Open(open::Args),
     Key(key::Args),
     Ledger(ledger::Args),
@@ -49,23 +54,35 @@ impl Verb {
 
 pub(crate) fn main(verb: Verb, data: Option<PathBuf>) -> ExitCode {
     let failed = verb.failed();
-    match start(verb, data) {
+    match start(data, async |server| work(verb, server).await) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => failure.report(failed),
     }
 }
 
-fn start(verb: Verb, data: Option<PathBuf>) -> Result<u8, Failure> {
+/// Templates are those of this machine, unless a server is named.
+pub(crate) fn has_templates() -> bool {
+    Server::is_named()
+}
+
+pub(crate) fn templates(args: crate::template::Args) -> ExitCode {
+    match start(None, async |server| template::work(args, server).await) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(1),
+    }
+}
+
+fn start<T>(data: Option<PathBuf>, work: impl AsyncFnOnce(&Server) -> Result<T, Failure>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Code::Internal, format!("starting threads: {error}")))?;
     let server = Server::find(data)?;
-    let code = runtime.block_on(work(verb, &server));
+    let done = runtime.block_on(work(&server));
     // A thread may wait for input that never comes: nobody waits for it.
     runtime.shutdown_background();
-    code
+    done
 }
 
 async fn work(verb: Verb, server: &Server) -> Result<u8, Failure> {
@@ -78,6 +95,7 @@ async fn work(verb: Verb, server: &Server) -> Result<u8, Failure> {
         Verb::Ps(args) => ps::work(&args, server).await,
         Verb::Stop(args) => stop::work(&args, server).await,
         Verb::Rm(args) => rm::work(&args, server).await,
+        Verb::Snapshot(args) => snapshot::work(args, server).await,
         Verb::Open(args) => open::work(&args, server).await,
         Verb::Key(args) => key::work(args, server).await,
         Verb::Ledger(args) => ledger::work(args, server).await,

@@ -28,7 +28,7 @@ use crate::{
 
 /// How long a command that is waited for may go on when the server is told to end. It is not ended then: the next server
 /// finds it.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// Serve sandboxes over HTTP
 ///
@@ -80,6 +80,7 @@ async fn serve(serving: Serving, show_key: bool) -> Result<(), Failure> {
     runtime.recover().await?;
     runtime.listen();
     runtime.forget_keys();
+    runtime.tidy();
     let url = url(&listener)?;
     lock.announce(&url)?;
     if log.json {
@@ -91,7 +92,11 @@ async fn serve(serving: Serving, show_key: bool) -> Result<(), Failure> {
     tracing::info!(%url, data = %data.display(), "serving");
     let traced = traces.as_ref().map(Traces::counts);
     let options = Options { preview_domain, secure: listener.scheme() == "https", traced };
-    listener.serve(cabana_server::router(runtime.clone(), bounds.clone(), options), &bounds, end).await;
+    let serving = listener.serve(cabana_server::router(runtime.clone(), bounds.clone(), options), &bounds, end.clone());
+    tokio::select! {
+        () = serving => {}
+        () = leave_after(&end, &runtime) => {}
+    }
     runtime.close(LAST_WORDS).await;
     drop(runtime);
     store.close().await;
@@ -100,6 +105,14 @@ async fn serve(serving: Serving, show_key: bool) -> Result<(), Failure> {
         traces.close().await;
     }
     Ok(())
+}
+
+/// Whoever waits for a command has a while, and then hears that it goes on.
+async fn leave_after(end: &CancellationToken, runtime: &Runtime) {
+    end.cancelled().await;
+    tokio::time::sleep(LAST_WORDS).await;
+    runtime.leave();
+    std::future::pending::<()>().await;
 }
 
 async fn open_store(data: &Path, durability: Durability) -> Result<Store, Failure> {

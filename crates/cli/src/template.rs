@@ -2,27 +2,28 @@
 
 mod progress;
 
-use std::{io::Write, path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
 
-use cabana_engine::{Config, Engine, Overrides, Template, TemplateError, TemplateSource};
-use cabana_sandbox::Error;
-use serde::Serialize;
+use cabana_engine::{Config, Engine, TemplateSource};
+use cabana_sandbox::{Error, Overrides, Template};
+use serde_json::{Value, json};
 
 use self::progress::Bar;
 use crate::{
-    failure::Failure,
+    failure::{Failure, plain},
+    remote::table,
     run::{path_of, user_of, variables},
 };
 
-/// Make, list and remove templates
+/// Make, list and remove templates: of this machine, or of the server that CABANA_URL names
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    verb: Verb,
+    pub(crate) verb: Verb,
 }
 
 #[derive(clap::Subcommand)]
-enum Verb {
+pub(crate) enum Verb {
     /// Make a template
     #[command(after_help = "Examples:\n  cabana template add base --from debian:bookworm,git,python3\n  \
                             docker export CONTAINER | cabana template add image --from -\n  \
@@ -34,28 +35,36 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Show one template
+    Inspect {
+        name: String,
+        /// For programs: one JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Remove a template that no sandbox uses
     Rm { name: String },
 }
 
 #[derive(clap::Args)]
-struct Add {
-    name: String,
-    /// A directory, a tar (plain, .gz or .zst), `-` for a tar on standard input, or debian:SUITE[,PACKAGE…]
+pub(crate) struct Add {
+    pub(crate) name: String,
+    /// A directory, a tar (plain, .gz or .zst), `-` for a tar on standard input, or debian:SUITE[,PACKAGE…]. A server takes
+    /// tars alone
     #[arg(long, value_name = "SOURCE")]
-    from: String,
+    pub(crate) from: String,
     /// Who runs commands, unless they say otherwise
     #[arg(long)]
-    user: Option<String>,
+    pub(crate) user: Option<String>,
     /// Where commands start, unless they say otherwise
     #[arg(long, value_name = "DIR")]
-    workdir: Option<String>,
+    pub(crate) workdir: Option<String>,
     /// A variable for every command; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
-    env: Vec<String>,
+    pub(crate) env: Vec<String>,
     /// Let set-user-id programs, sudo above all, gain rights in its sandboxes
     #[arg(long)]
-    sudo: bool,
+    pub(crate) sudo: bool,
 }
 
 pub(crate) fn main(args: Args, data: PathBuf) -> ExitCode {
@@ -81,6 +90,7 @@ fn start(verb: Verb, data: PathBuf) -> Result<(), Failure> {
 enum Job {
     Add { name: String, source: TemplateSource, wishes: Overrides },
     Ls { json: bool },
+    Inspect { name: String, json: bool },
     Rm { name: String },
 }
 
@@ -88,6 +98,7 @@ impl Job {
     fn new(verb: Verb) -> Result<Self, Failure> {
         Ok(match verb {
             Verb::Ls { json } => Self::Ls { json },
+            Verb::Inspect { name, json } => Self::Inspect { name, json },
             Verb::Rm { name } => Self::Rm { name },
             Verb::Add(Add { name, from, user, workdir, env, sudo }) => Self::Add {
                 name,
@@ -106,6 +117,10 @@ impl Job {
         match self {
             Self::Add { name, source, wishes } => add(engine, &name, &source, &wishes),
             Self::Ls { json } => ls(engine, json),
+            Self::Inspect { name, json } => {
+                show(&of(&engine.templates().get(&name)?), json);
+                Ok(())
+            }
             Self::Rm { name } => {
                 engine.templates().rm(&name, &|name| engine.uses_template(name))?;
                 if let Err(error) = engine.remove_unused_layers() {
@@ -125,76 +140,58 @@ fn add(engine: &Engine, name: &str, source: &TemplateSource, wishes: &Overrides)
     Ok(())
 }
 
-/// As programs read it. Of the variables only the names: values may be secrets.
-#[derive(Serialize)]
-struct Line<'a> {
-    name: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    good: Option<Good<'a>>,
-}
-
-#[derive(Serialize)]
-struct Good<'a> {
-    user: String,
-    workdir: String,
-    env: Vec<&'a String>,
-    made: &'a str,
-    source: &'a str,
-    layers: Vec<String>,
-}
-
-impl<'a> From<&'a Template> for Good<'a> {
-    fn from(template: &'a Template) -> Self {
-        let Template { layers, defaults, made, source, .. } = template;
-        Self {
-            user: defaults.user.to_string(),
-            workdir: defaults.workdir.to_string(),
-            env: defaults.env.keys().collect(),
-            made,
-            source,
-            layers: layers.iter().map(ToString::to_string).collect(),
-        }
-    }
+/// As a server describes it, for programs and for the tables. Of the variables only the names: values may be secrets.
+fn of(template: &Template) -> Value {
+    let Template { name, layers, defaults, sudo, made, source } = template;
+    json!({
+        "name": name,
+        "user": defaults.user.to_string(),
+        "workdir": defaults.workdir.to_string(),
+        "env": defaults.env.keys().collect::<Vec<_>>(),
+        "sudo": sudo,
+        "made_at": made,
+        "source": source,
+        "layers": layers.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
 }
 
 fn ls(engine: &Engine, json: bool) -> Result<(), Failure> {
-    let templates = engine.templates().ls()?;
-    let lines: Vec<Line<'_>> = templates
-        .iter()
-        .map(|(name, found)| Line {
-            name,
-            error: found.as_ref().err().map(ToString::to_string),
-            good: found.as_ref().ok().map(Good::from),
-        })
-        .collect();
-    let text = match json {
-        true => serde_json::to_string_pretty(&lines).unwrap_or_default() + "\n",
-        false => table(&lines),
+    let one = |(name, found): (String, Result<Template, Error>)| match found {
+        Ok(template) => of(&template),
+        Err(error) => json!({ "name": name, "error": error.to_string() }),
     };
-    // Whoever closed our output knows enough.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    show_all(&engine.templates().ls()?.into_iter().map(one).collect::<Vec<_>>(), json);
     Ok(())
 }
 
-fn table(lines: &[Line<'_>]) -> String {
-    let mut rows = vec![["NAME", "USER", "WORKDIR", "MADE", "FROM"].map(str::to_owned)];
-    rows.extend(lines.iter().map(|line| match (&line.good, &line.error) {
-        (Some(good), _) => [line.name, &good.user, &good.workdir, good.made, good.source].map(str::to_owned),
-        (None, why) => [line.name, "-", "-", "-", why.as_deref().unwrap_or("-")].map(str::to_owned),
-    }));
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..4).map(width).collect();
-    let line = |[name, user, workdir, made, from]: &[String; 5]| {
-        let [a, b, c, d] = [widths[0], widths[1], widths[2], widths[3]];
-        format!("{name:<a$}  {user:<b$}  {workdir:<c$}  {made:<d$}  {from}\n")
-    };
-    rows.iter().map(line).collect()
+pub(crate) fn show_all(templates: &[Value], json: bool) {
+    if json {
+        return table::json(&templates);
+    }
+    table::columns(
+        ["NAME", "USER", "WORKDIR", "MADE", "FROM"],
+        templates.iter().map(|template| {
+            let [name, user, workdir, made] = ["name", "user", "workdir", "made_at"].map(|part| text(&template[part]));
+            let last = if template["error"].is_null() { &template["source"] } else { &template["error"] };
+            [name, user, workdir, made, text(last)]
+        }),
+    );
 }
 
-impl From<TemplateError> for Failure {
-    fn from(error: TemplateError) -> Self {
-        Self::new(error.code(), error.to_string())
+pub(crate) fn show(template: &Value, json: bool) {
+    if json {
+        return table::json(template);
+    }
+    let parts = ["name", "user", "workdir", "env", "sudo", "made_at", "source", "layers", "error"];
+    let there = parts.into_iter().filter(|part| !template[part].is_null());
+    there.for_each(|part| table::print(&format!("{part:<8}  {}\n", plain(&text(&template[part])))));
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(all) => all.iter().map(text).collect::<Vec<_>>().join(" "),
+        other => other.to_string(),
     }
 }

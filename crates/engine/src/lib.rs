@@ -61,11 +61,9 @@ mod wire;
 
 pub use data_dir::{DataDir, OpenError};
 pub use engine::{Config, Engine};
-#[cfg(feature = "faults")]
 pub use fault::ALL as FAULT_POINTS;
 pub use layers::{
-    HiddenTool, HostBase, HostTree, LayerName, NoLayerName, Overrides, Progress, Store, Template, TemplateError,
-    TemplateSource, Templates, hidden_tools,
+    HiddenTool, HostBase, HostTree, LayerName, NoLayerName, Progress, Store, TemplateSource, Templates, hidden_tools,
 };
 pub use network::NetworkSettings;
 pub use rootless::enter_user_namespace;

@@ -9,14 +9,14 @@ use std::{
 };
 
 use cabana_guest::{IdMap, Rooted};
-use cabana_sandbox::{Base, Defaults, Error, LayerId, Result, SandboxPath, SandboxSpec, Source, User};
+use cabana_sandbox::{Base, Defaults, Error, LayerId, Result, SandboxPath, SandboxSpec, Source, Template, User};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     data_dir::DataDir,
     home::Record,
     kernel::mounts::{detach, detach_open},
-    layers::{self, HostBase, LayerName, Store, Template, Templates},
+    layers::{self, HostBase, LayerName, Store, Templates},
     snapshot::Snapshots,
     spawner::MAX_LOWER,
     views,
@@ -123,8 +123,8 @@ pub(crate) fn of(
                 trust: None,
             }
         }
-        Base::Named(name) if Snapshots::is_name(name) => {
-            let mut plan = Snapshots::new(data, store).plan(name)?;
+        Base::Snapshot(name) => {
+            let mut plan = Snapshots::new(data, store).plan(*name)?;
             if plan.fingerprint.is_some() {
                 plan.rebase(&*host()?);
             }

@@ -10,11 +10,9 @@ use std::{
     process::Command,
 };
 
-use cabana_engine::{
-    DataDir, HostBase, OpenError, Overrides, Progress, Store, Template, TemplateError, TemplateSource, Templates,
-};
+use cabana_engine::{DataDir, HostBase, OpenError, Progress, Store, TemplateSource, Templates};
 use cabana_guest::IdMap;
-use cabana_sandbox::{Code, Error, LayerId, User};
+use cabana_sandbox::{Code, Error, LayerId, Overrides, Template, User};
 use tempfile::TempDir;
 
 const IDS: IdMap = IdMap { base: 0x7ffe_0000, count: 65_536 };
@@ -73,7 +71,7 @@ impl House {
         root
     }
 
-    fn add(&self, name: &str, from: &Path) -> Result<Template, TemplateError> {
+    fn add(&self, name: &str, from: &Path) -> Result<Template, Error> {
         let source = text(from).parse().unwrap();
         self.templates().add(name, &source, &Overrides::default(), &mut |_| {})
     }
@@ -354,10 +352,10 @@ mod store {
         let (used, unused) = (import("used"), import("unused"));
         let keep = || Ok(BTreeSet::from([used.into()]));
         let hold = house.store.hold().unwrap();
-        assert_eq!(house.store.remove_unused(&mut { keep }).unwrap(), 0);
+        assert_eq!(house.store.remove_unused(&mut { keep }).unwrap(), None);
         assert!(house.store.has(unused));
         drop(hold);
-        assert_eq!(house.store.remove_unused(&mut { keep }).unwrap(), 1);
+        assert_eq!(house.store.remove_unused(&mut { keep }).unwrap(), Some(1));
         assert!(house.store.has(used) && !house.store.has(unused));
         assert_eq!(fs::read_dir(house.data.layers()).unwrap().count(), 1);
     }
@@ -535,7 +533,7 @@ mod templates {
         house.templates().rm("tiny", &|_| false).unwrap();
         assert_eq!(house.templates().rm("tiny", &|_| false).unwrap_err().code(), Code::TemplateNotFound);
         assert_eq!(house.templates().get("tiny").unwrap_err().code(), Code::TemplateNotFound);
-        assert_eq!(house.store.remove_unused(&mut || house.templates().layers()).unwrap(), 2);
+        assert_eq!(house.store.remove_unused(&mut || house.templates().layers()).unwrap(), Some(2));
         house.assert_empty();
     }
 
@@ -551,7 +549,7 @@ mod templates {
         assert!(
             outcomes
                 .iter()
-                .all(|o| o.as_ref().map_err(TemplateError::code).map_or_else(|c| c == Code::TemplateExists, |()| true))
+                .all(|o| o.as_ref().map_err(Error::code).map_or_else(|c| c == Code::TemplateExists, |()| true))
         );
         assert!(house.templates().get("tiny").is_ok());
     }

@@ -61,6 +61,7 @@ codes! {
     SandboxNotFound = "sandbox_not_found": "Check the id with `list`; a deleted sandbox does not come back.",
     SandboxPaused = "sandbox_paused": "Start it: it goes on where it was.",
     ServerRunning = "server_running": "Use the server that runs, or give this one a data directory of its own.",
+    SnapshotNotFound = "snapshot_not_found": "`cabana snapshot ls` shows those that there are; a deleted one does not come back.",
     StoreUnavailable = "store_unavailable": "Try again; if it stays, look at the disk and the log of the server.",
     TaskNotFound = "task_not_found": "List the tasks; those of other tenants are not found.",
     TemplateExists = "template_exists": "Remove the template first or choose another name.",

@@ -158,6 +158,8 @@ prefixed! {
     TaskId = "task_", "a task's id";
     /// What a key is called. The key itself is nowhere.
     KeyId = "key_", "a key's id";
+    /// A sandbox's files at one moment.
+    SnapshotId = "snap_", "a snapshot's id";
 }
 
 impl From<CallId> for ExecId {

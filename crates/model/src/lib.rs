@@ -10,7 +10,7 @@ mod record;
 mod scope;
 
 pub use code::Code;
-pub use id::{CallId, ExecId, KeyId, LayerId, ParseIdError, SandboxId, TaskId, Tenant, User};
+pub use id::{CallId, ExecId, KeyId, LayerId, ParseIdError, SandboxId, SnapshotId, TaskId, Tenant, User};
 pub use path::{PathError, SandboxPath};
-pub use record::{Outcome, Role, SandboxState, TaskState, Time};
+pub use record::{Outcome, Role, SandboxState, SnapshotState, TaskState, Time};
 pub use scope::{Scheme, Scope, ScopeError, ScopeTemplate};

@@ -77,6 +77,13 @@ states! {
         /// A crash took it, and nobody can say how far it came.
         Unknown = "unknown",
     }
+    /// Where a snapshot is in its life. Nobody but the server sees one that is not ready; whoever finds one whose call has
+    /// ended, removes it.
+    SnapshotState {
+        Making = "making",
+        Ready = "ready",
+        Deleting = "deleting",
+    }
 }
 
 impl SandboxState {

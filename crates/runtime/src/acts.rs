@@ -3,7 +3,9 @@
 pub mod exec;
 pub mod files;
 pub mod sandbox;
+pub mod snapshot;
 pub mod start;
+pub mod template;
 pub mod terminal;
 
 pub use crate::exec::Asked;

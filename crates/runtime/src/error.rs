@@ -1,6 +1,6 @@
 //! Why something was not done. Knows nothing of HTTP.
 
-use cabana_model::{CallId, Code, KeyId, ParseIdError, PathError, Role, SandboxId, ScopeError, TaskId};
+use cabana_model::{CallId, Code, KeyId, ParseIdError, PathError, Role, SandboxId, ScopeError, SnapshotId, TaskId};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -18,6 +18,8 @@ pub enum Error {
     NoCall(CallId),
     #[error("there is no task {0}")]
     NoTask(TaskId),
+    #[error("there is no snapshot {0}")]
+    NoSnapshot(SnapshotId),
     #[error("there is no key {0}")]
     NoKey(KeyId),
     #[error("the link has ended or was taken back, or it is none of this server's")]
@@ -32,6 +34,9 @@ pub enum Error {
     Cancelled,
     #[error("a crash took the call: it may have happened, in part or as a whole")]
     Unknown,
+    /// Nothing is recorded of it: the next server finds the command.
+    #[error("the server ends, and the command goes on")]
+    Left,
     #[error("{field}: {why}")]
     Invalid { field: &'static str, why: String },
     /// As it was told the first time.
@@ -55,12 +60,14 @@ impl Error {
             Self::NoSandbox(_) => Code::SandboxNotFound,
             Self::NoCall(_) => Code::CallNotFound,
             Self::NoTask(_) => Code::TaskNotFound,
+            Self::NoSnapshot(_) => Code::SnapshotNotFound,
             Self::NoKey(_) => Code::KeyNotFound,
             Self::KeyReused => Code::IdempotencyMismatch,
             Self::UserRequired => Code::UserRequired,
             Self::TooManyWatches => Code::TooManyWatches,
             Self::Cancelled => Code::Cancelled,
             Self::Unknown => Code::OutcomeUnknown,
+            Self::Left => Code::ProviderOffline,
             Self::Invalid { .. } => Code::BadRequest,
             Self::Recorded { code, .. } => *code,
             Self::Sandbox(error) => error.code(),

@@ -15,6 +15,8 @@ mod clock;
 mod error;
 mod events;
 mod exec;
+mod fault;
+mod hashing;
 mod links;
 mod metrics;
 mod output;
@@ -26,22 +28,25 @@ mod said;
 mod sandboxes;
 mod search;
 mod settings;
+mod snapshots;
 mod tasks;
+mod templates;
 mod text;
 mod watches;
 
 pub use access::{Access, Caller, Credential, Issued};
 pub use cabana_model::{
-    CallId, Code, KeyId, Outcome, Role, SandboxId, SandboxState, Scheme, Scope, ScopeTemplate, TaskId, TaskState,
-    Tenant, Time,
+    CallId, Code, KeyId, Outcome, Role, SandboxId, SandboxState, Scheme, Scope, ScopeTemplate, SnapshotId, TaskId,
+    TaskState, Tenant, Time,
 };
 pub use cabana_store::{
-    CallRow, Chunk, Error as StoreError, Head, Key, LedgerRow, Log, Page, Record, Stream as Channel, Task,
+    CallRow, Chunk, Error as StoreError, Head, Key, LedgerRow, Log, Page, Record, Snapshot, Stream as Channel, Task,
 };
 pub use call::{Act, Ask, Call, Cx, IdempotencyKey, Look, Needs, Place};
 pub use clock::Clock;
 pub use error::{Error, Result};
 pub use events::{Event, Happened, Heard, Listener};
+pub use fault::ALL as FAULT_POINTS;
 pub use links::{Grant, Link, Signed, Unlink};
 pub use metrics::{BUCKETS, Metrics, Verb};
 pub use ports::{Connection, Visitor};

@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use cabana_model::{Outcome, SandboxId, SandboxState, TaskId, Tenant};
+use cabana_model::{ExecId, Outcome, SandboxId, SandboxState, TaskId, Tenant};
 use cabana_sandbox::{Output, Reattached, Sandbox, Stream};
-use cabana_store::{CallRow, Done, Entry, Log, NewTask, Task};
+use cabana_store::{CallRow, Done, Entry, Log, NewTask, SnapshotStep, Task};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
@@ -13,11 +13,13 @@ use crate::{
     Act, Error, Result, Runtime,
     acts::{
         exec::{self, Exec, exit_number},
+        snapshot::Take,
         start::{self, Start},
         terminal::Terminal,
     },
     call::{RawCall, outcome_of},
     exec::{Followed, Taker, follow},
+    fault::{self, Point},
     said,
 };
 
@@ -28,13 +30,18 @@ impl Runtime {
     /// Before the first front opens.
     pub async fn recover(&self) -> Result<()> {
         self.find_sandboxes().await?;
+        fault::at(Point::RecoverSandboxes);
         for task in self.0.store.open_tasks().await? {
             self.recover_task(task).await?;
         }
+        fault::at(Point::RecoverTasks);
         for call in self.0.store.open_calls().await? {
             let span = said::span_in(&call.verb, call.id, &call.tenant, call.sandbox.as_ref());
             self.recover_call(call).instrument(span).await?;
+            fault::at(Point::RecoverCall);
         }
+        fault::at(Point::RecoverCalls);
+        self.find_snapshots().await?;
         self.end_those_of_one_call().await
     }
 
@@ -75,8 +82,15 @@ impl Runtime {
             let slot = self.0.sandboxes.of_record(record);
             let found = match deleting {
                 true => self.0.sandboxes.finish_delete(&slot).await,
-                false => self.0.sandboxes.found_again(&slot).await,
+                false => match self.0.sandboxes.found_again(&slot).await {
+                    // Nobody was told of it, and no scope leads to it.
+                    Ok(false) if slot.record().scope.is_none() => {
+                        self.0.sandboxes.delete(&slot, "a crash came before it was made").await
+                    }
+                    found => found.map(drop),
+                },
             };
+            fault::at(Point::RecoverFound);
             // One that cannot be looked at now is looked at when it is needed.
             if let Err(error) = found {
                 tracing::warn!(sandbox = %id, %error, "a sandbox could not be looked at");
@@ -88,7 +102,9 @@ impl Runtime {
             if !known.contains(&id) {
                 // Its files may be all that is left of a database that was lost: they are not ours to remove.
                 tracing::warn!(sandbox = %id, ?state, "there is a sandbox without a record: it is stopped and left alone");
-                self.0.sandboxes.provider().stop(&id).await?;
+                if let Err(error) = self.0.sandboxes.provider().stop(&id).await {
+                    tracing::warn!(sandbox = %id, %error, "it could not be stopped");
+                }
             }
         }
         Ok(())
@@ -106,13 +122,13 @@ impl Runtime {
             return self.task_is_lost(&task).await;
         };
         let log = self.left_output(id.uuid())?;
-        match sandbox.reattach(&id.into(), log.position()).await? {
+        match reattach(&*sandbox, &id.into(), &log).await {
             Reattached::Missing => self.task_is_lost(&task).await,
             Reattached::Running(process) => {
                 let slot = self.0.sandboxes.of_id(&task.tenant, &task.sandbox).await?;
                 let awake = Some(Arc::new(slot.awake()));
                 self.follow_task(task, sandbox, log, awake, move |log, cancel, grace| async move {
-                    follow(process, None, &log, &cancel, grace).await
+                    follow(process, None, &log, &cancel, grace, |_| ()).await
                 });
                 Ok(())
             }
@@ -141,6 +157,7 @@ impl Runtime {
                 };
                 self.settle_left(&row, outcome, None, None).await
             }
+            Take::VERB => self.recover_taking(&row).await,
             _ => self.settle_left(&row, Outcome::Unknown, None, None).await,
         }
     }
@@ -150,7 +167,7 @@ impl Runtime {
             return self.settle_left(&row, Outcome::Unknown, None, None).await;
         };
         let log = self.left_output(row.id.uuid())?;
-        match sandbox.reattach(&row.id.into(), log.position()).await? {
+        match reattach(&*sandbox, &row.id.into(), &log).await {
             Reattached::Missing => self.settle_left(&row, Outcome::Unknown, Some(&log), None).await,
             Reattached::Exited(exit, rest) => {
                 said_meanwhile(&log, rest).await?;
@@ -169,8 +186,11 @@ impl Runtime {
                 let runtime = self.clone();
                 let work = async move {
                     let (cancel, log): (&CancellationToken, _) = (&call.cancel, &call.output);
-                    let followed = follow(process, None, log, cancel, runtime.0.settings.grace);
-                    let Some(followed) = runtime.0.closing.run_until_cancelled(followed).await else { return };
+                    let followed = follow(process, None, log, cancel, runtime.0.settings.grace, |_| ());
+                    let Some(followed) = runtime.0.closing.run_until_cancelled(followed).await else {
+                        log.end(); // for whoever reads along
+                        return runtime.0.calls.remove(row.id);
+                    };
                     let number = followed.as_ref().ok().and_then(|followed| exit_number(&followed.exit));
                     let answer = match followed {
                         Ok(followed) => exec::recovered(row.id, followed, log).await,
@@ -199,6 +219,17 @@ impl Runtime {
         log: Option<&Arc<Log>>,
         exit: Option<i64>,
     ) -> Result<()> {
+        self.settle_left_with(row, outcome, log, exit, None).await
+    }
+
+    pub(crate) async fn settle_left_with(
+        &self,
+        row: &CallRow,
+        outcome: Outcome,
+        log: Option<&Arc<Log>>,
+        exit: Option<i64>,
+        step: Option<SnapshotStep>,
+    ) -> Result<()> {
         let ended = log.map(|log| log.end());
         let at = self.0.clock.now();
         let entry = Entry {
@@ -221,10 +252,21 @@ impl Runtime {
         };
         let done = Done { id: row.id, outcome, output: ended.and_then(|ended| ended.inline), entry };
         let (spent, outcome) = (Duration::from_millis(done.entry.duration_ms), done.outcome.clone());
-        self.0.store.record(done).await?;
+        match step {
+            None => self.0.store.record(done).await?,
+            Some(step) => self.0.store.record_snapshot(done, step).await?,
+        }
         said::recorded(&self.0.metrics, &row.tenant, &row.verb, &outcome, spent);
         Ok(())
     }
+}
+
+/// A sandbox that does not answer keeps no server from its start: its command is as good as lost.
+async fn reattach(sandbox: &dyn Sandbox, id: &ExecId, log: &Log) -> Reattached {
+    sandbox.reattach(id, log.position()).await.unwrap_or_else(|error| {
+        tracing::warn!(exec = %id, %error, "a command could not be found again");
+        Reattached::Missing
+    })
 }
 
 /// The rest of what a command said that ended while nobody listened.

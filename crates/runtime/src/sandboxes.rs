@@ -13,13 +13,18 @@ use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 
-use cabana_model::{SandboxId, Scheme, Scope, Tenant};
+use cabana_model::{SandboxId, Scheme, Scope, SnapshotId, Tenant};
 use cabana_sandbox::{Base, Provider, SandboxSpec, check_env};
 use cabana_store::{Claim, Claimed, Record, Store};
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 
 pub(crate) use self::slot::{Awake, Slot};
-use crate::{Clock, Error, Result, Settings, events::Events};
+use crate::{
+    Clock, Error, Result, Settings,
+    events::Events,
+    fault::{self, Point},
+};
 
 /// What a sandbox was asked to be. Its record keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +35,9 @@ pub struct Wanted {
     pub env: BTreeMap<String, String>,
     /// Whether it ends with the call that it was made for.
     pub once: bool,
+    /// What it begins with, instead of what the spec says. The name that the provider knows it by is in the record's spec.
+    #[serde(default)]
+    pub snapshot: Option<SnapshotId>,
 }
 
 impl Wanted {
@@ -54,6 +62,8 @@ pub(crate) struct Sandboxes {
     events: Arc<Events>,
     settings: Arc<Settings>,
     slots: Mutex<Slots>,
+    /// Something went that may have been the last to need something else.
+    went: Notify,
 }
 
 /// Those that run are held; the rest is there as long as somebody has it in hand.
@@ -99,11 +109,19 @@ impl Sandboxes {
         events: Arc<Events>,
         settings: Arc<Settings>,
     ) -> Self {
-        Self { provider, store, clock, events, settings, slots: Mutex::default() }
+        Self { provider, store, clock, events, settings, slots: Mutex::default(), went: Notify::new() }
     }
 
     pub(crate) fn provider(&self) -> &Arc<dyn Provider> {
         &self.provider
+    }
+
+    pub(crate) fn went(&self) {
+        self.went.notify_one();
+    }
+
+    pub(crate) async fn gone(&self) {
+        self.went.notified().await;
     }
 
     fn slots<T>(&self, act: impl FnOnce(&mut Slots) -> T) -> T {
@@ -112,7 +130,7 @@ impl Sandboxes {
 
     /// What a sandbox becomes that nobody describes further.
     pub(crate) fn usual(&self) -> Wanted {
-        Wanted { sandbox: self.settings.sandbox.clone(), env: BTreeMap::new(), once: false }
+        Wanted { sandbox: self.settings.sandbox.clone(), env: BTreeMap::new(), once: false, snapshot: None }
     }
 
     /// The scope's sandbox: however many ask at once, it is one. True when there was none.
@@ -158,6 +176,23 @@ impl Sandboxes {
                 &usual
             }
         };
+        let forked;
+        let wanted = match (wanted.snapshot, scope) {
+            (None, _) => wanted,
+            (Some(snapshot), scope) => match (self.store.snapshot(tenant, snapshot).await?, scope) {
+                (Some(found), _) => {
+                    let sandbox = SandboxSpec { base: Base::Snapshot(found.physical), ..wanted.sandbox.clone() };
+                    forked = Wanted { sandbox, ..wanted.clone() };
+                    &forked
+                }
+                // What a sandbox that is there began with may be gone by now.
+                (None, Some(scope)) => match self.store.by_scope(tenant, scope).await? {
+                    Some(record) => return Ok((self.slots(|slots| slots.insert(record)), false)),
+                    None => return Err(Error::NoSnapshot(snapshot)),
+                },
+                (None, None) => return Err(Error::NoSnapshot(snapshot)),
+            },
+        };
         self.provider.capabilities().check(&wanted.sandbox)?;
         let physical = SandboxId::random();
         let claim = Claim {
@@ -173,6 +208,7 @@ impl Sandboxes {
             Claimed::Made(record) => (record, true),
         };
         if made {
+            fault::at(Point::SandboxClaimed);
             self.tell(&record);
         }
         Ok((self.slots(|slots| slots.insert(record)), made))

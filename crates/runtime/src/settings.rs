@@ -16,6 +16,8 @@ pub struct Settings {
     pub output_cap: u64,
     /// Between the friendly signal and the last one.
     pub grace: Duration,
+    /// Of an archive that becomes a template: how much it may hold, once it is unpacked.
+    pub template_cap: u64,
 }
 
 impl Default for Settings {
@@ -30,6 +32,7 @@ impl Default for Settings {
             exec_timeout_most: Duration::from_secs(3600),
             output_cap: 256 << 20,
             grace: Duration::from_secs(2),
+            template_cap: 16 << 30,
         }
     }
 }

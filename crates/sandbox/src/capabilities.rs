@@ -46,6 +46,8 @@ pub struct Capabilities {
     pub pause: bool,
     /// With forks, saving and restoring: of a stopped sandbox, and of a running one where it can be paused.
     pub snapshot: bool,
+    /// Made from archives, listed and removed.
+    pub templates: bool,
     pub search: bool,
     pub late_views: bool,
     pub host_base: bool,

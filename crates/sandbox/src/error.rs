@@ -1,6 +1,6 @@
 //! What can go wrong: kinds, not texts. [`Error::code`] is the stable public name of each.
 
-use cabana_model::{Code, ExecId, ParseIdError, PathError, SandboxId, SandboxPath, User};
+use cabana_model::{Code, ExecId, ParseIdError, PathError, SandboxId, SandboxPath, SnapshotId, User};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
@@ -53,6 +53,12 @@ pub enum Error {
     NoTemplate(String),
     #[error("template {name}: {why}")]
     BadTemplate { name: String, why: String },
+    #[error("there is a template {0} already: remove it first or choose another name")]
+    TemplateExists(String),
+    #[error("template {0} is in use: delete the sandboxes made from it first")]
+    TemplateInUse(String),
+    #[error("there is no snapshot {0}")]
+    NoSnapshot(SnapshotId),
     /// The kernel or its settings forbid what a sandbox needs.
     #[error("this host cannot run sandboxes: {0}")]
     Host(String),
@@ -123,6 +129,9 @@ impl Error {
             Self::InUse(_) => Code::SandboxInUse,
             Self::NoTemplate(_) => Code::TemplateNotFound,
             Self::BadTemplate { .. } => Code::TemplateInvalid,
+            Self::TemplateExists(_) => Code::TemplateExists,
+            Self::TemplateInUse(_) => Code::TemplateInUse,
+            Self::NoSnapshot(_) => Code::SnapshotNotFound,
             Self::Host(_) => Code::HostUnsupported,
             Self::NoSpace => Code::NoSpace,
             Self::TimedOut(_) => Code::TimedOut,

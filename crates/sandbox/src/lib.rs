@@ -19,11 +19,12 @@ mod files;
 mod provider;
 mod run;
 mod spec;
+mod template;
 mod transfer;
 mod walk;
 mod zip;
 
-pub use cabana_model::{Code, ExecId, LayerId, PathError, SandboxId, SandboxPath, User};
+pub use cabana_model::{Code, ExecId, LayerId, PathError, SandboxId, SandboxPath, SnapshotId, User};
 pub use capabilities::{Capabilities, Enforced, Identities};
 pub use copy::copy;
 pub use error::{Cause, Error, NotRun, Result};
@@ -39,6 +40,7 @@ pub use files::{
 pub use provider::{Duplex, Found, Provider, Sandbox, SandboxEvent, State, Stream, Usage, Wanted};
 pub use run::{ExecOutcome, Kept, run};
 pub use spec::{Base, Defaults, Lifetime, Limits, NetworkPolicy, SandboxSpec, Source, View};
+pub use template::{Overrides, Template};
 pub use transfer::{make_dirs, read_all, write_all};
 pub use walk::walk;
 pub use zip::zip;

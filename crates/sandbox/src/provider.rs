@@ -8,8 +8,8 @@ use futures_util::stream::BoxStream; // not `async fn next`: a stream keeps its 
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::{
-    Base, Capabilities, Defaults, ExecId, ExecSpec, Files, LayerId, Limits, NetworkPolicy, Position, Process,
-    Reattached, Result, SandboxId, SandboxSpec, User, View,
+    Base, Capabilities, Defaults, ExecId, ExecSpec, Files, LayerId, Limits, NetworkPolicy, Overrides, Position,
+    Process, Reattached, Result, SandboxId, SandboxSpec, SnapshotId, Template, User, View,
 };
 
 pub type Stream<T> = BoxStream<'static, Result<T>>;
@@ -35,7 +35,22 @@ pub trait Provider: Send + Sync {
     /// Only our own: what reconcile believes.
     async fn list(&self) -> Result<Stream<(SandboxId, State)>>;
     /// Its files as they are at one moment, for `create` to begin from. It outlives the sandbox, which goes on as it was.
-    async fn snapshot(&self, id: &SandboxId) -> Result<Base>;
+    /// There already: as it is.
+    async fn snapshot(&self, id: &SandboxId, name: SnapshotId) -> Result<Base>;
+    /// Also those that are damaged.
+    async fn snapshots(&self) -> Result<Stream<SnapshotId>>;
+    /// What was made from it stays. Absent is Ok.
+    async fn remove_snapshot(&self, name: SnapshotId) -> Result<()>;
+    /// By name. A damaged one comes with its error, and hides no other.
+    async fn templates(&self) -> Result<Vec<(String, Result<Template>)>>;
+    async fn template(&self, name: &str) -> Result<Template>;
+    /// From a tar of a root file system, plain or packed with gzip or zstd. One that holds more than `most` bytes, once it is
+    /// unpacked, is `TooLarge`. Whatever fails makes nothing; a name that is taken is `TemplateExists`.
+    async fn add_template(&self, name: &str, wishes: &Overrides, most: u64, tar: Stream<Bytes>) -> Result<Template>;
+    /// One that sandboxes were made from is `TemplateInUse`.
+    async fn remove_template(&self, name: &str) -> Result<()>;
+    /// Gives the space back that nothing needs any more. False while something is being made that may need it: ask again.
+    async fn tidy(&self) -> Result<bool>;
     /// For the archive, in this provider's own format.
     async fn save(&self, id: &SandboxId) -> Result<Stream<Bytes>>;
     /// Makes a stopped one of what was saved. There already: an error. A stream that is not whole is `Archive`, and makes

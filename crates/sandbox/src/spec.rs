@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, LayerId, Result, SandboxPath, User};
+use crate::{Error, LayerId, Result, SandboxPath, SnapshotId, User};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -41,8 +41,9 @@ pub enum Base {
     Host,
     /// The lowest first.
     Layers(Vec<LayerId>),
-    /// A template, an image, a snapshot over there.
+    /// A template.
     Named(String),
+    Snapshot(SnapshotId),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

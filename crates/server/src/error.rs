@@ -71,6 +71,7 @@ fn status(code: Code) -> StatusCode {
         | Code::KeyNotFound
         | Code::NotFound
         | Code::SandboxNotFound
+        | Code::SnapshotNotFound
         | Code::TaskNotFound
         | Code::TemplateNotFound => StatusCode::NOT_FOUND,
         Code::AlreadyExists
@@ -163,7 +164,7 @@ impl Refused {
 }
 
 fn is_retryable(status: StatusCode) -> bool {
-    matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
+    matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE | StatusCode::INSUFFICIENT_STORAGE)
 }
 
 impl IntoResponse for Refused {

@@ -5,6 +5,7 @@ mod auth;
 mod error;
 mod extract;
 mod health;
+mod linger;
 mod listen;
 mod metrics;
 mod openapi;

@@ -1,6 +1,7 @@
 //! Where clients come in: addresses, TLS, and what bounds a connection.
 
 use std::{
+    convert::Infallible,
     io,
     net::SocketAddr,
     path::Path,
@@ -11,7 +12,12 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, http::header, response::IntoResponse};
+use axum::{
+    Router,
+    extract::FromRequestParts,
+    http::{header, request::Parts},
+    response::IntoResponse,
+};
 use cabana_runtime::Code;
 use hyper::{Request, body::Incoming};
 use hyper_util::{
@@ -24,10 +30,10 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 use tokio::{
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
 };
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 
@@ -44,7 +50,7 @@ const BREATH: Duration = Duration::from_millis(50);
 /// As many are told that there is no room, at a time.
 const DOORSTEP: usize = 64;
 /// Of what is under way when the server is told to end.
-const LAST_WORDS: Duration = Duration::from_secs(10);
+const LAST_WORDS: Duration = Duration::from_secs(15);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
@@ -90,9 +96,18 @@ impl Tls {
 #[derive(Clone)]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
-    /// The server is told to end: what has no end of its own ends then.
     pub(crate) leaving: CancellationToken,
     _seat: Arc<Seat>,
+}
+
+/// Set when the server is told to end: what has no end of its own ends then.
+pub(crate) struct Leaving(pub(crate) CancellationToken);
+
+impl<S: Sync> FromRequestParts<S> for Leaving {
+    type Rejection = Infallible;
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self(parts.extensions.get::<Peer>().map(|peer| peer.leaving.clone()).unwrap_or_default()))
+    }
 }
 
 struct Seat(#[expect(dead_code, reason = "held, and let go by dropping it")] OwnedSemaphorePermit);
@@ -165,7 +180,7 @@ impl Listener {
             OPEN.fetch_add(1, Ordering::Relaxed);
             let peer = Peer { address, leaving: end.clone(), _seat: Arc::new(Seat(permit)) };
             let (tls, builder, watcher) = (self.tls.clone(), builder.clone(), graceful.watcher());
-            let of_peer = peer.clone();
+            let (of_peer, leaving) = (peer.clone(), end.clone());
             let service =
                 TowerToHyperService::new(router.clone().map_request(move |mut request: Request<Incoming>| {
                     request.extensions_mut().insert(of_peer.clone());
@@ -179,8 +194,8 @@ impl Listener {
                         let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
                         watcher.watch(connection.into_owned()).await
                     }
-                    Some(Tls(acceptor)) => match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
-                        Ok(Ok(stream)) => {
+                    Some(Tls(acceptor)) => match leaving.run_until_cancelled(shake_hands(&acceptor, stream)).await {
+                        Some(Some(stream)) => {
                             let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
                             watcher.watch(connection.into_owned()).await
                         }
@@ -196,7 +211,13 @@ impl Listener {
             });
         }
         drop(self.socket);
-        let _ = tokio::time::timeout(LAST_WORDS, graceful.shutdown()).await;
+        // One that has become something else than HTTP is seated as long as it goes on.
+        let all = u32::try_from(bounds.connections).unwrap_or(u32::MAX);
+        let gone = async {
+            graceful.shutdown().await;
+            drop(room.acquire_many(all).await);
+        };
+        let _ = tokio::time::timeout(LAST_WORDS, gone).await;
     }
 }
 
@@ -204,4 +225,8 @@ impl Listener {
 async fn is_full() -> impl IntoResponse {
     let refused = Refused::new(Code::TooManyConnections, "the server has as many connections as it takes");
     ([(header::CONNECTION, "close")], refused)
+}
+
+async fn shake_hands(acceptor: &TlsAcceptor, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+    tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await.ok()?.ok()
 }

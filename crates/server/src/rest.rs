@@ -12,7 +12,9 @@ mod keys;
 mod ledger;
 mod ports;
 mod sandboxes;
+mod snapshots;
 mod tasks;
+mod templates;
 mod terminal;
 mod types;
 
@@ -34,4 +36,6 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(terminal::routes())
         .merge(ports::routes())
         .merge(events::routes())
+        .merge(snapshots::routes())
+        .merge(templates::routes())
 }

@@ -10,6 +10,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use cabana_runtime::{Channel, Chunk, Log};
 use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 
 use crate::seats::StreamSeat;
 
@@ -23,25 +24,31 @@ struct Said {
     b64: Option<String>,
 }
 
-/// `start`, then all that is said from there on, then what `last` says.
+/// `start`, then all that is said from there on, then what `last` says. One who only listens is sent away when the server
+/// leaves, and goes on at the next one; one who waits for its own command has the command's time.
 pub(crate) fn events<S: Serialize>(
     seat: StreamSeat,
     start: &S,
     log: &Arc<Log>,
     from: (u64, u64),
     last: impl Future<Output = Event> + Send + 'static,
+    leaving: CancellationToken,
 ) -> Response {
     let said = log.follow(from.0, from.1).map(|chunk| match chunk {
         Ok(chunk) => said(&chunk),
         Err(error) => named("error", &cabana_runtime::Error::from(error).to_string()),
     });
     let all = stream::once(std::future::ready(named("start", start))).chain(said).chain(stream::once(last));
-    respond(seat, all)
+    respond(seat, all, leaving)
 }
 
-pub(crate) fn respond(seat: StreamSeat, events: impl Stream<Item = Event> + Send + 'static) -> Response {
+pub(crate) fn respond(
+    seat: StreamSeat,
+    events: impl Stream<Item = Event> + Send + 'static,
+    leaving: CancellationToken,
+) -> Response {
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
-    let events = events.map(move |event| {
+    let events = events.take_until(leaving.cancelled_owned()).map(move |event| {
         let _open = &seat; // as long as the stream is
         Ok::<_, Infallible>(event)
     });

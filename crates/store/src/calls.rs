@@ -89,6 +89,11 @@ impl Store {
         .await
     }
 
+    /// What is known of the call that used the same key, and nothing is reserved.
+    pub async fn repeated(&self, call: NewCall) -> Result<Option<Reserved>> {
+        self.read(move |db| call.once.as_ref().map_or(Ok(None), |once| earlier(db, &call, once))).await
+    }
+
     /// The call's outcome and its ledger row, both or neither.
     pub async fn record(&self, done: Done) -> Result<()> {
         self.write(move |tx| {
@@ -191,7 +196,7 @@ fn insert(tx: &mut Tx<'_>, call: &NewCall) -> Result<usize> {
     )
 }
 
-fn end(tx: &mut Tx<'_>, done: &Done) -> Result<()> {
+pub(crate) fn end(tx: &mut Tx<'_>, done: &Done) -> Result<()> {
     let (code, answer) = match &done.outcome {
         Outcome::Answered(answer) => (None, Some(&answer[..])),
         Outcome::Failed { code, message } => (Some(code.as_str()), Some(message.as_bytes())),

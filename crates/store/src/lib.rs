@@ -4,7 +4,7 @@
 //! answered then: it is there after a kill -9. The database takes it a little later, so that a hundred callers pay for one
 //! commit. Reads have connections of their own, and see all that was answered.
 //!
-//! - keys, sandboxes, calls and tasks are rows that change;
+//! - keys, sandboxes, snapshots, calls and tasks are rows that change;
 //! - the [`ledger`] only grows, and each row carries the hash of the one before;
 //! - [`Outputs`] keeps what commands said: a little in memory and then in the call's row, more in files.
 
@@ -12,6 +12,7 @@ mod calls;
 mod checkpoints;
 mod desk;
 mod error;
+mod fault;
 mod journal;
 mod keys;
 pub mod ledger;
@@ -21,6 +22,7 @@ mod reads;
 mod sandboxes;
 mod schema;
 mod secrets;
+mod snapshots;
 mod sql;
 mod store;
 mod tasks;
@@ -28,10 +30,12 @@ mod writer;
 
 pub use calls::{CallRow, Done, Inline, NewCall, Reserved};
 pub use error::{Error, Result};
+pub use fault::ALL as FAULT_POINTS;
 pub use keys::{Key, NewKey};
 pub use ledger::{Entry, Head, LedgerRow};
 pub use outputs::{Chunk, Ended, Log, Outputs, Stream};
 pub use page::Page;
 pub use sandboxes::{Claim, Claimed, Record, Transition};
+pub use snapshots::{NewSnapshot, Snapshot, SnapshotStep};
 pub use store::{Durability, Store};
 pub use tasks::{NewTask, Task, TaskEnd};

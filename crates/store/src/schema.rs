@@ -53,6 +53,13 @@ CREATE TABLE tasks (
 CREATE INDEX tasks_sandbox ON tasks (tenant, sandbox, id);
 CREATE INDEX tasks_open ON tasks (id) WHERE ended IS NULL;
 
+CREATE TABLE snapshots (
+    tenant TEXT NOT NULL, id BLOB NOT NULL, physical BLOB NOT NULL UNIQUE, sandbox TEXT NOT NULL,
+    state TEXT NOT NULL, created INTEGER NOT NULL,
+    PRIMARY KEY (tenant, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX snapshots_sandbox ON snapshots (tenant, sandbox, id);
+
 -- The last record of the journal that is in the database.
 CREATE TABLE folded (record INTEGER NOT NULL) STRICT;
 INSERT INTO folded VALUES (0);

@@ -1,6 +1,8 @@
 //! How the nouns of the model lie in columns: ids as 16 bytes, names as text, times as microseconds, lists as JSON.
 
-use cabana_model::{CallId, KeyId, Role, SandboxId, SandboxState, Scope, TaskId, TaskState, Tenant, Time};
+use cabana_model::{
+    CallId, KeyId, Role, SandboxId, SandboxState, Scope, SnapshotId, SnapshotState, TaskId, TaskState, Tenant, Time,
+};
 use rusqlite::{
     Row, ToSql,
     types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef},
@@ -75,9 +77,11 @@ columns! {
     CallId: |id| uuid(id.uuid()), |value| uuid_from(value).map(CallId::from);
     TaskId: |id| uuid(id.uuid()), |value| uuid_from(value).map(TaskId::from);
     KeyId: |id| uuid(id.uuid()), |value| uuid_from(value).map(KeyId::from);
+    SnapshotId: |id| uuid(id.uuid()), |value| uuid_from(value).map(SnapshotId::from);
     Time: |time| Ok(time.as_microsecond().into()), |value| Time::from_microsecond(value.as_i64()?).map_err(foreign);
     SandboxState: |state| text(state.as_str()), |value| SandboxState::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
     TaskState: |state| text(state.as_str()), |value| TaskState::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
+    SnapshotState: |state| text(state.as_str()), |value| SnapshotState::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
     Vec<String>: json, json_from;
     Scope: json, json_from;
     Role: json, json_from;

@@ -8,8 +8,8 @@ use std::{collections::HashMap, sync::Arc};
 
 use cabana_engine::{Config, Engine};
 use cabana_sandbox::{
-    Base, ExecId, ExecSpec, Found, Lifetime, Limits, Provider, Sandbox, SandboxId, SandboxPath, SandboxSpec, Stdin,
-    Stdio, TermSize, Wanted,
+    Base, ExecId, ExecSpec, Found, Lifetime, Limits, Provider, Sandbox, SandboxId, SandboxPath, SandboxSpec,
+    SnapshotId, Stdin, Stdio, TermSize, Wanted,
 };
 use futures_util::StreamExt;
 use tokio::io::AsyncWriteExt;
@@ -74,7 +74,7 @@ impl Owner {
             ["stop", _] => self.engine.stop(&id()?).await?,
             ["destroy", _] => self.engine.destroy(&id()?).await?,
             ["pause", _] => self.engine.pause(&id()?).await?,
-            ["snapshot", _] => drop(self.engine.snapshot(&id()?).await?),
+            ["snapshot", _] => drop(self.engine.snapshot(&id()?, SnapshotId::now()).await?),
             ["limit", _, pids] => {
                 let limits = Limits { pids: Some(pids.parse()?), ..Limits::default() };
                 self.sandbox(&id()?)?.update(Wanted::Limits(limits)).await?;

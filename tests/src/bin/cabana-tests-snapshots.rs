@@ -5,7 +5,7 @@ use std::{error::Error, process::ExitCode, sync::Arc};
 
 use bytes::Bytes;
 use cabana_engine::{Config, Engine};
-use cabana_sandbox::{Base, ExecSpec, Provider, Sandbox, SandboxId, SandboxPath, SandboxSpec, Status, run};
+use cabana_sandbox::{Base, ExecSpec, Provider, Sandbox, SandboxId, SandboxPath, SandboxSpec, SnapshotId, Status, run};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
@@ -39,7 +39,7 @@ async fn take(config: Config) -> Outcome {
         if !can.pause || round % 2 == 0 {
             engine.stop(sandbox.id()).await?;
         }
-        let base = engine.snapshot(sandbox.id()).await?;
+        let base = engine.snapshot(sandbox.id(), SnapshotId::now()).await?;
         engine.destroy(sandbox.id()).await?;
         sandbox = engine.create(&SandboxId::random(), &SandboxSpec::new(base)).await?;
         say(&*sandbox, &format!("echo {round} > /srv/dir/{round} && rm /srv/dir/{}", round - 1)).await?;

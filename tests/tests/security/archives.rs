@@ -2,8 +2,8 @@
 
 use std::{fs, path::Path};
 
-use cabana_engine::{Engine, Overrides, TemplateSource};
-use cabana_sandbox::{Base, SandboxSpec};
+use cabana_engine::{Engine, TemplateSource};
+use cabana_sandbox::{Base, Overrides, SandboxSpec};
 use futures_util::{StreamExt, stream};
 use tar::{Builder, EntryType, Header};
 

@@ -8,7 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use cabana_engine::Engine;
-use cabana_sandbox::{Base, Code, Provider, SandboxId, SandboxSpec};
+use cabana_sandbox::{Base, Code, Provider, SandboxId, SandboxSpec, SnapshotId};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::inside::{Inside, SOON, config, soon};
@@ -23,10 +23,10 @@ async fn prepared(script: &str) -> Inside {
 async fn forks(inside: &Inside) -> Vec<Inside> {
     let (engine, id) = (&inside.engine, inside.sandbox.id());
     let mut forks = Vec::new();
-    let running = soon("a snapshot", engine.snapshot(id)).await.unwrap();
+    let running = soon("a snapshot", engine.snapshot(id, SnapshotId::now())).await.unwrap();
     let saved: Vec<Bytes> = engine.save(id).await.unwrap().try_collect().await.unwrap();
     engine.stop(id).await.unwrap();
-    let stopped = soon("a snapshot", engine.snapshot(id)).await.unwrap();
+    let stopped = soon("a snapshot", engine.snapshot(id, SnapshotId::now())).await.unwrap();
     for base in [running, stopped] {
         forks.push(Inside::of(engine.clone(), &SandboxSpec::new(base.clone())).await);
         remove(engine, &base);
@@ -40,8 +40,8 @@ async fn forks(inside: &Inside) -> Vec<Inside> {
 }
 
 fn remove(engine: &Engine, base: &Base) {
-    let Base::Named(name) = base else { panic!("a snapshot has a name") };
-    engine.snapshots().rm(name).unwrap();
+    let Base::Snapshot(name) = base else { panic!("a snapshot has a name") };
+    engine.snapshots().rm(*name).unwrap();
 }
 
 async fn end(inside: Inside, forks: Vec<Inside>) {
@@ -148,7 +148,7 @@ open('bottom', 'w').write('here')
 end";
     let inside = prepared(deep).await;
     let (engine, id) = (inside.engine.clone(), inside.sandbox.id().clone());
-    let running = engine.snapshot(&id).await.unwrap();
+    let running = engine.snapshot(&id, SnapshotId::now()).await.unwrap();
     // A stream has names in it, and none is that long: it says so, and all goes on.
     let saved: Result<Vec<Bytes>, _> = match engine.save(&id).await {
         Ok(parts) => parts.try_collect().await,
@@ -157,7 +157,7 @@ end";
     assert!(saved.unwrap_err().to_string().contains("longer than"));
     inside.still_works().await;
     engine.stop(&id).await.unwrap();
-    let stopped = engine.snapshot(&id).await.unwrap();
+    let stopped = engine.snapshot(&id, SnapshotId::now()).await.unwrap();
     for base in [running, stopped] {
         let fork = Inside::of(engine.clone(), &SandboxSpec::new(base.clone())).await;
         let walk = "python3 - <<'end'
@@ -189,7 +189,10 @@ async fn processes_that_breed_and_write_while_the_snapshot_is_taken() {
         tokio::task::yield_now().await;
     }
     for _ in 0..10 {
-        let base = tokio::time::timeout(SOON, inside.engine.snapshot(inside.sandbox.id())).await.unwrap().unwrap();
+        let base = tokio::time::timeout(SOON, inside.engine.snapshot(inside.sandbox.id(), SnapshotId::now()))
+            .await
+            .unwrap()
+            .unwrap();
         let fork = Inside::of(inside.engine.clone(), &SandboxSpec::new(base.clone())).await;
         fork.still_works().await;
         fork.engine.destroy(fork.sandbox.id()).await.unwrap();
@@ -202,19 +205,17 @@ async fn processes_that_breed_and_write_while_the_snapshot_is_taken() {
 #[tokio::test]
 async fn layers_and_records_of_a_neighbour_by_name() {
     let victim = prepared("echo secret > /srv/secret").await;
-    let base = victim.engine.snapshot(victim.sandbox.id()).await.unwrap();
-    let Base::Named(name) = &base else { panic!("a snapshot has a name") };
-    let chance = name.strip_prefix("snapshot:").unwrap();
+    let base = victim.engine.snapshot(victim.sandbox.id(), SnapshotId::now()).await.unwrap();
+    let Base::Snapshot(name) = &base else { panic!("a snapshot has a name") };
+    let digits = name.uuid().simple().to_string();
     let layers = kept();
     let layer = layers[0].file_name().unwrap().to_str().unwrap();
     let names = [
-        chance.to_owned(),
-        format!("snapshot:{}", chance.to_uppercase()),
-        format!("snapshot:./{chance}"),
-        format!("snapshot:{chance}.json"),
-        format!("snapshot:../snapshots/{chance}"),
-        format!("snapshot:{chance}\0"),
-        format!("snapshot:{layer}"),
+        name.to_string(),
+        digits.clone(),
+        format!("snapshot:{digits}"),
+        format!("../snapshots/{digits}"),
+        format!("../snapshots/{digits}.json"),
         layer.to_owned(),
         format!("../layers/{layer}/tree"),
     ];
@@ -245,13 +246,13 @@ async fn a_disk_filled_so_that_no_snapshot_fits() {
     let half = free.f_bavail * free.f_frsize * 6 / 10;
     inside.root(&format!("head -c {half} /dev/urandom > /home/user/large")).await.ok();
     let before = names(&disk.path().join("data"));
-    let refused = small.snapshot(inside.sandbox.id()).await.unwrap_err();
+    let refused = small.snapshot(inside.sandbox.id(), SnapshotId::now()).await.unwrap_err();
     assert_eq!(refused.code(), Code::NoSpace, "{refused}");
     assert_eq!(names(&disk.path().join("data")), before);
     inside.still_works().await;
     // What needs no room can still be done.
     small.stop(inside.sandbox.id()).await.unwrap();
-    small.snapshot(inside.sandbox.id()).await.unwrap();
+    small.snapshot(inside.sandbox.id(), SnapshotId::now()).await.unwrap();
     let after = names(&disk.path().join("data"));
     let layer = after.iter().find(|name| !before.contains(name) && name.join("tree").is_dir()).expect("a layer");
     assert_eq!(fs::metadata(layer.join("tree/home/user/large")).unwrap().len(), half);

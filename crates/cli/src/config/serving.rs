@@ -14,7 +14,7 @@ use super::{
     table::{
         ALLOW, CA, CPUS, DISK, DURABILITY, EXEC_TIMEOUT, EXEC_TIMEOUT_MAX, INODES, INSECURE_HTTP, IO, LISTEN,
         LOG_FORMAT, LOG_LEVEL, MAX_BODY, MAX_CONNECTIONS, MAX_STREAMS, MEMORY, MODE, OPEN_FILES, OUTPUT, PIDS,
-        PREVIEW_DOMAIN, SPARES, Setting, TELEMETRY_ENDPOINT, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
+        PREVIEW_DOMAIN, SPARES, Setting, TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
     },
 };
 use crate::amounts::{duration, processors, size};
@@ -106,6 +106,7 @@ fn settings(resolved: &Resolved) -> Result<Settings, String> {
     settings.exec_timeout = set(resolved, &EXEC_TIMEOUT, duration)?;
     settings.exec_timeout_most = set(resolved, &EXEC_TIMEOUT_MAX, duration)?;
     settings.output_cap = set(resolved, &OUTPUT, size)?;
+    settings.template_cap = set(resolved, &TEMPLATE_MAX, size)?;
     if settings.exec_timeout > settings.exec_timeout_most {
         return Err("limits.exec_timeout is longer than limits.exec_timeout_max".into());
     }

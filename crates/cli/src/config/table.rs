@@ -90,6 +90,8 @@ settings! {
         "The longest time that a command may ask for";
     OUTPUT: "limits" "output" "output" "CABANA_LIMITS_OUTPUT" Kind::Size, Some("256M"),
         "How much of one command's output is kept. What is beyond it is counted";
+    TEMPLATE_MAX: "images" "template_max" "template-max" "CABANA_IMAGES_TEMPLATE_MAX" Kind::Size, Some("16G"),
+        "How much an archive may hold, once it is unpacked, that is sent to become a template";
     LOG_FORMAT: "log" "format" "log-format" "CABANA_LOG_FORMAT" Kind::Choice(&["text", "json"]), Some("text"),
         "How the lines of the log are written to standard error: for people, or one JSON object each";
     LOG_LEVEL: "log" "level" "log-level" "CABANA_LOG_LEVEL" Kind::Choice(&["off", "error", "warn", "info", "debug", "trace"]), Some("info"),

@@ -1,7 +1,6 @@
 //! `cabana cp`: files and directories, into a sandbox and out of it.
 
 mod down;
-mod progress;
 mod up;
 
 use std::path::PathBuf;
@@ -9,9 +8,9 @@ use std::path::PathBuf;
 use cabana_model::{Code, SandboxId};
 use serde::Deserialize;
 
-use self::progress::Bar;
 use super::{
     place::Place,
+    progress::{self, Bar},
     server::{At, Server},
 };
 use crate::failure::{Failure, plain, tell};

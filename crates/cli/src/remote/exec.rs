@@ -45,6 +45,9 @@ pub(crate) struct Args {
     /// What the sandbox is made from if it is not there yet
     #[arg(long, value_name = "NAME")]
     template: Option<String>,
+    /// The snapshot that it begins with, if it is not there yet
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "template")]
+    snapshot: Option<String>,
     /// End the command and all that it started after this time: 500ms, 10s, 2m, 1h
     #[arg(long, value_name = "TIME")]
     timeout: Option<String>,
@@ -190,12 +193,14 @@ fn asked(args: Args) -> Result<(Vec<String>, Body), Failure> {
         Place::Sandbox(id) => (vec!["v1".to_owned(), "sandboxes".into(), id.to_string(), "exec".into()], None),
         Place::Scope(scope) => (vec!["v1".to_owned(), "exec".into()], Some(scope)),
     };
-    if scope.is_none() && args.template.is_some() {
-        return Err(Failure::bad("--template is for a sandbox that is not there yet, and an id names one that is"));
+    let base = args.template.map(|name| ("template", name)).or(args.snapshot.map(|id| ("snapshot", id)));
+    if let (None, Some((flag, _))) = (&scope, &base) {
+        let why = format!("--{flag} is for a sandbox that is not there yet, and an id names one that is");
+        return Err(Failure::bad(why));
     }
     let body = Body {
         scope,
-        spec: args.template.map(|template| BTreeMap::from([("template", template)])),
+        spec: base.map(|base| BTreeMap::from([base])),
         argv,
         cwd: args.workdir,
         env: run::variables(&args.env)?,

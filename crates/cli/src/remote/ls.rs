@@ -31,8 +31,9 @@ pub(super) async fn work(args: &Args, server: &Server) -> Result<(), Failure> {
                 Value::Null => "-".to_owned(),
                 scope => format!("{}:{}", text(&scope["scheme"]), text(&scope["value"])),
             };
-            let [id, state, template, active] = ["id", "state", "template", "active_at"].map(|name| text(&row[name]));
-            [id, scope, state, template, text(&row["network"]["mode"]), active]
+            let [id, state, active] = ["id", "state", "active_at"].map(|name| text(&row[name]));
+            let base = if row["template"].is_null() { &row["snapshot"] } else { &row["template"] };
+            [id, scope, state, text(base), text(&row["network"]["mode"]), active]
         }),
     );
     Ok(())

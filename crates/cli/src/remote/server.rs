@@ -39,6 +39,11 @@ pub(super) struct Page {
 }
 
 impl Server {
+    /// Whether somebody said which one.
+    pub(super) fn is_named() -> bool {
+        env::var_os("CABANA_URL").is_some_and(|url| !url.is_empty())
+    }
+
     pub(super) fn find(data: Option<PathBuf>) -> Result<Self, Failure> {
         // Another part of the process may have been first, with the same one.
         let _ = rustls::crypto::ring::default_provider().install_default();

@@ -7,16 +7,16 @@ use serde::Serialize;
 use crate::failure::plain;
 
 /// Whoever closed our output knows enough.
-pub(super) fn print(text: &str) {
+pub(crate) fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-pub(super) fn json(rows: &impl Serialize) {
+pub(crate) fn json(rows: &impl Serialize) {
     print(&(serde_json::to_string_pretty(rows).unwrap_or_default() + "\n"));
 }
 
 /// The last column is as wide as it is.
-pub(super) fn columns<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) {
+pub(crate) fn columns<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) {
     let rows: Vec<[String; N]> =
         std::iter::once(head.map(str::to_owned)).chain(rows.map(|row| row.map(|cell| plain(&cell)))).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);

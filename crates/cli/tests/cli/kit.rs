@@ -24,7 +24,7 @@ pub(crate) fn data() -> PathBuf {
 
 pub(crate) fn cabana() -> Command {
     let mut command = Command::new(binary());
-    command.env("CABANA_DATA", data()).stdin(Stdio::null());
+    command.env("CABANA_DATA", data()).env_remove("CABANA_URL").stdin(Stdio::null());
     command
 }
 

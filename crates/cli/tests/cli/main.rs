@@ -6,6 +6,8 @@ mod config;
 mod doctor;
 mod kit;
 mod network;
+#[path = "../common/root.rs"]
+mod root;
 mod run;
 mod signals;
 mod template;

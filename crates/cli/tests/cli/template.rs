@@ -6,9 +6,13 @@ use std::{
     process::Command,
 };
 
+use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::kit::{Ends, cabana};
+use crate::{
+    kit::{Ends, cabana},
+    root,
+};
 
 /// A data directory of its own: names are few.
 struct House {
@@ -26,44 +30,17 @@ impl House {
         command
     }
 
-    /// A root file system with a shell and little else, made from this machine's own.
     fn root(&self) -> PathBuf {
         let root = self.home.path().join("root");
-        for dir in ["bin", "etc"] {
-            fs::create_dir_all(root.join(dir)).unwrap();
-        }
-        for program in ["sh", "cat", "id"] {
-            let at = Command::new("sh")
-                .args(["-c", &format!("realpath $(PATH=/usr/bin:/bin command -v {program})")])
-                .ends()
-                .well();
-            copy(Path::new(at.trim()), &root.join("bin").join(program));
-            libraries(at.trim())
-                .iter()
-                .for_each(|library| copy(library, &root.join(library.strip_prefix("/").unwrap())));
-        }
-        fs::write(root.join("etc/passwd"), "root:x:0:0::/root:/bin/sh\nmaker:x:1234:1234::/home/maker:/bin/sh\n")
-            .unwrap();
-        fs::write(root.join("etc/group"), "root:x:0:\nmaker:x:1234:\n").unwrap();
-        fs::write(root.join("etc/motto"), "made by hand\n").unwrap();
+        root::make(&root);
         root
     }
 
     fn tar(&self, root: &Path) -> PathBuf {
         let tar = self.home.path().join("root.tar");
-        Command::new("tar").arg("-C").arg(root).args(["--numeric-owner", "-cf"]).arg(&tar).arg(".").ends().well();
+        root::tar(root, &tar);
         tar
     }
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to.parent().unwrap()).unwrap();
-    fs::copy(from, to).unwrap();
-}
-
-fn libraries(program: &str) -> Vec<PathBuf> {
-    let said = Command::new("ldd").arg(program).ends().stdout;
-    said.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
 }
 
 #[test]
@@ -77,6 +54,10 @@ fn a_template_from_a_directory_is_made_listed_used_and_removed() {
     let listed = house.cabana(&["template", "ls"]).ends().well();
     let line = listed.lines().find(|line| line.starts_with("mine ")).unwrap_or_else(|| panic!("{listed}"));
     assert!(line.contains("maker") && line.contains("/srv/work") && line.contains(root.to_str().unwrap()), "{listed}");
+
+    let told = house.cabana(&["template", "inspect", "mine"]).ends().well();
+    assert!(told.contains("maker") && told.contains("MOTTO") && !told.contains("short and good"), "{told}");
+    house.cabana(&["template", "inspect", "other"]).ends().fails(1, "template_not_found");
 
     let script = "id -u; pwd; echo $MOTTO; cat /etc/motto; echo changed > /etc/motto || echo kept";
     let ended = house.cabana(&["run", "--template", "mine", "--", "sh", "-c", script]).ends();
@@ -106,11 +87,10 @@ fn a_tar_from_a_file_and_from_standard_input_are_the_same() {
     let tar = house.tar(&house.root());
     house.cabana(&["template", "add", "file", "--from", tar.to_str().unwrap()]).ends().well();
     house.cabana(&["template", "add", "piped", "--from", "-"]).stdin(File::open(&tar).unwrap()).ends().well();
-    let said = house.cabana(&["template", "ls", "--json"]).ends().well();
+    let said: Value = serde_json::from_str(&house.cabana(&["template", "ls", "--json"]).ends().well()).unwrap();
     let layers = |name: &str| {
-        let at = said.find(&format!("\"name\": \"{name}\"")).unwrap_or_else(|| panic!("{said}"));
-        let list = said[at..].split_once("\"layers\": [").unwrap().1;
-        list.split_once(']').unwrap().0.to_owned()
+        let found = said.as_array().unwrap().iter().find(|template| template["name"] == name);
+        found.unwrap_or_else(|| panic!("{said}"))["layers"].clone()
     };
     assert_eq!(layers("file"), layers("piped"));
     assert_eq!(

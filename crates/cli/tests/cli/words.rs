@@ -5,9 +5,20 @@ use crate::kit::{Ends, cabana, run};
 #[test]
 fn help_is_no_error_and_names_every_verb() {
     let help = cabana().arg("--help").ends().well();
-    for verb in
-        ["run", "serve", "template", "doctor", "config", "exec", "shell", "cp", "ledger", "--data", "CABANA_DATA"]
-    {
+    for verb in [
+        "run",
+        "serve",
+        "template",
+        "snapshot",
+        "doctor",
+        "config",
+        "exec",
+        "shell",
+        "cp",
+        "ledger",
+        "--data",
+        "CABANA_DATA",
+    ] {
         assert!(help.contains(verb), "{verb} is not in {help}");
     }
     let help = run(&["--help"]).ends().well();

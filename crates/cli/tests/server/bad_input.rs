@@ -37,7 +37,8 @@ impl Stage {
     fn fill(&self, route: &str) -> String {
         let filled = route.replace("{sandbox}", &self.sandbox).replace("{call}", &self.call);
         let filled = filled.replace("{task}", &self.task).replace("{port}", "8000");
-        let filled = filled.replace("{key}", "key_01a1e36ddd427372ba516dbc9344fafd");
+        let filled = filled.replace("{key}", "key_01a1e36ddd427372ba516dbc9344fafd").replace("{template}", "nowhere");
+        let filled = filled.replace("{snapshot}", "snap_01a1e36ddd427372ba516dbc9344fafd");
         assert!(!filled.contains('{'), "{route} has a part that no test knows: add it here");
         filled
     }
@@ -221,7 +222,8 @@ type Cases = Vec<(String, RequestBuilder)>;
 fn bad_paths(stage: &Stage, route: &str, method: &Method) -> Cases {
     let bad = ["x", "%00", "AAAAAAAAAAAAAAAA", "..", "%2e%2e%2f%2e%2e%2fetc", "%ff", "\u{2028}", "-1", "null", "%"];
     let long = "a".repeat(5000);
-    let named = ["{sandbox}", "{call}", "{task}", "{key}", "{port}"].into_iter().filter(|name| route.contains(name));
+    let named = ["{sandbox}", "{call}", "{task}", "{key}", "{port}", "{template}", "{snapshot}"];
+    let named = named.into_iter().filter(|name| route.contains(name));
     let tried = named.flat_map(|name| bad.iter().copied().chain([long.as_str()]).map(move |bad| (name, bad)));
     let cases = tried.map(|(name, bad)| {
         // Not by the parser of the client, which would mend it.

@@ -1,5 +1,6 @@
 //! The verbs of the command line that speak to a server.
 
+mod bases;
 mod copies;
 mod keys;
 mod lost;

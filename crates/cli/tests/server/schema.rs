@@ -5,10 +5,7 @@ use std::{path::PathBuf, process::Command};
 
 use serde_json::json;
 
-use crate::{
-    soak::setting,
-    stage::{Server, good},
-};
+use crate::stage::{Server, good, setting};
 
 /// As scripts/setup installs it.
 fn schemathesis() -> PathBuf {

@@ -42,7 +42,7 @@ impl Shared {
         let layers_stay = self.store.hold()?;
         let mut plan = plan::of(&self.data, &self.store, &|| self.host_base(), &spec)?;
         plan.trust = self.trust(&plan)?;
-        if let (Base::Named(_), Some(was)) = (&spec.base, &plan.fingerprint) {
+        if let (Base::Snapshot(_), Some(was)) = (&spec.base, &plan.fingerprint) {
             self.compare_base(id, was, &*self.host_base()?);
         }
         let record = Record { spec, plan };

@@ -1,5 +1,6 @@
 //! The provider: makes, starts, stops and deletes sandboxes, and knows those that live.
 
+mod bases;
 mod found;
 mod launch;
 mod life;
@@ -13,8 +14,8 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use cabana_sandbox::{
-    Base, Capabilities, Enforced, Error, Found, Identities, LayerId, Provider, Result, Sandbox, SandboxEvent,
-    SandboxId, SandboxSpec, Source, State, Stream,
+    Base, Capabilities, Enforced, Error, Found, Identities, LayerId, Overrides, Provider, Result, Sandbox,
+    SandboxEvent, SandboxId, SandboxSpec, SnapshotId, State, Stream, Template,
 };
 use futures_util::{StreamExt, stream};
 use tokio::{
@@ -33,7 +34,7 @@ use crate::{
     disk::pool,
     home::Homes,
     identity::Ranges,
-    layers::{HostBase, LayerName, Store, Templates},
+    layers::{HostBase, Store, Templates},
     live::Live,
     network::{self, NetworkSettings, Ways},
     rootless,
@@ -101,38 +102,21 @@ impl Engine {
     }
 
     pub fn templates(&self) -> Templates<'_> {
-        Templates::new(&self.shared.data, &self.shared.store)
+        self.shared.templates()
     }
 
     /// Whether a sandbox that was made from this template is there.
     pub fn uses_template(&self, name: &str) -> bool {
-        let named = Base::Named(name.to_owned());
-        self.shared
-            .homes
-            .all()
-            .iter()
-            .any(|id| self.shared.homes.read(id).is_ok_and(|record| record.spec.base == named))
+        self.shared.uses_template(name)
     }
 
     pub fn snapshots(&self) -> Snapshots<'_> {
-        Snapshots::new(&self.shared.data, &self.shared.store)
+        self.shared.snapshots()
     }
 
     /// Removes the layers that no template, snapshot or sandbox needs. Says how many went.
     pub fn remove_unused_layers(&self) -> Result<usize> {
-        let shared = &self.shared;
-        shared.store.remove_unused(&mut || {
-            let mut used = self.templates().layers()?;
-            used.extend(self.snapshots().layers()?);
-            for record in shared.homes.all_records()? {
-                used.extend(record.plan.all_layers());
-                used.extend(record.spec.views.iter().filter_map(|view| match &view.source {
-                    Source::Layer(layer) => Some(LayerName::from(layer)),
-                    Source::Host(_) => None,
-                }));
-            }
-            Ok(used)
-        })
+        self.shared.remove_unused_layers().map(Option::unwrap_or_default)
     }
 
     /// What can be kept here, or an error that says what cannot.
@@ -237,6 +221,7 @@ impl Shared {
             connect: true,
             pause: self.ranges.has_cgroups(),
             snapshot: true,
+            templates: true,
             search: true,
             late_views: false,
             host_base: true,
@@ -337,8 +322,47 @@ impl Provider for Engine {
         Ok(stream::iter(ids.into_iter().map(state)).boxed())
     }
 
-    async fn snapshot(&self, id: &SandboxId) -> Result<Base> {
-        joined(self.shared.tasks.spawn(self.shared.clone().snapshot(id.clone()))).await
+    async fn snapshot(&self, id: &SandboxId, name: SnapshotId) -> Result<Base> {
+        joined(self.shared.tasks.spawn(self.shared.clone().snapshot(id.clone(), name))).await
+    }
+
+    async fn snapshots(&self) -> Result<Stream<SnapshotId>> {
+        let shared = self.shared.clone();
+        let names = blocking(move || shared.snapshots().names()).await?;
+        Ok(stream::iter(names.into_iter().map(Ok)).boxed())
+    }
+
+    async fn remove_snapshot(&self, name: SnapshotId) -> Result<()> {
+        let shared = self.shared.clone();
+        match blocking(move || shared.snapshots().rm(name)).await {
+            Err(Error::NoSnapshot(_)) => Ok(()),
+            removed => removed,
+        }
+    }
+
+    async fn templates(&self) -> Result<Vec<(String, Result<Template>)>> {
+        let shared = self.shared.clone();
+        blocking(move || shared.templates().ls()).await
+    }
+
+    async fn template(&self, name: &str) -> Result<Template> {
+        let (shared, name) = (self.shared.clone(), name.to_owned());
+        blocking(move || shared.templates().get(&name)).await
+    }
+
+    async fn add_template(&self, name: &str, wishes: &Overrides, most: u64, tar: Stream<Bytes>) -> Result<Template> {
+        let add = self.shared.clone().add_template(name.to_owned(), wishes.clone(), most, tar);
+        joined(self.shared.tasks.spawn(add)).await
+    }
+
+    async fn remove_template(&self, name: &str) -> Result<()> {
+        let (shared, name) = (self.shared.clone(), name.to_owned());
+        blocking(move || shared.templates().rm(&name, &|name| shared.uses_template(name))).await
+    }
+
+    async fn tidy(&self) -> Result<bool> {
+        let shared = self.shared.clone();
+        blocking(move || shared.tidy()).await
     }
 
     async fn save(&self, id: &SandboxId) -> Result<Stream<Bytes>> {

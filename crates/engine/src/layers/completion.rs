@@ -10,11 +10,11 @@ use std::{
 };
 
 use cabana_guest::IdMap;
-use cabana_sandbox::{Defaults, Error, Result, SandboxPath, User};
+use cabana_sandbox::{Defaults, Error, Overrides, Result, SandboxPath, User};
 use rustix::fs::FileType;
 
 use super::{
-    Overrides, WORKSPACE,
+    WORKSPACE,
     accounts::{Account, NOBODY, USER, USER_ID, parse_group, parse_passwd, with_line},
     defaults, failed,
     rooted::{Rooted, kind},

@@ -131,6 +131,35 @@ fn import(tar: &mut dyn Read, into: &File, ids: IdMap, on_progress: &mut dyn FnM
     Ok(())
 }
 
+/// From elsewhere: what a few bytes unpack to has an end.
+pub(super) fn unpack_sent(tar: &mut dyn Read, most: u64, into: &File, ids: IdMap) -> Result<()> {
+    let mut bounded = Bounded { from: decoded(tar)?, left: most, over: false };
+    let unpacked = import(&mut bounded, into, ids, &mut |_| {});
+    if bounded.over { Err(Error::TooLarge { cap: most }) } else { unpacked }
+}
+
+struct Bounded<R> {
+    from: R,
+    left: u64,
+    over: bool,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.from.read(into)?;
+        match self.left.checked_sub(read as u64) {
+            Some(left) => {
+                self.left = left;
+                Ok(read)
+            }
+            None => {
+                self.over = true;
+                Err(io::ErrorKind::FileTooLarge.into())
+            }
+        }
+    }
+}
+
 /// The tar itself, whatever it is packed in: what it is, its first bytes say and not its name.
 fn decoded<'a>(from: impl Read + 'a) -> Result<Box<dyn Read + 'a>> {
     const HEAD: usize = 6;

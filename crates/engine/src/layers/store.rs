@@ -117,17 +117,21 @@ impl Store {
     }
 
     /// Removes what `used` does not name. It is asked under the lock, when no layer can be between its import and its
-    /// first use. While somebody holds the store nothing is removed: the next call does it. Says how many went.
-    pub fn remove_unused(&self, used: &mut dyn FnMut() -> Result<BTreeSet<LayerName>>) -> Result<usize> {
-        let Some(_alone) = Lock::try_exclusive(&self.layers).map_err(failed("locking the layer store"))? else {
-            return Ok(0);
+    /// first use. While somebody holds the store nothing is removed, and it says `None`; else how many went.
+    pub fn remove_unused(&self, used: &mut dyn FnMut() -> Result<BTreeSet<LayerName>>) -> Result<Option<usize>> {
+        let Some(alone) = Lock::try_exclusive(&self.layers).map_err(failed("locking the layer store"))? else {
+            return Ok(None);
         };
         let used = used()?;
-        let unused: Vec<_> = self.all()?.into_iter().filter(|layer| !used.contains(layer)).collect();
-        for layer in &unused {
-            self.remove(*layer).map_err(failed("removing a layer"))?;
+        let mut unnamed = Vec::new();
+        for layer in self.all()?.into_iter().filter(|layer| !used.contains(layer)) {
+            unnamed.push(self.unname(layer).map_err(failed("removing a layer"))?);
         }
-        Ok(unused.len())
+        drop(alone); // nobody waits for what takes long
+        for (name, _ours) in &unnamed {
+            remove_below(&self.layers, name).map_err(failed("removing a layer"))?;
+        }
+        Ok(Some(unnamed.len()))
     }
 
     /// Every layer that is there.
@@ -137,11 +141,17 @@ impl Store {
     }
 
     fn remove(&self, layer: LayerName) -> io::Result<()> {
+        let (name, _ours) = self.unname(layer)?;
+        remove_below(&self.layers, &name)
+    }
+
+    /// Turns a layer into a draft.
+    fn unname(&self, layer: LayerName) -> io::Result<(String, Lock)> {
         let from = self.layers.join(layer.to_string());
-        let _ours = Lock::exclusive(&from)?; // before it is a draft, or a sweeper takes it for a dead one
+        let ours = Lock::exclusive(&from)?; // before it is a draft, or a sweeper takes it for a dead one
         let name = format!("{DRAFT}{}", Uuid::new_v4().simple());
         fs::rename(&from, self.layers.join(&name))?;
-        remove_below(&self.layers, &name)
+        Ok((name, ours))
     }
 
     fn sweep(&self) -> io::Result<()> {

@@ -3,13 +3,12 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
-    io::{self, ErrorKind, Write},
+    io::{self, ErrorKind, Read, Write},
     path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use cabana_model::Code;
-use cabana_sandbox::{Defaults, Error, LayerId, Result, SandboxPath, User};
+use cabana_sandbox::{Defaults, Error, LayerId, Overrides, Result, SandboxPath, Template, User};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -17,7 +16,7 @@ use super::{
     lock::Lock,
     name::LayerName,
     rooted::Rooted,
-    source::{Progress, TemplateSource},
+    source::{self, Progress, TemplateSource},
     store::{Sealed, Store},
 };
 use crate::DataDir;
@@ -25,50 +24,8 @@ use crate::DataDir;
 /// The name of the host base, which is no template but stands where a template's name stands.
 const HOST: &str = "host";
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Template {
-    pub name: String,
-    /// The lowest first.
-    pub layers: Vec<LayerId>,
-    pub defaults: Defaults,
-    /// Whether setuid programs gain something inside, also where a spec does not ask for it.
-    pub sudo: bool,
-    /// When it was made, as RFC 3339.
-    pub made: String,
-    /// What it was made from, as it was said.
-    pub source: String,
-}
-
-/// What the maker of a template wants instead of what its tree suggests.
-#[derive(Clone, Debug, Default)]
-pub struct Overrides {
-    pub user: Option<User>,
-    pub workdir: Option<SandboxPath>,
-    /// Added to what every sandbox has.
-    pub env: BTreeMap<String, String>,
-    /// Setuid programs, sudo above all, gain rights inside.
-    pub sudo: bool,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum TemplateError {
-    #[error("there is a template {0} already: remove it first or choose another name")]
-    Exists(String),
-    #[error("template {0} is in use: delete the sandboxes made from it first")]
-    InUse(String),
-    #[error(transparent)]
-    Failed(#[from] Error),
-}
-
-impl TemplateError {
-    pub fn code(&self) -> Code {
-        match self {
-            Self::Exists(_) => Code::TemplateExists,
-            Self::InUse(_) => Code::TemplateInUse,
-            Self::Failed(error) => error.code(),
-        }
-    }
-}
+/// What puts a tree into an empty directory.
+type Fill<'a> = &'a mut dyn FnMut(&File, &mut dyn FnMut(Progress<'_>)) -> Result<()>;
 
 #[derive(Debug)]
 pub struct Templates<'a> {
@@ -89,15 +46,40 @@ impl<'a> Templates<'a> {
         source: &TemplateSource,
         wishes: &Overrides,
         on_progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<Template, TemplateError> {
+    ) -> Result<Template> {
+        self.make(name, source.describe(), wishes, on_progress, &mut |into, on_progress| {
+            source.fill(name, into, self.store.ids(), self.data.dir(), on_progress)
+        })
+    }
+
+    /// From what comes from elsewhere: at most so many bytes, once they are unpacked.
+    pub(crate) fn add_sent(&self, name: &str, tar: &mut dyn Read, most: u64, wishes: &Overrides) -> Result<Template> {
+        self.make(name, "upload".into(), wishes, &mut |_| {}, &mut |into, _| {
+            source::unpack_sent(tar, most, into, self.store.ids())
+        })
+    }
+
+    /// Before whoever would send it sends it.
+    pub(crate) fn check_new(&self, name: &str) -> Result<()> {
         check_name(name)?;
-        self.check_free(name)?; // before the work, and once more under the lock
+        self.check_free(name)
+    }
+
+    fn make(
+        &self,
+        name: &str,
+        source: String,
+        wishes: &Overrides,
+        on_progress: &mut dyn FnMut(Progress<'_>),
+        fill: Fill<'_>,
+    ) -> Result<Template> {
+        self.check_new(name)?; // before the work, and once more under the lock
         let _hold = self.store.hold()?;
         let draft = self.store.draft()?;
-        source.fill(name, &draft.root, self.store.ids(), self.data.dir(), on_progress)?;
+        fill(&draft.root, on_progress)?;
         let tree = Rooted::new(&draft.root, &draft.tree, self.store.ids());
         if let Some(why) = completion::objection(&tree)? {
-            return Err(Error::BadTemplate { name: name.into(), why }.into());
+            return Err(Error::BadTemplate { name: name.into(), why });
         }
         let top = self.store.draft()?;
         let defaults = completion::complete(name, &tree, &top.tree, self.store.ids(), wishes)?;
@@ -109,7 +91,7 @@ impl<'a> Templates<'a> {
             defaults,
             sudo: wishes.sudo,
             made: now(),
-            source: source.describe(),
+            source,
         };
         self.publish(&template, layers)?;
         Ok(template)
@@ -138,16 +120,16 @@ impl<'a> Templates<'a> {
     }
 
     /// Removes the name. Its layers go with the next [`Store::remove_unused`].
-    pub fn rm(&self, name: &str, in_use: &dyn Fn(&str) -> bool) -> Result<(), TemplateError> {
+    pub fn rm(&self, name: &str, in_use: &dyn Fn(&str) -> bool) -> Result<()> {
         check_name(name)?;
         let _alone = self.lock()?;
         if !self.file(name).exists() {
-            return Err(Error::NoTemplate(name.into()).into());
+            return Err(Error::NoTemplate(name.into()));
         }
         if in_use(name) {
-            return Err(TemplateError::InUse(name.into()));
+            return Err(Error::TemplateInUse(name.into()));
         }
-        Ok(fs::remove_file(self.file(name)).map_err(failed("removing the template"))?)
+        fs::remove_file(self.file(name)).map_err(failed("removing the template"))
     }
 
     /// Every layer that a template or the host base needs.
@@ -160,12 +142,12 @@ impl<'a> Templates<'a> {
     }
 
     /// All that can fail for want of space is done before the layers get their names: then only renames are left.
-    fn publish(&self, template: &Template, layers: [Sealed; 2]) -> Result<(), TemplateError> {
+    fn publish(&self, template: &Template, layers: [Sealed; 2]) -> Result<()> {
         let _alone = self.lock()?;
         self.check_free(&template.name)?;
         let new = self.dir.join(".new");
         let published = self.publish_through(&new, template, layers);
-        Ok(published.inspect_err(|_| drop(fs::remove_file(&new)))?)
+        published.inspect_err(|_| drop(fs::remove_file(&new)))
     }
 
     fn publish_through(&self, new: &Path, template: &Template, layers: [Sealed; 2]) -> Result<()> {
@@ -176,8 +158,8 @@ impl<'a> Templates<'a> {
         fs::rename(new, self.file(&template.name)).map_err(failed("naming the template"))
     }
 
-    fn check_free(&self, name: &str) -> Result<(), TemplateError> {
-        if self.file(name).exists() { Err(TemplateError::Exists(name.into())) } else { Ok(()) }
+    fn check_free(&self, name: &str) -> Result<()> {
+        if self.file(name).exists() { Err(Error::TemplateExists(name.into())) } else { Ok(()) }
     }
 
     fn lock(&self) -> Result<Lock> {

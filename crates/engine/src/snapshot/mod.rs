@@ -15,7 +15,7 @@ mod still;
 use std::{io, sync::Arc};
 
 use bytes::Bytes;
-use cabana_sandbox::{Base, Error, Result, SandboxId, Stream};
+use cabana_sandbox::{Base, Error, Result, SandboxId, SnapshotId, Stream};
 
 pub(crate) use gate::{Entered, Gate, Gates};
 pub use record::{Snapshot, Snapshots};
@@ -28,14 +28,19 @@ use crate::{
 };
 
 impl Shared {
-    pub(crate) async fn snapshot(self: Arc<Self>, id: SandboxId) -> Result<Base> {
+    pub(crate) async fn snapshot(self: Arc<Self>, id: SandboxId, name: SnapshotId) -> Result<Base> {
+        let shared = self.clone();
+        if blocking(move || Ok(Snapshots::new(&shared.data, &shared.store).has(name))).await? {
+            return Ok(Base::Snapshot(name));
+        }
         let still = self.still_by_id(&id).await?;
         blocking(move || {
             let Still { mut plan, mut fresh, _layers_stay } = still;
             flatten::flatten(&self.store, &mut plan, 0, &mut fresh)?;
-            let base = Snapshots::new(&self.data, &self.store).publish(&id, plan)?;
-            fresh.named();
-            Ok(base)
+            if Snapshots::new(&self.data, &self.store).publish(name, &id, plan)? {
+                fresh.named();
+            }
+            Ok(Base::Snapshot(name))
         })
         .await
     }

@@ -8,9 +8,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use cabana_engine::{Engine, Overrides, TemplateSource};
+use cabana_engine::{Engine, TemplateSource};
 use cabana_sandbox::{
-    Base, Code, Error, Event, ExecSpec, Files, NetworkPolicy, PathError, Provider, Read, Result, SandboxId,
+    Base, Code, Error, Event, ExecSpec, Files, NetworkPolicy, Overrides, PathError, Provider, Read, Result, SandboxId,
     SandboxPath, SandboxSpec, Source, Status, Stream, View, Wanted, Write, WriteMode, read_all, run, write_all,
 };
 use futures_util::{StreamExt, TryStreamExt, stream};

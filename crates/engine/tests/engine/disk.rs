@@ -3,10 +3,10 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use cabana_engine::{Config, Engine, Overrides, TemplateSource};
+use cabana_engine::{Config, Engine, TemplateSource};
 use cabana_sandbox::{
-    Alter, Base, Code, Enforced, Lifetime, Limits, Provider, Sandbox, SandboxEvent, SandboxId, SandboxSpec, Status,
-    Stream, Wanted, Write, WriteMode, read_all, write_all,
+    Alter, Base, Code, Enforced, Lifetime, Limits, Overrides, Provider, Sandbox, SandboxEvent, SandboxId, SandboxSpec,
+    Status, Stream, Wanted, Write, WriteMode, read_all, write_all,
 };
 use futures_util::{StreamExt, stream};
 

@@ -2,8 +2,10 @@
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path, sync::Arc};
 
-use cabana_engine::{Engine, Overrides, Template, TemplateError, TemplateSource};
-use cabana_sandbox::{Base, Code, ExecSpec, Provider, Sandbox, SandboxId, SandboxPath, SandboxSpec};
+use cabana_engine::{Engine, TemplateSource};
+use cabana_sandbox::{
+    Base, Code, Error, ExecSpec, Overrides, Provider, Sandbox, SandboxId, SandboxPath, SandboxSpec, Template,
+};
 
 use crate::{
     inside::{Inside, command, field, host, marked, named, passing, path, shell, tiny_root, unique_sleep, until},
@@ -132,7 +134,7 @@ impl Workshop {
         self.dir.path().join("root")
     }
 
-    fn add(&self, name: &str, wishes: &Overrides) -> Result<Template, TemplateError> {
+    fn add(&self, name: &str, wishes: &Overrides) -> Result<Template, Error> {
         self.engine.templates().add(name, &TemplateSource::Directory(self.root()), wishes, &mut |_| {})
     }
 
@@ -229,7 +231,7 @@ async fn a_templates_defaults_hold_for_its_sandboxes() {
 async fn a_template_in_use_is_not_removed() {
     let workshop = Workshop::new().await;
     workshop.add("used", &Overrides::default()).unwrap();
-    assert!(matches!(workshop.add("used", &Overrides::default()), Err(TemplateError::Exists(name)) if name == "used"));
+    assert!(matches!(workshop.add("used", &Overrides::default()), Err(Error::TemplateExists(name)) if name == "used"));
     let sandbox = workshop.sandbox("used").await;
     let engine = &workshop.engine;
     let remove = || engine.templates().rm("used", &|name| engine.uses_template(name));

@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use cabana_engine::Engine;
-use cabana_sandbox::{Base, Code, Error, Found, Provider, Result, SandboxEvent, SandboxId, SandboxSpec, Stream, User};
+use cabana_sandbox::{
+    Base, Code, Error, Found, Provider, Result, SandboxEvent, SandboxId, SandboxSpec, SnapshotId, Stream, User,
+};
 use futures_util::{StreamExt, TryStreamExt};
 
 use crate::{
@@ -102,7 +104,7 @@ async fn a_sandbox_moves_to_another_data_directory_with_the_same_base() {
     let sandbox = one.create(&spec).await;
     shell(&*sandbox, "root", "echo first > /home/user/note && rm /etc/brought").await.ok();
     one.engine.stop(sandbox.id()).await.unwrap();
-    let base = one.engine.snapshot(sandbox.id()).await.unwrap();
+    let base = one.engine.snapshot(sandbox.id(), SnapshotId::now()).await.unwrap();
     let fork = one.create(&SandboxSpec { user: Some(User::root()), ..from(&base) }).await;
     shell(&*fork, "root", "echo second >> /home/user/note && echo mine > /etc/mine").await.ok();
     let saved = save(&one.engine, fork.id()).await;

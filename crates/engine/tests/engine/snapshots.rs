@@ -8,10 +8,10 @@ use std::{
     sync::Arc,
 };
 
-use cabana_engine::{Config, Engine, Overrides, TemplateSource};
+use cabana_engine::{Config, Engine, TemplateSource};
 use cabana_sandbox::{
-    Base, Code, Error, ExecSpec, Found, Lifetime, Provider, Sandbox, SandboxEvent, SandboxId, SandboxPath, SandboxSpec,
-    Source, View, read_all, write_all,
+    Base, Code, Error, ExecSpec, Found, Lifetime, Overrides, Provider, Sandbox, SandboxEvent, SandboxId, SandboxPath,
+    SandboxSpec, SnapshotId, Source, View, read_all, write_all,
 };
 use futures_util::StreamExt;
 use tokio::task::JoinSet;
@@ -72,9 +72,9 @@ pub(crate) fn from(base: &Base) -> SandboxSpec {
     SandboxSpec::new(base.clone())
 }
 
-pub(crate) fn name(base: &Base) -> &str {
+pub(crate) fn name(base: &Base) -> SnapshotId {
     match base {
-        Base::Named(name) => name,
+        Base::Snapshot(name) => *name,
         other => panic!("a snapshot has a name, and is {other:?}"),
     }
 }
@@ -98,7 +98,7 @@ async fn a_fork_of_a_stopped_sandbox_is_as_that_was() {
     let was = manifest(&*sandbox).await;
     check_made(&was);
     engine.stop(sandbox.id()).await.unwrap();
-    let base = engine.snapshot(sandbox.id()).await.unwrap();
+    let base = engine.snapshot(sandbox.id(), SnapshotId::now()).await.unwrap();
 
     let fork = engine.create(&SandboxId::random(), &from(&base)).await.unwrap();
     assert_same(&was, &manifest(&*fork).await, "the fork");
@@ -117,7 +117,7 @@ async fn a_fork_of_a_running_sandbox_is_as_that_was() {
     let sandbox = engine.create(&SandboxId::random(), &SandboxSpec::new(Base::Host)).await.unwrap();
     python(&*sandbox, "root", MAKE).await.ok();
     let was = manifest(&*sandbox).await;
-    let base = engine.snapshot(sandbox.id()).await.unwrap();
+    let base = engine.snapshot(sandbox.id(), SnapshotId::now()).await.unwrap();
     shell(&*sandbox, "root", "rm -r /home/user/kept; touch /home/user/later").await.ok();
     let fork = engine.create(&SandboxId::random(), &from(&base)).await.unwrap();
     assert_same(&was, &manifest(&*fork).await, "the fork");
@@ -142,10 +142,10 @@ print(os.getxattr('/usr/local/bin/binder', 'security.capability').hex(), os.getx
     let sandbox = engine.create(&SandboxId::random(), &spec).await.unwrap();
     python(&*sandbox, "root", set).await.ok();
     let was = python(&*sandbox, "root", look).await.ok();
-    let running = engine.snapshot(sandbox.id()).await.unwrap();
+    let running = engine.snapshot(sandbox.id(), SnapshotId::now()).await.unwrap();
     let saved = crate::saved::save(&engine, sandbox.id()).await;
     engine.stop(sandbox.id()).await.unwrap();
-    let stopped = engine.snapshot(sandbox.id()).await.unwrap();
+    let stopped = engine.snapshot(sandbox.id(), SnapshotId::now()).await.unwrap();
     let restored = SandboxId::random();
     engine.restore(&restored, &spec, crate::saved::stream(&saved)).await.unwrap();
 
@@ -169,12 +169,12 @@ async fn a_snapshot_of_a_stopped_sandbox_copies_nothing() {
     alone.engine.stop(sandbox.id()).await.unwrap();
     let own = alone.own(sandbox.id()).join("upper0");
     let was = fs::metadata(own.join("home/user/7")).unwrap().ino();
-    alone.engine.snapshot(sandbox.id()).await.unwrap();
+    alone.engine.snapshot(sandbox.id(), SnapshotId::now()).await.unwrap();
     let layer = alone.kept().pop_first().expect("a layer was kept").join("tree");
     assert_eq!(fs::metadata(layer.join("home/user/7")).unwrap().ino(), was);
     assert_eq!(fs::read_dir(&own).unwrap().count(), 0, "the sandbox goes on with an empty layer");
     // And one more of a sandbox that has written nothing since keeps nothing new.
-    alone.engine.snapshot(sandbox.id()).await.unwrap();
+    alone.engine.snapshot(sandbox.id(), SnapshotId::now()).await.unwrap();
     assert_eq!(alone.kept().len(), 1);
     alone.engine.close().await;
 }
@@ -212,7 +212,7 @@ while True:
     }
     let mut bases = Vec::new();
     for _ in 0..5 {
-        bases.push(engine.snapshot(id).await.unwrap());
+        bases.push(engine.snapshot(id, SnapshotId::now()).await.unwrap());
     }
     let look = "
 def number(name): return open(f'/home/user/{name}').read()
@@ -283,7 +283,7 @@ async fn a_snapshot_waits_for_what_is_being_unpacked_also_after_a_stop() {
             alone.engine.stop(sandbox.id()).await.unwrap();
         }
         let (engine, id) = (alone.engine.clone(), sandbox.id().clone());
-        tasks.spawn(async move { engine.snapshot(&id).await.map(Some) });
+        tasks.spawn(async move { engine.snapshot(&id, SnapshotId::now()).await.map(Some) });
         send.send(feed("second")).await.unwrap();
         send.send(vec![0; 1024].into()).await.unwrap();
         drop(send);
@@ -302,7 +302,7 @@ async fn commands_that_come_while_a_snapshot_is_taken_are_run() {
     inside.root("dd if=/dev/urandom of=/home/user/large bs=1M count=64 2>/dev/null").await.ok();
     let (engine, id) = (inside.engine.clone(), inside.sandbox.id().clone());
     let mut tasks = JoinSet::new();
-    let taking = tasks.spawn(async move { engine.snapshot(&id).await });
+    let taking = tasks.spawn(async move { engine.snapshot(&id, SnapshotId::now()).await });
     let mut ran = 0;
     while !taking.is_finished() {
         assert_eq!(inside.user("echo works").await.ok(), "works");
@@ -320,7 +320,7 @@ async fn a_paused_sandbox_stays_paused() {
     let (engine, id) = (&inside.engine, inside.sandbox.id());
     inside.user("echo kept > /home/user/note").await.ok();
     engine.pause(id).await.unwrap();
-    let base = engine.snapshot(id).await.unwrap();
+    let base = engine.snapshot(id, SnapshotId::now()).await.unwrap();
     assert!(matches!(engine.attach(id).await.unwrap(), Found::Paused));
     let fork = engine.create(&SandboxId::random(), &from(&base)).await.unwrap();
     assert_eq!(shell(&*fork, "user", "cat /home/user/note").await.ok(), "kept");
@@ -336,12 +336,12 @@ async fn without_control_groups_only_a_stopped_sandbox_can_be_snapshot() {
     let engine = Engine::open(Config { cgroups: false, ..stage::config(stage::shared_data()) }).await.unwrap();
     let sandbox = engine.create(&SandboxId::random(), &SandboxSpec::new(Base::Host)).await.unwrap();
     shell(&*sandbox, "user", "echo kept > /home/user/note").await.ok();
-    let refused = engine.snapshot(sandbox.id()).await.unwrap_err();
+    let refused = engine.snapshot(sandbox.id(), SnapshotId::now()).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unsupported, "{refused}");
     assert!(refused.to_string().contains("stop it first"), "{refused}");
     assert_eq!(engine.save(sandbox.id()).await.err().map(|error| error.code()), Some(Code::Unsupported));
     engine.stop(sandbox.id()).await.unwrap();
-    let base = engine.snapshot(sandbox.id()).await.unwrap();
+    let base = engine.snapshot(sandbox.id(), SnapshotId::now()).await.unwrap();
     let fork = engine.create(&SandboxId::random(), &from(&base)).await.unwrap();
     assert_eq!(shell(&*fork, "user", "cat /home/user/note").await.ok(), "kept");
     forget(&engine, &[&base], &[sandbox.id(), fork.id()]).await;
@@ -354,7 +354,7 @@ async fn forks_share_what_they_began_from_and_nothing_else() {
     let original = alone.create(&alone.spec()).await;
     shell(&*original, "user", "cd /home/user && mkdir dir && echo first > dir/note && touch gone").await.ok();
     engine.stop(original.id()).await.unwrap();
-    let base = engine.snapshot(original.id()).await.unwrap();
+    let base = engine.snapshot(original.id(), SnapshotId::now()).await.unwrap();
     let mut forks = Vec::new();
     for number in 0..5 {
         let fork = alone.create(&from(&base)).await;
@@ -387,7 +387,7 @@ async fn a_hundred_snapshots_of_snapshots_are_one_sandbox_like_another() {
     let alone = Alone::new().await;
     let engine = &alone.engine;
     let mut spec = alone.spec();
-    let mut names: Vec<String> = Vec::new();
+    let mut names: Vec<SnapshotId> = Vec::new();
     let all = 100;
     for round in 0..all {
         let sandbox = alone.create(&spec).await;
@@ -401,12 +401,12 @@ async fn a_hundred_snapshots_of_snapshots_are_one_sandbox_like_another() {
         if round % 2 == 0 {
             engine.stop(sandbox.id()).await.unwrap();
         }
-        let base = engine.snapshot(sandbox.id()).await.unwrap();
+        let base = engine.snapshot(sandbox.id(), SnapshotId::now()).await.unwrap();
         engine.destroy(sandbox.id()).await.unwrap();
         for old in names.drain(..) {
-            engine.snapshots().rm(&old).unwrap();
+            engine.snapshots().rm(old).unwrap();
         }
-        names.push(name(&base).to_owned());
+        names.push(name(&base));
         spec = from(&base);
         assert!(alone.kept().len() <= 40, "they pile up: {}", alone.kept().len());
         if round % 10 == 9 {
@@ -441,7 +441,7 @@ async fn views_are_not_in_a_snapshot_and_their_layers_are_not_removed() {
         shell(&*sandbox, "root", "cat /seen/secret /layer/etc/brought").await.ok(),
         "of the hostby the template"
     );
-    let base = engine.snapshot(sandbox.id()).await.unwrap();
+    let base = engine.snapshot(sandbox.id(), SnapshotId::now()).await.unwrap();
     let fork = alone.create(&from(&base)).await;
     assert_eq!(shell(&*fork, "root", "ls /seen /layer").await.ok(), "/layer:\n\n/seen:");
     engine.close().await;
@@ -462,7 +462,7 @@ async fn a_sudden_end_between_any_two_steps_loses_nothing() {
         alone.engine.stop(&id).await.unwrap();
         let (own, home) = (alone.own(&id), alone.data().join("sandboxes").join(id.as_str()));
         let record = fs::read(home.join("record.json")).unwrap();
-        let base = alone.engine.snapshot(&id).await.unwrap();
+        let base = alone.engine.snapshot(&id, SnapshotId::now()).await.unwrap();
         let layer = alone.kept().pop_first().unwrap();
         alone.engine.snapshots().rm(name(&base)).unwrap(); // its file comes last
         let back = || {
@@ -494,14 +494,14 @@ async fn a_sudden_end_between_any_two_steps_loses_nothing() {
         assert_eq!(removed, usize::from(end == "before the record"), "{end}");
         if end != "before the name" {
             // Also a snapshot sets it right.
-            alone.engine.snapshot(&id).await.unwrap();
+            alone.engine.snapshot(&id, SnapshotId::now()).await.unwrap();
         }
         let again = alone.engine.start(&id).await.unwrap();
         let look = "cat /home/user/note /etc/brought && stat -c %a /";
         assert_eq!(shell(&*again, "root", look).await.ok(), "kept\nchanged\n711", "{end}");
         shell(&*again, "root", "echo more >> /home/user/note").await.ok();
         alone.engine.stop(&id).await.unwrap();
-        let fork = alone.create(&from(&alone.engine.snapshot(&id).await.unwrap())).await;
+        let fork = alone.create(&from(&alone.engine.snapshot(&id, SnapshotId::now()).await.unwrap())).await;
         assert_eq!(shell(&*fork, "root", "cat /home/user/note").await.ok(), "kept\nmore", "{end}");
         alone.engine.close().await;
     }
@@ -514,14 +514,11 @@ async fn snapshots_are_listed_and_removed() {
     let (engine, id) = (&alone.engine, sandbox.id());
     assert_eq!(engine.snapshots().ls().unwrap().len(), 0);
     shell(&*sandbox, "user", "echo one > /home/user/note").await.ok();
-    let one = engine.snapshot(id).await.unwrap();
+    let one = engine.snapshot(id, SnapshotId::now()).await.unwrap();
     engine.stop(id).await.unwrap();
-    let two = engine.snapshot(id).await.unwrap();
+    let two = engine.snapshot(id, SnapshotId::now()).await.unwrap();
     let all: Vec<_> = engine.snapshots().ls().unwrap().into_iter().map(|(_, found)| found.unwrap()).collect();
-    assert_eq!(
-        all.iter().map(|found| found.name.as_str()).collect::<BTreeSet<_>>(),
-        BTreeSet::from([name(&one), name(&two)])
-    );
+    assert_eq!(all.iter().map(|found| found.name).collect::<BTreeSet<_>>(), BTreeSet::from([name(&one), name(&two)]));
     assert!(all.iter().all(|found| found.of == *id && found.made.ends_with('Z')));
     assert_eq!(engine.remove_unused_layers().unwrap(), 0);
     engine.snapshots().rm(name(&one)).unwrap();
@@ -531,7 +528,7 @@ async fn snapshots_are_listed_and_removed() {
     let fork = alone.create(&from(&two)).await;
     assert_eq!(shell(&*fork, "user", "cat /home/user/note").await.ok(), "one");
     engine.snapshots().rm(name(&two)).unwrap();
-    assert!(matches!(engine.snapshots().rm(name(&two)), Err(Error::NoTemplate(_))));
+    assert!(matches!(engine.snapshots().rm(name(&two)), Err(Error::NoSnapshot(_))));
     engine.destroy(fork.id()).await.unwrap();
     assert_eq!(engine.remove_unused_layers().unwrap(), 1);
 
@@ -540,23 +537,20 @@ async fn snapshots_are_listed_and_removed() {
     assert_eq!(engine.remove_unused_layers().unwrap_err().code(), Code::TemplateInvalid);
     let damaged = engine.snapshots().ls().unwrap();
     assert!(damaged.len() == 1 && damaged[0].1.is_err());
-    engine.snapshots().rm(&damaged[0].0).unwrap();
+    engine.snapshots().rm(damaged[0].0).unwrap();
     engine.close().await;
 }
 
 #[tokio::test]
 async fn a_snapshot_that_is_not_there_is_named() {
     let engine = stage::engine().await;
-    let zeros = format!("snapshot:{}", "0".repeat(32));
-    for name in [zeros.as_str(), "snapshot:", "snapshot:../templates/x", "snapshot:ABCDEF", "snapshot:/etc/passwd"] {
-        let id = SandboxId::random();
-        let refused = engine.create(&id, &SandboxSpec::new(Base::Named(name.into()))).await.err().unwrap();
-        assert!(matches!(&refused, Error::NoTemplate(said) if said == name), "{refused:?}");
-        assert!(matches!(engine.attach(&id).await.unwrap(), Found::Absent));
-        assert!(matches!(engine.snapshots().rm(name), Err(Error::NoTemplate(_))));
-    }
+    let (id, name) = (SandboxId::random(), SnapshotId::now());
+    let refused = engine.create(&id, &SandboxSpec::new(Base::Snapshot(name))).await.err().unwrap();
+    assert!(matches!(&refused, Error::NoSnapshot(said) if *said == name), "{refused:?}");
+    assert!(matches!(engine.attach(&id).await.unwrap(), Found::Absent));
+    assert!(matches!(engine.snapshots().rm(name), Err(Error::NoSnapshot(_))));
     for refused in [
-        engine.snapshot(&SandboxId::random()).await.err().unwrap(),
+        engine.snapshot(&SandboxId::random(), SnapshotId::now()).await.err().unwrap(),
         engine.save(&SandboxId::random()).await.err().unwrap(),
     ] {
         assert_eq!(refused.code(), Code::SandboxNotFound);
@@ -570,9 +564,9 @@ async fn a_fork_on_a_host_that_has_changed_is_told() {
     let mut events = engine.events();
     let sandbox = engine.create(&SandboxId::random(), &SandboxSpec::new(Base::Host)).await.unwrap();
     shell(&*sandbox, "root", "echo mine > /usr/local/mine").await.ok();
-    let base = engine.snapshot(sandbox.id()).await.unwrap();
+    let base = engine.snapshot(sandbox.id(), SnapshotId::now()).await.unwrap();
     // As if the host had been another one when it was taken.
-    let file = stage::shared_data().join("snapshots").join(format!("{}.json", &name(&base)["snapshot:".len()..]));
+    let file = stage::shared_data().join("snapshots").join(format!("{}.json", name(&base).uuid().simple()));
     let mut record: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     record["plan"]["fingerprint"] = "another".into();
     fs::write(&file, record.to_string()).unwrap();
@@ -591,11 +585,11 @@ async fn an_ephemeral_fork_ends_with_its_owner_and_the_snapshot_stays() {
     let alone = Alone::new().await;
     let sandbox = alone.create(&alone.spec()).await;
     shell(&*sandbox, "user", "echo kept > /home/user/note").await.ok();
-    let base = alone.engine.snapshot(sandbox.id()).await.unwrap();
+    let base = alone.engine.snapshot(sandbox.id(), SnapshotId::now()).await.unwrap();
     let spec = SandboxSpec { lifetime: Lifetime::Ephemeral, ..from(&base) };
     let fork = alone.create(&spec).await;
     assert_eq!(shell(&*fork, "user", "cat /home/user/note; echo mine > /home/user/note").await.ok(), "kept");
-    let of_fork = alone.engine.snapshot(fork.id()).await.unwrap();
+    let of_fork = alone.engine.snapshot(fork.id(), SnapshotId::now()).await.unwrap();
     alone.engine.stop(fork.id()).await.unwrap();
     let last = alone.create(&from(&of_fork)).await;
     assert_eq!(shell(&*last, "user", "cat /home/user/note").await.ok(), "mine");
@@ -714,7 +708,7 @@ async fn soak_files_are_as_they_were_when_layers_are_kept_copied_and_merged() {
         if round % 3 > 0 {
             engine.stop(&id).await.unwrap();
         }
-        let base = engine.snapshot(&id).await.unwrap();
+        let base = engine.snapshot(&id, SnapshotId::now()).await.unwrap();
         let fork = engine.create(&SandboxId::random(), &from(&base)).await.unwrap();
         let when = format!("CABANA_SEED={seed}, round {round}");
         assert_same(&was, &python(&*fork, "root", VIEW).await.ok(), &format!("the fork, {when}"));
@@ -743,7 +737,7 @@ async fn what_the_kernel_notes_in_a_layer_depends_on_no_other() {
         .await
         .ok();
     engine.stop(sandbox.id()).await.unwrap();
-    let base = engine.snapshot(sandbox.id()).await.unwrap();
+    let base = engine.snapshot(sandbox.id(), SnapshotId::now()).await.unwrap();
     let record = stage::shared_data().join("sandboxes").join(sandbox.id().as_str()).join("record.json");
     let record = fs::read_to_string(record).unwrap();
     let layers: Vec<_> = record.split('"').filter(|word| word.starts_with("kept-")).collect();

@@ -6,8 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use cabana_engine::{Engine, Overrides, TemplateSource};
-use cabana_sandbox::{Alter, Base, Code, Found, Provider, SandboxId, SandboxSpec, Source, View, write_all};
+use cabana_engine::{Engine, TemplateSource};
+use cabana_sandbox::{Alter, Base, Code, Found, Overrides, Provider, SandboxId, SandboxSpec, Source, View, write_all};
 
 use crate::{
     inside::{Inside, named, passing, path, shell, tiny_root},

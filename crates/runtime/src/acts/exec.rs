@@ -12,6 +12,7 @@ use super::Asked;
 use crate::{
     Act, Cx, Error, Needs, Result, Settings, Text,
     exec::{self, Followed},
+    fault::{self, Point},
     text::whole_characters,
 };
 
@@ -164,7 +165,9 @@ impl Act for Exec {
         let (grace, span) = (cx.runtime.settings().grace, debug_span!("exec", exit = Empty));
         let followed = async {
             let process = cx.sandbox()?.exec(spec).await?;
-            exec::follow(process, input, &cx.output, &cx.cancel, grace).await
+            fault::at(Point::ExecBegun);
+            let followed = exec::follow(process, input, &cx.output, &cx.cancel, grace, |error| cx.away(error));
+            cx.runtime.0.closing.run_until_cancelled(followed).await.ok_or(Error::Left)?
         };
         let followed = followed.instrument(span.clone()).await?;
         let exit = exit_number(&followed.exit);

@@ -19,6 +19,7 @@ use cabana_runtime::{
 };
 use cabana_sandbox::{Command, User as Inside};
 use serde::{Deserialize, Serialize, de::IgnoredAny};
+use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -303,5 +304,5 @@ fn streamed(seat: StreamSeat, call: Call<exec::Answer>) -> Response {
             Err(error) => named("error", &Refused::from(error).of_call(id).body()),
         }
     };
-    events(seat, &Started { call_id: id }, &log, (0, 0), last)
+    events(seat, &Started { call_id: id }, &log, (0, 0), last, CancellationToken::new())
 }

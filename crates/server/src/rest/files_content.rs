@@ -7,6 +7,7 @@ use axum::{
     body::Body as HttpBody,
     extract::State,
     http::{HeaderMap, StatusCode, header},
+    middleware::from_fn,
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
@@ -30,13 +31,14 @@ use crate::{
     auth::{Once, Reader, User, ask, look},
     error::{Answer, ErrorBody, Refused},
     extract::{Path, Query},
+    linger::linger,
 };
 
 /// Between two pieces of a body. Who sends nothing for so long has gone away.
 const STALLED: Duration = Duration::from_secs(60);
 
 pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(get, put, remove)).routes(routes!(archive))
+    OpenApiRouter::new().routes(routes!(get, put, remove)).layer(from_fn(linger)).routes(routes!(archive))
 }
 
 /// What a file holds. Takes `Range` (one range), `If-Range` and `If-None-Match`.
@@ -221,10 +223,10 @@ async fn put(
 pub(super) async fn write_file(app: &App, caller: Caller, place: Place, once: Once, write: Write) -> Answer<EntryBody> {
     let call = app.runtime.call(ask(caller, place, once), write).await?;
     let id = call.id();
-    Ok(call.answer().await.map_err(|error| Refused::from(error).of_call(id))?.into())
+    Ok(call.answer().await.map_err(|error| Refused::from(error).of_call(id))?.entry.into())
 }
 
-fn received(body: HttpBody) -> Stream<Bytes> {
+pub(super) fn received(body: HttpBody) -> Stream<Bytes> {
     let pieces = stream::try_unfold(body.into_data_stream(), |mut body| async move {
         match tokio::time::timeout(STALLED, body.next()).await {
             Ok(None) => Ok(None),

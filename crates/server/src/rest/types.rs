@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cabana_runtime::{Page, Record, SandboxId, SandboxState, Scope, ScopeTemplate, Settings, Wanted};
+use cabana_runtime::{Page, Record, SandboxId, SandboxState, Scope, ScopeTemplate, Settings, SnapshotId, Wanted};
 use cabana_sandbox::{Base, Limits, NetworkPolicy, User};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -63,6 +63,8 @@ impl ScopeBody {
 pub(super) struct SpecBody {
     /// A template's name; `host` is the machine's own programs, read-only.
     template: Option<String>,
+    /// In the place of a template: the snapshot that it begins with.
+    snapshot: Option<String>,
     #[serde(default, deserialize_with = "maybe_object")]
     limits: Option<LimitsBody>,
     #[serde(default, deserialize_with = "maybe_object")]
@@ -161,6 +163,9 @@ impl NetworkBody {
 impl SpecBody {
     pub(super) fn wanted(self, settings: &Settings) -> Answer<Wanted> {
         let mut sandbox = settings.sandbox.clone();
+        if self.snapshot.is_some() && self.template.is_some() {
+            return Err(Refused::invalid("snapshot", "stands in the place of a template: give one of the two"));
+        }
         if let Some(template) = self.template {
             sandbox.base = if template == "host" { Base::Host } else { Base::Named(template) };
         }
@@ -174,7 +179,8 @@ impl SpecBody {
             sandbox.user = Some(User::new(user).map_err(|error| Refused::invalid("user", error))?);
         }
         sandbox.sudo = self.sudo.unwrap_or(sandbox.sudo);
-        Ok(Wanted { sandbox, env: self.env, once: false })
+        let snapshot = self.snapshot.as_deref().map(snapshot_id).transpose()?;
+        Ok(Wanted { sandbox, env: self.env, once: false, snapshot })
     }
 }
 
@@ -188,7 +194,10 @@ pub(super) struct SandboxBody {
     state: SandboxState,
     /// Why it is in this state.
     why: String,
-    template: String,
+    /// What it was made from, unless that was a snapshot.
+    template: Option<String>,
+    #[schema(value_type = Option<String>)]
+    snapshot: Option<SnapshotId>,
     limits: LimitsBody,
     network: NetworkBody,
     /// Names alone.
@@ -221,10 +230,12 @@ impl SandboxBody {
             state: record.state,
             why: record.why.clone(),
             template: match &wanted.sandbox.base {
-                Base::Host => "host".to_owned(),
-                Base::Named(name) => name.clone(),
-                Base::Layers(layers) => format!("{} layers", layers.len()),
+                Base::Host => Some("host".to_owned()),
+                Base::Named(name) => Some(name.clone()),
+                Base::Layers(layers) => Some(format!("{} layers", layers.len())),
+                Base::Snapshot(_) => None, // that name is the provider's own
             },
+            snapshot: wanted.snapshot,
             limits: LimitsBody::of(&wanted.sandbox.limits),
             network: NetworkBody::of(&wanted.sandbox.network),
             env: wanted.env.into_keys().collect(),
@@ -247,6 +258,10 @@ pub(super) fn page(limit: Option<u32>, cursor: Option<String>) -> Answer<Page> {
 
 pub(crate) fn id(text: &str) -> Answer<SandboxId> {
     SandboxId::new(text).map_err(|error| Refused::invalid("sandbox", error))
+}
+
+pub(super) fn snapshot_id(text: &str) -> Answer<SnapshotId> {
+    text.parse().map_err(|error| Refused::invalid("snapshot", error))
 }
 
 /// As a number is written: one port has one address.

@@ -9,5 +9,6 @@ mod kills;
 mod ledger;
 mod outputs;
 mod sandboxes;
+mod snapshots;
 mod stage;
 mod tasks;

@@ -18,6 +18,7 @@ mod stage;
 mod stat;
 mod state;
 mod survive;
+mod templates;
 mod terminal;
 mod trees;
 mod unpack;
@@ -102,6 +103,8 @@ pub enum Needs {
     Snapshot,
     /// Snapshots of running ones, too.
     LiveSnapshot,
+    /// Templates from archives.
+    Templates,
 }
 
 impl Needs {
@@ -126,6 +129,7 @@ impl Needs {
             Self::NetworkOff => capabilities.exec && kept(capabilities.network_off),
             Self::Snapshot => capabilities.snapshot,
             Self::LiveSnapshot => capabilities.snapshot && capabilities.pause,
+            Self::Templates => capabilities.templates,
         }
     }
 }
@@ -406,6 +410,8 @@ suite! { $
         a_snapshot_outlives_its_sandbox,
         a_snapshot_leaves_a_stopped_one_stopped,
         a_snapshot_of_an_absent_one_is_no_sandbox,
+        one_name_is_one_snapshot,
+        a_snapshot_is_listed_until_it_is_removed,
         what_was_saved_is_restored_and_stopped,
         nothing_is_restored_onto_one_that_is_there,
         half_a_saved_one_restores_nothing,
@@ -413,6 +419,15 @@ suite! { $
     snapshot(LiveSnapshot) {
         a_running_one_goes_on_after_its_snapshot,
         a_paused_one_stays_paused_after_its_snapshot,
+    }
+    templates(Templates) {
+        a_template_from_an_archive_is_what_sandboxes_begin_with,
+        what_its_maker_wants_is_in_the_template,
+        a_templates_name_is_used_once,
+        what_is_no_whole_archive_makes_no_template,
+        too_large_an_archive_makes_no_template,
+        a_template_is_listed_until_it_is_removed,
+        a_template_stays_while_sandboxes_stand_on_it,
     }
     survive(Replay) {
         output_is_replayed_from_any_position,

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cabana_sandbox::{Alter, Base, Error, Found, Result, Sandbox, SandboxId, SandboxSpec, read_all, write_all};
+use cabana_sandbox::{
+    Alter, Base, Error, Found, Result, Sandbox, SandboxId, SandboxSpec, SnapshotId, read_all, write_all,
+};
 use futures_util::TryStreamExt;
 
 use super::{
@@ -38,7 +40,7 @@ pub(super) async fn a_fork_begins_with_the_files_of_the_sandbox(stage: Arc<Stage
     room.files.alter(Alter::Remove(room.path("gone")?)).await?;
     let (file, dir, link) = (room.stat("mark").await?, room.stat("dir").await?, room.stat("link").await?);
     stage.provider().stop(room.sandbox.id()).await?;
-    let base = stage.provider().snapshot(room.sandbox.id()).await?;
+    let base = stage.provider().snapshot(room.sandbox.id(), SnapshotId::now()).await?;
     let fork = fork(&stage, &base).await?;
     let files = fork.files(None);
     same!(mark(&*fork, &room).await?, "as it was");
@@ -52,7 +54,7 @@ pub(super) async fn a_fork_begins_with_the_files_of_the_sandbox(stage: Arc<Stage
 
 pub(super) async fn a_snapshot_knows_nothing_of_what_comes_after_it(stage: Arc<Stage>) -> Outcome {
     let room = stopped(&stage).await?;
-    let base = stage.provider().snapshot(room.sandbox.id()).await?;
+    let base = stage.provider().snapshot(room.sandbox.id(), SnapshotId::now()).await?;
     let original = stage.provider().start(room.sandbox.id()).await?;
     write_all(&*original.files(None), &room.path("mark")?, "later").await?;
     same!(mark(&*fork(&stage, &base).await?, &room).await?, "as it was");
@@ -62,7 +64,7 @@ pub(super) async fn a_snapshot_knows_nothing_of_what_comes_after_it(stage: Arc<S
 
 pub(super) async fn forks_share_no_changes(stage: Arc<Stage>) -> Outcome {
     let room = stopped(&stage).await?;
-    let base = stage.provider().snapshot(room.sandbox.id()).await?;
+    let base = stage.provider().snapshot(room.sandbox.id(), SnapshotId::now()).await?;
     let (one, two) = (fork(&stage, &base).await?, fork(&stage, &base).await?);
     write_all(&*one.files(None), &room.path("mark")?, "of the first").await?;
     two.files(None).alter(Alter::Remove(room.path("mark")?)).await?;
@@ -76,11 +78,11 @@ pub(super) async fn forks_share_no_changes(stage: Arc<Stage>) -> Outcome {
 
 pub(super) async fn a_snapshot_outlives_its_sandbox(stage: Arc<Stage>) -> Outcome {
     let room = stopped(&stage).await?;
-    let base = stage.provider().snapshot(room.sandbox.id()).await?;
+    let base = stage.provider().snapshot(room.sandbox.id(), SnapshotId::now()).await?;
     stage.provider().destroy(room.sandbox.id()).await?;
     let one = fork(&stage, &base).await?;
     stage.provider().stop(one.id()).await?;
-    let two = stage.provider().snapshot(one.id()).await?;
+    let two = stage.provider().snapshot(one.id(), SnapshotId::now()).await?;
     stage.provider().destroy(one.id()).await?;
     same!(mark(&*fork(&stage, &two).await?, &room).await?, "as it was");
     same!(mark(&*fork(&stage, &base).await?, &room).await?, "as it was");
@@ -89,7 +91,7 @@ pub(super) async fn a_snapshot_outlives_its_sandbox(stage: Arc<Stage>) -> Outcom
 
 pub(super) async fn a_snapshot_leaves_a_stopped_one_stopped(stage: Arc<Stage>) -> Outcome {
     let room = stopped(&stage).await?;
-    stage.provider().snapshot(room.sandbox.id()).await?;
+    stage.provider().snapshot(room.sandbox.id(), SnapshotId::now()).await?;
     let found = stage.provider().attach(room.sandbox.id()).await?;
     ensure!(matches!(found, Found::Stopped), "a snapshot woke it");
     let again = stage.provider().start(room.sandbox.id()).await?;
@@ -98,9 +100,40 @@ pub(super) async fn a_snapshot_leaves_a_stopped_one_stopped(stage: Arc<Stage>) -
 }
 
 pub(super) async fn a_snapshot_of_an_absent_one_is_no_sandbox(stage: Arc<Stage>) -> Outcome {
-    refused!(stage.provider().snapshot(&SandboxId::random()).await, Error::NoSandbox(_));
+    refused!(stage.provider().snapshot(&SandboxId::random(), SnapshotId::now()).await, Error::NoSandbox(_));
     refused!(stage.provider().save(&SandboxId::random()).await, Error::NoSandbox(_));
     Ok(())
+}
+
+pub(super) async fn one_name_is_one_snapshot(stage: Arc<Stage>) -> Outcome {
+    let room = stopped(&stage).await?;
+    let name = SnapshotId::now();
+    let base = stage.provider().snapshot(room.sandbox.id(), name).await?;
+    let original = stage.provider().start(room.sandbox.id()).await?;
+    write_all(&*original.files(None), &room.path("mark")?, "later").await?;
+    stage.provider().stop(room.sandbox.id()).await?;
+    same!(stage.provider().snapshot(room.sandbox.id(), name).await?, base);
+    same!(mark(&*fork(&stage, &base).await?, &room).await?, "as it was");
+    Ok(())
+}
+
+pub(super) async fn a_snapshot_is_listed_until_it_is_removed(stage: Arc<Stage>) -> Outcome {
+    let room = stopped(&stage).await?;
+    let (name, provider) = (SnapshotId::now(), stage.provider());
+    let base = provider.snapshot(room.sandbox.id(), name).await?;
+    ensure!(snapshots(&stage).await?.contains(&name), "it is not in the list");
+    let forked = fork(&stage, &base).await?;
+    for _ in 0..2 {
+        provider.remove_snapshot(name).await?;
+    }
+    ensure!(!snapshots(&stage).await?.contains(&name), "it is in the list");
+    refused!(fork(&stage, &base).await, Error::NoSnapshot(_));
+    same!(mark(&*forked, &room).await?, "as it was", "what was made from it stays");
+    Ok(())
+}
+
+async fn snapshots(stage: &Stage) -> Result<Vec<SnapshotId>> {
+    stage.provider().snapshots().await?.try_collect().await
 }
 
 async fn saved(stage: &Stage, id: &SandboxId) -> Result<Vec<u8>> {
@@ -148,7 +181,7 @@ pub(super) async fn half_a_saved_one_restores_nothing(stage: Arc<Stage>) -> Outc
 pub(super) async fn a_running_one_goes_on_after_its_snapshot(stage: Arc<Stage>) -> Outcome {
     let room = stage.room().await?;
     room.write("mark", "as it was").await?;
-    let base = stage.provider().snapshot(room.sandbox.id()).await?;
+    let base = stage.provider().snapshot(room.sandbox.id(), SnapshotId::now()).await?;
     let bytes = saved(&stage, room.sandbox.id()).await?;
     room.write("mark", "later").await?;
     same!(mark(&*fork(&stage, &base).await?, &room).await?, "as it was");
@@ -163,7 +196,7 @@ pub(super) async fn a_paused_one_stays_paused_after_its_snapshot(stage: Arc<Stag
     let room = stage.room().await?;
     room.write("mark", "as it was").await?;
     stage.provider().pause(room.sandbox.id()).await?;
-    let base = stage.provider().snapshot(room.sandbox.id()).await?;
+    let base = stage.provider().snapshot(room.sandbox.id(), SnapshotId::now()).await?;
     ensure!(matches!(stage.provider().attach(room.sandbox.id()).await?, Found::Paused), "a snapshot woke it");
     same!(mark(&*fork(&stage, &base).await?, &room).await?, "as it was");
     Ok(())

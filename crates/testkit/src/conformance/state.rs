@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use cabana_sandbox::{
-    Alter, Base, Depth, Enforced, Error, Found, Limits, NetworkPolicy, Read, Result, SandboxId, SandboxSpec, State,
-    User, WriteMode, read_all, write_all,
+    Alter, Base, Depth, Enforced, Error, Found, Limits, NetworkPolicy, Overrides, Read, Result, SandboxId, SandboxSpec,
+    SnapshotId, State, User, WriteMode, read_all, write_all,
 };
 use futures_util::{TryStreamExt, future::try_join_all};
 
@@ -252,7 +252,16 @@ pub(super) async fn what_cannot_be_done_is_unsupported_and_not_pretended(stage: 
         refused!(provider.pause(sandbox.id()).await, Error::Unsupported { .. });
     }
     if !can.snapshot {
-        refused!(provider.snapshot(sandbox.id()).await, Error::Unsupported { .. });
+        refused!(provider.snapshot(sandbox.id(), SnapshotId::now()).await, Error::Unsupported { .. });
+        refused!(provider.snapshots().await, Error::Unsupported { .. });
+        refused!(provider.remove_snapshot(SnapshotId::now()).await, Error::Unsupported { .. });
+    }
+    if !can.templates {
+        let made = provider.add_template("never", &Overrides::default(), 1 << 20, body([""; 0])).await;
+        refused!(made, Error::Unsupported { .. });
+        refused!(provider.templates().await, Error::Unsupported { .. });
+        refused!(provider.template("never").await, Error::Unsupported { .. });
+        refused!(provider.remove_template("never").await, Error::Unsupported { .. });
     }
     if !can.exec {
         let spec = cabana_sandbox::ExecSpec::shell("true", sandbox.defaults().workdir.clone());

@@ -11,30 +11,40 @@ use super::{
 };
 
 /// A tar made by hand, so that it can hold what no honest writer writes.
-#[derive(Default)]
-struct Tar(Vec<u8>);
+pub(super) struct Tar(Vec<u8>, u32);
+
+impl Default for Tar {
+    fn default() -> Self {
+        Self(Vec::new(), 0o644)
+    }
+}
 
 impl Tar {
     fn add(self, header: tar::Header, kind: tar::EntryType, name: &str, link: &str, content: &[u8]) -> Self {
         let mut header = header;
         header.set_entry_type(kind);
-        header.set_mode(0o644);
+        header.set_mode(self.1);
         header.set_size(content.len() as u64);
         header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
         header.as_mut_bytes()[157..157 + link.len()].copy_from_slice(link.as_bytes());
         header.set_cksum();
-        let mut bytes = self.0;
+        let Self(mut bytes, mode) = self;
         bytes.extend_from_slice(header.as_bytes());
         bytes.extend_from_slice(content);
         bytes.resize(bytes.len().next_multiple_of(512), 0);
-        Self(bytes)
+        Self(bytes, mode)
     }
 
-    fn gnu(self, kind: tar::EntryType, name: &str, link: &str, content: &[u8]) -> Self {
+    /// Of what is added from here on.
+    pub(super) fn with_mode(self, mode: u32) -> Self {
+        Self(self.0, mode)
+    }
+
+    pub(super) fn gnu(self, kind: tar::EntryType, name: &str, link: &str, content: &[u8]) -> Self {
         self.add(tar::Header::new_gnu(), kind, name, link, content)
     }
 
-    fn file(self, name: &str, content: &str) -> Self {
+    pub(super) fn file(self, name: &str, content: &str) -> Self {
         self.gnu(tar::EntryType::Regular, name, "", content.as_bytes())
     }
 
@@ -42,7 +52,7 @@ impl Tar {
         self.gnu(tar::EntryType::Symlink, name, text, b"")
     }
 
-    fn done(mut self) -> Bytes {
+    pub(super) fn done(mut self) -> Bytes {
         self.0.resize(self.0.len() + 1024, 0);
         self.0.into()
     }

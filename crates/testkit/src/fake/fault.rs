@@ -298,6 +298,14 @@ faults! {
     SnapshotWakes,
     /// A snapshot of what is not there is an empty one.
     SnapshotOfNothingIsEmpty,
+    /// A second snapshot of one name takes the place of the first.
+    SnapshotIsTakenAgain,
+    /// The list of snapshots is empty.
+    SnapshotsAreNotListed,
+    /// A snapshot that was removed is there.
+    SnapshotRemovalIsPretended,
+    /// To remove what is not there is an error.
+    SnapshotRemovedTwiceFails,
     /// What is restored has no files.
     RestoreLosesFiles,
     /// What is restored runs.
@@ -306,6 +314,24 @@ faults! {
     RestoreReplaces,
     /// Half a stream is restored as if it were whole.
     RestoreTakesHalfAStream,
+
+    // Templates.
+    /// A template has nothing of its archive.
+    TemplateIsEmpty,
+    /// What its maker wanted is not in it.
+    TemplateForgetsWishes,
+    /// The list of templates is empty.
+    TemplatesAreNotListed,
+    /// A name that is taken is made again.
+    TemplateIsReplaced,
+    /// Of an archive that breaks off a template is made.
+    TemplateIsHalfMade,
+    /// Too large an archive is taken.
+    TemplateIgnoresTheBound,
+    /// A template that was removed is there.
+    TemplateRemovalIsPretended,
+    /// A template goes while sandboxes stand on it.
+    UsedTemplateIsRemoved,
 
     // Trees.
     /// Search finds everything.

@@ -1,14 +1,13 @@
-//! Snapshots and saved sandboxes of the fake: files that are kept in memory, under a number.
+//! Snapshots and saved sandboxes of the fake: files that are kept in memory, under a name or a number.
 
 use std::sync::{Arc, Mutex, atomic::Ordering};
 
 use bytes::Bytes;
-use cabana_sandbox::{Base, Error, Result, SandboxId, SandboxSpec, Stream};
+use cabana_sandbox::{Base, Error, Result, SandboxId, SandboxSpec, SnapshotId, Stream};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::{Fake, Fault, Record, fs::Fs, lock};
 
-const PREFIX: &str = "snapshot:";
 /// What a saved one looks like: the number of its files stands between the two.
 const BEGIN: &str = "saved by the fake as ";
 const END: &str = ", and this is the end";
@@ -19,7 +18,23 @@ pub(super) struct Kept {
 }
 
 impl Fake {
-    pub(super) fn keep(&self, id: &SandboxId) -> Result<u64> {
+    pub(super) fn take_snapshot(&self, id: &SandboxId, name: SnapshotId) -> Result<()> {
+        if lock(&self.snapshots).contains_key(&name) && !self.has(Fault::SnapshotIsTakenAgain) {
+            return Ok(());
+        }
+        let kept = self.keep(id)?;
+        lock(&self.snapshots).insert(name, kept);
+        Ok(())
+    }
+
+    pub(super) fn save_files(&self, id: &SandboxId) -> Result<u64> {
+        let kept = self.keep(id)?;
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        lock(&self.kept).insert(number, kept);
+        Ok(number)
+    }
+
+    fn keep(&self, id: &SandboxId) -> Result<Kept> {
         let mut boxes = self.boxes();
         let fs = match boxes.get_mut(id) {
             Some(there) if self.has(Fault::SnapshotFollowsItsSandbox) => there.fs.clone(),
@@ -32,26 +47,24 @@ impl Fake {
             None if self.has(Fault::SnapshotOfNothingIsEmpty) => Arc::new(Mutex::new(Fs::new(self.fault))),
             None => return Err(Error::NoSandbox(id.clone())),
         };
-        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        lock(&self.kept).insert(number, Kept { fs, of: id.clone() });
-        Ok(number)
+        Ok(Kept { fs, of: id.clone() })
     }
 
     pub(super) fn forget_kept(&self, id: &SandboxId) {
         if self.has(Fault::SnapshotEndsWithItsSandbox) {
-            lock(&self.kept).retain(|_, kept| kept.of != *id);
+            lock(&self.snapshots).retain(|_, kept| kept.of != *id);
         }
     }
 
-    pub(super) fn base(number: u64) -> Base {
-        Base::Named(format!("{PREFIX}{number}"))
-    }
-
     /// What a sandbox of this base begins with; `None` where that is nothing special.
-    pub(super) fn kept_files(&self, base: &Base) -> Option<Arc<Mutex<Fs>>> {
-        let Base::Named(name) = base else { return None };
-        let kept = lock(&self.kept);
-        let kept = kept.get(&name.strip_prefix(PREFIX)?.parse().ok()?)?;
+    pub(super) fn base_files(&self, base: &Base) -> Option<Arc<Mutex<Fs>>> {
+        let name = match base {
+            Base::Snapshot(name) => name,
+            Base::Named(name) => return self.template_files(name),
+            Base::Host | Base::Layers(_) => return None,
+        };
+        let kept = lock(&self.snapshots);
+        let kept = kept.get(name)?;
         if self.has(Fault::SnapshotIsEmpty) {
             return Some(Arc::new(Mutex::new(Fs::new(self.fault))));
         }

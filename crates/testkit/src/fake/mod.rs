@@ -6,6 +6,7 @@ mod fs;
 mod kept;
 mod resolve;
 mod sandbox;
+mod templates;
 mod watch;
 
 use std::{
@@ -16,8 +17,8 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use cabana_sandbox::{
-    Base, Capabilities, Enforced, Error, Found, Identities, LayerId, Provider, Result, Sandbox, SandboxEvent,
-    SandboxId, SandboxSpec, State, Stream,
+    Base, Capabilities, Enforced, Error, Found, Identities, LayerId, Overrides, Provider, Result, Sandbox,
+    SandboxEvent, SandboxId, SandboxSpec, SnapshotId, State, Stream, Template,
 };
 use futures_util::{StreamExt, stream};
 
@@ -25,6 +26,7 @@ pub use fault::Fault;
 use fs::Fs;
 use kept::Kept;
 use sandbox::{FakeSandbox, Session};
+use templates::Made;
 
 const NAME: &str = "fake";
 
@@ -32,8 +34,10 @@ const NAME: &str = "fake";
 #[derive(Clone, Default)]
 pub struct Fake {
     boxes: Arc<Mutex<BTreeMap<SandboxId, Record>>>,
-    /// Of snapshots and saved ones, by their numbers.
+    /// Of saved ones, by their numbers.
     kept: Arc<Mutex<BTreeMap<u64, Kept>>>,
+    snapshots: Arc<Mutex<BTreeMap<SnapshotId, Kept>>>,
+    templates: Arc<Mutex<BTreeMap<String, Made>>>,
     numbers: Arc<AtomicU64>,
     fault: Option<Fault>,
 }
@@ -88,7 +92,8 @@ impl Fake {
             return Err(unsupported("views"));
         }
         match &spec.base {
-            base if self.kept_files(base).is_some() => Ok(()),
+            base if self.base_files(base).is_some() => Ok(()),
+            Base::Snapshot(name) => Err(Error::NoSnapshot(*name)),
             Base::Named(name) if name == "fake" || self.has(Fault::EveryTemplateIsThere) => Ok(()),
             Base::Named(name) => Err(Error::NoTemplate(name.clone())),
             Base::Host | Base::Layers(_) => Err(unsupported("layers")),
@@ -128,6 +133,7 @@ impl Provider for Fake {
             connect: false,
             pause: true,
             snapshot: true,
+            templates: true,
             search: false,
             late_views: false,
             host_base: false,
@@ -163,7 +169,7 @@ impl Provider for Fake {
             Some(there) => Ok(self.wake(id, there)),
             None => {
                 let mut made = Record::new(spec, self.fault);
-                made.fs = shared.or_else(|| self.kept_files(&spec.base)).unwrap_or(made.fs);
+                made.fs = shared.or_else(|| self.base_files(&spec.base)).unwrap_or(made.fs);
                 let sandbox = self.wake(id, &mut made);
                 boxes.insert(id.clone(), made);
                 Ok(sandbox)
@@ -266,12 +272,45 @@ impl Provider for Fake {
         Ok(stream::iter(all.into_iter().map(Ok)).boxed())
     }
 
-    async fn snapshot(&self, id: &SandboxId) -> Result<Base> {
-        self.keep(id).map(Self::base)
+    async fn snapshot(&self, id: &SandboxId, name: SnapshotId) -> Result<Base> {
+        self.take_snapshot(id, name).map(|()| Base::Snapshot(name))
+    }
+
+    async fn snapshots(&self) -> Result<Stream<SnapshotId>> {
+        let mut all: Vec<_> = lock(&self.snapshots).keys().copied().collect();
+        if self.has(Fault::SnapshotsAreNotListed) {
+            all.clear();
+        }
+        Ok(stream::iter(all.into_iter().map(Ok)).boxed())
+    }
+
+    async fn remove_snapshot(&self, name: SnapshotId) -> Result<()> {
+        let removed = self.has(Fault::SnapshotRemovalIsPretended) || lock(&self.snapshots).remove(&name).is_some();
+        if !removed && self.has(Fault::SnapshotRemovedTwiceFails) { Err(Error::NoSnapshot(name)) } else { Ok(()) }
+    }
+
+    async fn templates(&self) -> Result<Vec<(String, Result<Template>)>> {
+        Ok(self.listed_templates())
+    }
+
+    async fn template(&self, name: &str) -> Result<Template> {
+        self.one_template(name)
+    }
+
+    async fn add_template(&self, name: &str, wishes: &Overrides, most: u64, tar: Stream<Bytes>) -> Result<Template> {
+        self.make_template(name, wishes, most, tar).await
+    }
+
+    async fn remove_template(&self, name: &str) -> Result<()> {
+        self.forget_template(name)
+    }
+
+    async fn tidy(&self) -> Result<bool> {
+        Ok(true)
     }
 
     async fn save(&self, id: &SandboxId) -> Result<Stream<Bytes>> {
-        self.keep(id).map(Self::saved)
+        self.save_files(id).map(Self::saved)
     }
 
     async fn restore(&self, id: &SandboxId, spec: &SandboxSpec, saved: Stream<Bytes>) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use bytes::Bytes;
-use cabana_sandbox::{Base, Provider, SandboxSpec};
+use cabana_sandbox::{Base, Provider, SandboxSpec, SnapshotId};
 use futures_util::TryStreamExt;
 
 use crate::inside::{Inside, soon};
@@ -33,7 +33,7 @@ async fn sizes(script: &str) -> (u64, u64) {
     let inside = Inside::of(engine.clone(), &SandboxSpec::new(Base::Host)).await;
     inside.user(script).await.ok();
     let before = taken(&data.path().join("layers"));
-    let base = soon("a snapshot", engine.snapshot(inside.sandbox.id())).await.unwrap();
+    let base = soon("a snapshot", engine.snapshot(inside.sandbox.id(), SnapshotId::now())).await.unwrap();
     let copied = taken(&data.path().join("layers")) - before;
     let stream = engine.save(inside.sandbox.id()).await.unwrap();
     let saved = stream.try_fold(0, |sum, part: Bytes| async move { Ok(sum + part.len() as u64) });

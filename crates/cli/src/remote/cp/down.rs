@@ -10,8 +10,11 @@ use std::{
 use cabana_model::Code;
 use reqwest::Method;
 
-use super::{Copied, Info, Inside, Kind, join, progress::Bar};
-use crate::{failure::Failure, remote::server::At};
+use super::{Copied, Info, Inside, Kind, join};
+use crate::{
+    failure::Failure,
+    remote::{progress::Bar, server::At},
+};
 
 /// No tree that somebody made on purpose is deeper.
 const DEEPEST: usize = 200;

@@ -8,18 +8,19 @@ use std::{
 };
 
 use cabana_model::Code;
-use futures_util::{StreamExt, stream::try_unfold};
-use reqwest::{Body, Method, header};
+use reqwest::{Method, header};
 use serde_json::Value;
-use tokio::{fs::File, io::AsyncReadExt};
+use tokio::fs::File;
 
-use super::{Copied, Inside, Kind, join, progress::Bar};
+use super::{Copied, Inside, Kind, join};
 use crate::{
     failure::Failure,
-    remote::server::{At, with_json},
+    remote::{
+        progress::Bar,
+        server::{At, with_json},
+        upload::body,
+    },
 };
-
-const CHUNK: usize = 256 << 10;
 
 /// What there is to copy, looked at before anything is sent.
 pub(super) struct Plan {
@@ -103,20 +104,11 @@ async fn make(inside: &Inside<'_>, path: &str) -> Result<(), Failure> {
     inside.server.send(with_json(request, &body)).await.map(drop)
 }
 
-/// A chunk at a time: a file may be larger than the memory.
 async fn send(inside: &Inside<'_>, source: &Source, to: &str, bar: &Bar) -> Result<(), Failure> {
     let file = File::open(&source.path).await.map_err(|error| unread(&source.path, &error))?;
-    let chunks = try_unfold(file, |mut file| async move {
-        let mut chunk = vec![0; CHUNK];
-        let read = file.read(&mut chunk).await?;
-        chunk.truncate(read);
-        Ok::<_, std::io::Error>((read > 0).then_some((chunk, file)))
-    });
-    let moved = bar.counter();
-    let chunks = chunks.inspect(move |chunk| moved(chunk.as_ref().map_or(0, Vec::len)));
     let mode = format!("{:o}", source.mode);
     let query = [("path", to), ("parents", "true"), ("perm", &mode)];
     let request = inside.server.request(Method::PUT, At(&inside.path(&[]), &query));
-    let request = request.header(header::CONTENT_LENGTH, source.size).body(Body::wrap_stream(chunks));
+    let request = request.header(header::CONTENT_LENGTH, source.size).body(body(file, bar));
     inside.server.send(request).await.map(drop)
 }

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use cabana_engine::{Config, Engine, NetworkSettings, Overrides, TemplateSource};
-use cabana_sandbox::{Base, Code, NetworkPolicy, Provider, SandboxId, SandboxSpec};
+use cabana_engine::{Config, Engine, NetworkSettings, TemplateSource};
+use cabana_sandbox::{Base, Code, NetworkPolicy, Overrides, Provider, SandboxId, SandboxSpec};
 use cabana_testkit::world::in_world;
 
 use super::{FOUR, open_with, sites};

@@ -2,8 +2,8 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
-use cabana_engine::{Engine, Overrides, TemplateSource};
-use cabana_sandbox::{Base, Lifetime, Provider, SandboxId, SandboxSpec};
+use cabana_engine::{Engine, TemplateSource};
+use cabana_sandbox::{Base, Lifetime, Overrides, Provider, SandboxId, SandboxSpec};
 
 use super::fails;
 use crate::{

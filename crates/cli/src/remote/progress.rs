@@ -1,4 +1,4 @@
-//! How far a copy is: a bar on a terminal, and one line when it is done.
+//! How far a transfer is: a bar on a terminal, and one line when it is done.
 
 use std::io::IsTerminal;
 

@@ -1,0 +1,72 @@
+//! What sandboxes are made from, and the layers of it that nobody needs any more.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use bytes::Bytes;
+use cabana_sandbox::{Base, Overrides, Result, Source, Stream, Template};
+
+use super::{Shared, blocking};
+use crate::{
+    files::fed,
+    layers::{LayerName, Templates},
+    snapshot::Snapshots,
+};
+
+impl Shared {
+    pub(super) fn templates(&self) -> Templates<'_> {
+        Templates::new(&self.data, &self.store)
+    }
+
+    pub(super) fn snapshots(&self) -> Snapshots<'_> {
+        Snapshots::new(&self.data, &self.store)
+    }
+
+    pub(super) fn uses_template(&self, name: &str) -> bool {
+        let named = Base::Named(name.to_owned());
+        self.homes.all().iter().any(|id| self.homes.read(id).is_ok_and(|record| record.spec.base == named))
+    }
+
+    /// What cannot be kept is refused before the first byte is pulled.
+    pub(super) async fn add_template(
+        self: Arc<Self>,
+        name: String,
+        wishes: Overrides,
+        most: u64,
+        tar: Stream<Bytes>,
+    ) -> Result<Template> {
+        let (shared, asked) = (self.clone(), name.clone());
+        blocking(move || shared.templates().check_new(&asked)).await?;
+        fed(tar, move |tar| self.templates().add_sent(&name, tar, most, &wishes)).await
+    }
+
+    /// `None` while somebody holds the store.
+    pub(super) fn remove_unused_layers(&self) -> Result<Option<usize>> {
+        self.store.remove_unused(&mut || {
+            let mut used = self.named_layers()?;
+            for record in self.homes.all_records()? {
+                used.extend(record.plan.all_layers());
+                used.extend(record.spec.views.iter().filter_map(|view| match &view.source {
+                    Source::Layer(layer) => Some(LayerName::from(layer)),
+                    Source::Host(_) => None,
+                }));
+            }
+            Ok(used)
+        })
+    }
+
+    /// Nobody is locked out, and no record of a sandbox is read, where there is nothing to remove.
+    pub(super) fn tidy(&self) -> Result<bool> {
+        let named = self.named_layers()?;
+        if self.store.all()?.iter().all(|layer| named.contains(layer)) {
+            return Ok(true);
+        }
+        self.remove_unused_layers().map(|removed| removed.is_some())
+    }
+
+    /// Those that templates and snapshots need.
+    fn named_layers(&self) -> Result<BTreeSet<LayerName>> {
+        let mut named = self.templates().layers()?;
+        named.extend(self.snapshots().layers()?);
+        Ok(named)
+    }
+}

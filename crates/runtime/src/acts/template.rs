@@ -1,0 +1,102 @@
+//! Templates, which are the operator's: whoever asks has been asked for that role before.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use cabana_sandbox::{self as sandbox, Overrides, Stream};
+use futures_util::{StreamExt, TryStreamExt, stream::try_unfold};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
+
+use crate::{Act, Cx, Error, Needs, Result};
+
+/// From a tar of a root file system, which comes as it comes.
+pub struct Add {
+    pub name: String,
+    pub wishes: Overrides,
+    /// How long the body is, where that is said.
+    pub len: Option<u64>,
+    pub body: Stream<Bytes>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Added {
+    pub name: String,
+}
+
+impl Act for Add {
+    const VERB: &'static str = "template.add";
+    type Answer = Added;
+
+    fn needs(&self) -> Needs {
+        Needs::Nothing
+    }
+
+    /// Of what is known before the body comes.
+    fn digest(&self) -> [u8; 32] {
+        Sha256::digest(format!("{:?}", (&self.name, &self.wishes, self.len))).into()
+    }
+
+    fn argv(&self) -> Vec<String> {
+        vec![self.name.clone()]
+    }
+
+    async fn run(self, cx: Cx) -> Result<Added> {
+        let Self { name, wishes, body, .. } = self;
+        let digest = Arc::new(Mutex::new(Sha256::new()));
+        let hashed = digest.clone();
+        let body = until(cx.cancel.clone(), body).inspect_ok(move |bytes| {
+            hashed.lock().unwrap_or_else(PoisonError::into_inner).update(bytes);
+        });
+        let most = cx.runtime.settings().template_cap;
+        let made = cx.runtime.0.sandboxes.provider().add_template(&name, &wishes, most, body.boxed()).await;
+        match made {
+            Ok(made) => {
+                let digest = digest.lock().unwrap_or_else(PoisonError::into_inner).clone().finalize();
+                cx.note(|notes| notes.input = Some(digest.into()));
+                Ok(Added { name: made.name })
+            }
+            Err(_) if cx.cancel.is_cancelled() => Err(Error::Cancelled),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// One that is cancelled breaks off, so that nothing is made of it.
+fn until(cancel: CancellationToken, body: Stream<Bytes>) -> Stream<Bytes> {
+    let parts = try_unfold((cancel, body), |(cancel, mut body)| async move {
+        match cancel.run_until_cancelled(body.try_next()).await {
+            Some(next) => Ok(next?.map(|bytes| (bytes, (cancel, body)))),
+            None => Err(sandbox::Error::invalid("body", "the call was cancelled")),
+        }
+    });
+    parts.boxed()
+}
+
+/// One that no sandbox stands on.
+pub struct Remove(pub String);
+
+impl Act for Remove {
+    const VERB: &'static str = "template.remove";
+    type Answer = ();
+
+    fn needs(&self) -> Needs {
+        Needs::Nothing
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        Sha256::digest(&self.0).into()
+    }
+
+    fn argv(&self) -> Vec<String> {
+        vec![self.0.clone()]
+    }
+
+    async fn run(self, cx: Cx) -> Result<()> {
+        let sandboxes = &cx.runtime.0.sandboxes;
+        sandboxes.provider().remove_template(&self.0).await?;
+        sandboxes.went();
+        Ok(())
+    }
+}

@@ -1,0 +1,99 @@
+//! Snapshots: whose they are, what became of them when a server was killed, and the space that is left when they go.
+//!
+//! The record of a snapshot is written before the provider takes it, and goes after the provider has removed it. So a crash
+//! leaves a record that says what to look for, and never a snapshot that nobody knows of.
+
+use std::{collections::HashSet, time::Duration};
+
+use cabana_model::{Outcome, SandboxId, SnapshotId, SnapshotState, Tenant};
+use cabana_store::{CallRow, Page, Snapshot, SnapshotStep};
+use futures_util::TryStreamExt;
+
+use crate::{Error, Result, Runtime, acts::snapshot::Taken, call::outcome_of};
+
+/// Those that go together are tidied up after together.
+const TOGETHER: Duration = Duration::from_secs(3);
+
+impl Runtime {
+    pub async fn snapshot(&self, tenant: &Tenant, id: SnapshotId) -> Result<Snapshot> {
+        self.0.store.snapshot(tenant, id).await?.ok_or(Error::NoSnapshot(id))
+    }
+
+    /// Of one sandbox, which may be gone by now, or of all. The newest first.
+    pub async fn snapshot_list(
+        &self,
+        tenant: &Tenant,
+        sandbox: Option<&SandboxId>,
+        page: Page,
+    ) -> Result<Vec<Snapshot>> {
+        Ok(self.0.store.snapshots(tenant, sandbox, page).await?)
+    }
+
+    /// One that the provider has was taken, and nobody was told.
+    pub(crate) async fn recover_taking(&self, row: &CallRow) -> Result<()> {
+        let id = SnapshotId::from(row.id.uuid());
+        let (outcome, step) = match self.0.store.any_snapshot(&row.tenant, id).await? {
+            Some(found) if self.kept_snapshots().await?.contains(&found.physical) => {
+                let answer = serde_json::to_vec(&Taken { snapshot: id }).map(Into::into);
+                let answer = answer.map_err(|error| Error::invalid("answer", error.to_string()));
+                (outcome_of(answer), Some(SnapshotStep::Ready(id)))
+            }
+            Some(_) => (Outcome::Unknown, Some(SnapshotStep::Gone(id))),
+            None => (Outcome::Unknown, None),
+        };
+        self.settle_left_with(row, outcome, None, None, step).await
+    }
+
+    async fn kept_snapshots(&self) -> Result<HashSet<SnapshotId>> {
+        let provider = self.0.sandboxes.provider();
+        match provider.capabilities().snapshot {
+            true => Ok(provider.snapshots().await?.try_collect().await?),
+            false => Ok(HashSet::new()),
+        }
+    }
+
+    /// Records and snapshots as one. No call is open any more that would change them.
+    pub(crate) async fn find_snapshots(&self) -> Result<()> {
+        let mut kept = self.kept_snapshots().await?;
+        for Snapshot { tenant, id, physical, state, .. } in self.0.store.all_snapshots().await? {
+            let is_there = kept.remove(&physical);
+            if state == SnapshotState::Ready && is_there {
+                continue;
+            }
+            if state == SnapshotState::Ready {
+                tracing::warn!(snapshot = %id, "the files of a snapshot are not there any more: its record goes");
+            }
+            match self.0.sandboxes.provider().remove_snapshot(physical).await {
+                Ok(()) => self.0.store.forget_snapshot(&tenant, id).await?,
+                Err(error) => tracing::warn!(snapshot = %id, %error, "a snapshot could not be removed yet"),
+            }
+        }
+        for left in kept {
+            // It may be all that is left of a database that was lost: it is not ours to remove.
+            tracing::warn!(snapshot = %left, "there is a snapshot without a record: it is left alone");
+        }
+        Ok(())
+    }
+
+    /// Lets the provider give back the space of what went, until the runtime closes.
+    pub fn tidy(&self) {
+        let runtime = self.clone();
+        self.0.tasks.spawn(async move {
+            loop {
+                let done = match runtime.0.sandboxes.provider().tidy().await {
+                    Ok(done) => done,
+                    Err(error) => {
+                        tracing::warn!(%error, "the space of what went could not be given back");
+                        true
+                    }
+                };
+                if done && runtime.0.closing.run_until_cancelled(runtime.0.sandboxes.gone()).await.is_none() {
+                    return;
+                }
+                if !runtime.closing_after(TOGETHER).await {
+                    return;
+                }
+            }
+        });
+    }
+}

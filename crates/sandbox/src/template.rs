@@ -1,0 +1,30 @@
+//! Templates: what sandboxes are made from, by name.
+
+use std::collections::BTreeMap;
+
+use crate::{Defaults, LayerId, SandboxPath, User};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    pub name: String,
+    /// The lowest first.
+    pub layers: Vec<LayerId>,
+    pub defaults: Defaults,
+    /// Whether setuid programs gain something inside, also where a spec does not ask for it.
+    pub sudo: bool,
+    /// When it was made, as RFC 3339.
+    pub made: String,
+    /// What it was made from, as it was said.
+    pub source: String,
+}
+
+/// What the maker of a template wants instead of what its tree suggests.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    pub user: Option<User>,
+    pub workdir: Option<SandboxPath>,
+    /// Added to what every sandbox has.
+    pub env: BTreeMap<String, String>,
+    /// Setuid programs, sudo above all, gain rights inside.
+    pub sudo: bool,
+}

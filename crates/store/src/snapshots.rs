@@ -1,0 +1,166 @@
+//! The records of snapshots. One is claimed before the snapshot is taken, so none exists that nobody knows of; it is there
+//! for others from the transaction on that records the end of its call.
+
+use cabana_model::{SandboxId, SnapshotId, SnapshotState, Tenant, Time};
+use rusqlite::{Connection, OptionalExtension, Params, Row, params};
+
+use crate::{
+    Done, Error, Page, Result, Store,
+    calls::end,
+    desk::Tx,
+    sql::{Col, get},
+};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewSnapshot {
+    pub tenant: Tenant,
+    /// The public id.
+    pub id: SnapshotId,
+    pub physical: SnapshotId,
+    /// The public id of the sandbox that it is taken of.
+    pub sandbox: SandboxId,
+    pub at: Time,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    pub tenant: Tenant,
+    pub id: SnapshotId,
+    pub physical: SnapshotId,
+    pub sandbox: SandboxId,
+    pub state: SnapshotState,
+    pub created: Time,
+}
+
+impl Snapshot {
+    /// Where a list goes on after it.
+    pub fn cursor(&self) -> String {
+        self.id.to_string()
+    }
+}
+
+/// What the end of a call means for a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SnapshotStep {
+    Ready(SnapshotId),
+    Gone(SnapshotId),
+}
+
+impl Store {
+    pub async fn claim_snapshot(&self, new: NewSnapshot) -> Result<()> {
+        self.write(move |tx| {
+            tx.execute(
+                "INSERT INTO snapshots (tenant, id, physical, sandbox, state, created) VALUES (?, ?, ?, ?, ?, ?)",
+                params![
+                    Col(&new.tenant),
+                    Col(&new.id),
+                    Col(&new.physical),
+                    Col(&new.sandbox),
+                    Col(&SnapshotState::Making),
+                    Col(&new.at),
+                ],
+            )
+            .map(drop)
+        })
+        .await
+    }
+
+    /// As [`Store::record`], with what it means for a snapshot of the same tenant: all of it or nothing.
+    pub async fn record_snapshot(&self, done: Done, step: SnapshotStep) -> Result<()> {
+        self.write(move |tx| {
+            end(tx, &done)?;
+            take(tx, &done.entry.tenant, step)?;
+            tx.append(done.entry)
+        })
+        .await
+    }
+
+    /// One that is ready.
+    pub async fn snapshot(&self, tenant: &Tenant, id: SnapshotId) -> Result<Option<Snapshot>> {
+        let found = self.any_snapshot(tenant, id).await?;
+        Ok(found.filter(|found| found.state == SnapshotState::Ready))
+    }
+
+    /// In whatever state.
+    pub async fn any_snapshot(&self, tenant: &Tenant, id: SnapshotId) -> Result<Option<Snapshot>> {
+        let tenant = tenant.clone();
+        self.read(move |db| Ok(one(db, &tenant, id)?)).await
+    }
+
+    /// Those that are ready, newest first.
+    pub async fn snapshots(&self, tenant: &Tenant, sandbox: Option<&SandboxId>, page: Page) -> Result<Vec<Snapshot>> {
+        let (tenant, sandbox) = (tenant.clone(), sandbox.cloned());
+        let before = match &page.after {
+            Some(cursor) => Some(cursor.parse::<SnapshotId>().map_err(|_| Error::Cursor)?),
+            None => None,
+        };
+        self.read(move |db| {
+            // Two texts, so that each finds its own index.
+            let of = if sandbox.is_some() { "sandbox = ?2" } else { "?2 IS NULL" };
+            let which = format!(
+                "tenant = ?1 AND {of} AND id < coalesce(?3, x'ffffffffffffffffffffffffffffffffff') AND state = ?4
+                 ORDER BY id DESC LIMIT ?5"
+            );
+            let (of, before) = (sandbox.as_ref().map(Col), before.as_ref().map(Col));
+            Ok(all(db, &which, params![Col(&tenant), of, before, Col(&SnapshotState::Ready), page.rows()])?)
+        })
+        .await
+    }
+
+    /// Of all tenants, in whatever state.
+    pub async fn all_snapshots(&self) -> Result<Vec<Snapshot>> {
+        self.read(|db| Ok(all(db, "true", [])?)).await
+    }
+
+    /// From here on it is nobody's, whatever comes. `None`: there is none that is ready, or on its way out.
+    pub async fn begin_snapshot_delete(&self, tenant: &Tenant, id: SnapshotId) -> Result<Option<Snapshot>> {
+        let tenant = tenant.clone();
+        self.write(move |tx| {
+            let sql = "UPDATE snapshots SET state = ? WHERE tenant = ? AND id = ? AND state = ?";
+            let (from, to) = (SnapshotState::Ready, SnapshotState::Deleting);
+            tx.execute(sql, params![Col(&to), Col(&tenant), Col(&id), Col(&from)])?;
+            Ok(one(tx.reads(), &tenant, id)?.filter(|found| found.state == SnapshotState::Deleting))
+        })
+        .await
+    }
+
+    /// The record of a snapshot that is gone.
+    pub async fn forget_snapshot(&self, tenant: &Tenant, id: SnapshotId) -> Result<()> {
+        let tenant = tenant.clone();
+        self.write(move |tx| take(tx, &tenant, SnapshotStep::Gone(id))).await
+    }
+}
+
+fn take(tx: &mut Tx<'_>, tenant: &Tenant, step: SnapshotStep) -> Result<()> {
+    match step {
+        SnapshotStep::Ready(id) => {
+            let sql = "UPDATE snapshots SET state = ? WHERE tenant = ? AND id = ?";
+            let changed = tx.execute(sql, params![Col(&SnapshotState::Ready), Col(tenant), Col(&id)])?;
+            if changed == 1 { Ok(()) } else { Err(Error::Refused(format!("there is no {id}"))) }
+        }
+        SnapshotStep::Gone(id) => {
+            let sql = "DELETE FROM snapshots WHERE tenant = ? AND id = ?";
+            tx.execute(sql, params![Col(tenant), Col(&id)]).map(drop)
+        }
+    }
+}
+
+fn one(db: &Connection, tenant: &Tenant, id: SnapshotId) -> rusqlite::Result<Option<Snapshot>> {
+    let sql = "SELECT * FROM snapshots WHERE tenant = ? AND id = ?";
+    db.prepare_cached(sql)?.query_row(params![Col(tenant), Col(&id)], row).optional()
+}
+
+fn all(db: &Connection, which: &str, values: impl Params) -> rusqlite::Result<Vec<Snapshot>> {
+    db.prepare_cached(&format!("SELECT * FROM snapshots WHERE {which}"))?.query_map(values, row)?.collect()
+}
+
+fn row(row: &Row<'_>) -> rusqlite::Result<Snapshot> {
+    Ok(Snapshot {
+        tenant: get(row, "tenant")?,
+        id: get(row, "id")?,
+        physical: get(row, "physical")?,
+        sandbox: get(row, "sandbox")?,
+        state: get(row, "state")?,
+        created: get(row, "created")?,
+    })
+}
