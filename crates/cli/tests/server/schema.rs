@@ -55,6 +55,8 @@ async fn soak_every_answer_is_one_that_the_document_has() {
             // A stream without an end is never answered whole: events.rs and files_watch.rs look at them.
             "--exclude-path=/v1/events",
             "--exclude-path=/v1/sandboxes/{sandbox}/files/watch",
+            // It can write no tar: templates.rs sends some, whole and broken.
+            "--exclude-name=POST /v1/templates",
             // It finds its own key in the list, and revokes it: it has its turn below.
             "--exclude-path=/v1/keys/{key}",
         ],
