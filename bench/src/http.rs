@@ -34,7 +34,7 @@ impl Served {
         let program = std::env::current_exe()?.with_file_name("cabana");
         ensure!(program.exists(), "there is no {}: `make bench` builds it", program.display());
         let mut command = Command::new(program);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data).env("CABANA_LOG", "off");
+        command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data).env("CABANA_LOG_LEVEL", "off");
         let mut process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
         let mut said = BufReader::new(process.stderr.take().context("the server has no output")?).lines();
         let url = said

@@ -21,7 +21,10 @@ use std::{
 
 use cabana_server::Tls;
 
-pub(crate) use self::{flags::Given, serving::Serving};
+pub(crate) use self::{
+    flags::Given,
+    serving::{Logging, Serving},
+};
 use self::{
     resolve::{Resolved, resolve},
     table::DATA,

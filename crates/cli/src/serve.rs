@@ -2,9 +2,10 @@
 
 mod key;
 pub(crate) mod lock;
+mod log;
+mod traces;
 
 use std::{
-    io::IsTerminal as _,
     net::{Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -19,7 +20,7 @@ use cabana_store::{Durability, Store};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use self::lock::ServerLock;
+use self::{lock::ServerLock, traces::Traces};
 use crate::{
     config::{self, Given, Serving},
     failure::{Failure, OURS, tell},
@@ -62,10 +63,12 @@ fn start(args: Args, data: Option<PathBuf>) -> Result<(), Failure> {
 }
 
 async fn serve(serving: Serving, show_key: bool) -> Result<(), Failure> {
-    log_to_stderr();
+    let Serving { listen, tls, insecure, preview_domain, bounds, engine, durability, settings, log, collector } =
+        serving;
+    let traces = collector.map(Traces::to).transpose()?;
+    log::begin(&log, traces.as_ref().map(Traces::layer));
     raise_open_files();
     let end = ended_by_signal()?;
-    let Serving { listen, tls, insecure, preview_domain, bounds, engine, durability, settings } = serving;
     let data = engine.data.clone();
     let engine = Engine::open(engine).await?;
     let mut lock = ServerLock::take(&data)?;
@@ -80,9 +83,15 @@ async fn serve(serving: Serving, show_key: bool) -> Result<(), Failure> {
     runtime.tidy();
     let url = url(&listener)?;
     lock.announce(&url)?;
-    greet(&url, &key, show_key);
+    if log.json {
+        // What reads the lines of the log is a program.
+        tracing::info!(key = %key.path.display(), "the key is in this file");
+    } else {
+        greet(&url, &key, show_key);
+    }
     tracing::info!(%url, data = %data.display(), "serving");
-    let options = Options { preview_domain, secure: listener.scheme() == "https" };
+    let traced = traces.as_ref().map(Traces::counts);
+    let options = Options { preview_domain, secure: listener.scheme() == "https", traced };
     let serving = listener.serve(cabana_server::router(runtime.clone(), bounds.clone(), options), &bounds, end.clone());
     tokio::select! {
         () = serving => {}
@@ -92,6 +101,9 @@ async fn serve(serving: Serving, show_key: bool) -> Result<(), Failure> {
     drop(runtime);
     store.close().await;
     engine.leave().await;
+    if let Some(traces) = traces {
+        traces.close().await;
+    }
     Ok(())
 }
 
@@ -158,13 +170,6 @@ fn ended_by_signal() -> Result<CancellationToken, Failure> {
         ended.cancel();
     });
     Ok(end)
-}
-
-fn log_to_stderr() {
-    use tracing_subscriber::{EnvFilter, fmt, prelude::*};
-    let filter = EnvFilter::try_from_env("CABANA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let layer = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
-    let _ = tracing_subscriber::registry().with(filter).with(layer).try_init();
 }
 
 impl From<ListenError> for Failure {

@@ -70,13 +70,34 @@ codes! {
     TemplateNotFound = "template_not_found": "`cabana template ls` shows the names; `cabana template add` makes one.",
     TimedOut = "timed_out": "Try again or give it more time.",
     TooLarge = "too_large": "Send less, or raise the limit.",
+    TooManyConnections = "too_many_connections": "Close connections that nobody needs, or try again later; `max_connections` is the limit.",
     TooManyLinks = "too_many_links": "The path runs through too many symbolic links, or in a circle: name the target.",
+    TooManyStreams = "too_many_streams": "End streams and terminals that nobody needs, or try again later; `max_streams` is the limit.",
     TooManyWatches = "too_many_watches": "End watches that nobody needs, or watch a directory above with all that is below it.",
     Unauthorized = "unauthorized": "Send a valid key: `Authorization: Bearer KEY` or `X-API-KEY: KEY`.",
     UnknownUser = "unknown_user": "Name a user of the sandbox's own /etc/passwd, or give a number.",
     Unsupported = "unsupported": "Ask for what the provider's capabilities list.",
     UserRequired = "user_required": "Name the user in the header Cabana-User, or use a key that has a subject.",
     WorkdirNotFound = "workdir_not_found": "Make the working directory first or name another.",
+}
+
+impl Code {
+    /// Whether it is we or our machine that failed, and not what was asked for: the operator wants to know. What a tenant can
+    /// bring about at will is none, such as a sandbox whose disk is full: nobody fills the log of all.
+    pub fn is_fault(self) -> bool {
+        matches!(
+            self,
+            Self::DataDirNotOurs
+                | Self::DataDirReadOnly
+                | Self::DataDirVersion
+                | Self::HostUnsupported
+                | Self::Internal
+                | Self::ProviderOffline
+                | Self::ServerRunning
+                | Self::StoreUnavailable
+                | Self::TimedOut
+        )
+    }
 }
 
 impl fmt::Display for Code {

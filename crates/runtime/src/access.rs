@@ -59,7 +59,15 @@ pub struct Issued {
 pub struct Access {
     store: Store,
     clock: Clock,
-    known: Mutex<HashMap<[u8; 32], Arc<Key>>>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    by_digest: HashMap<[u8; 32], Arc<Key>>,
+    by_id: HashMap<KeyId, Arc<Key>>,
+    /// How many were revoked: what was read before the last one may be older than it, and is not kept.
+    revoked: u64,
 }
 
 /// As many as are known at a time: who tries texts at random fills nothing.
@@ -72,26 +80,52 @@ impl Access {
         Self { store, clock, known: Mutex::default() }
     }
 
+    fn known<T>(&self, act: impl FnOnce(&mut Known) -> T) -> T {
+        act(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     pub async fn admit(&self, credential: Credential<'_>) -> Result<Caller> {
         let digest = digest_of(credential.0).ok_or(Error::Unauthorized)?;
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&digest).cloned();
+        let (known, revoked) = self.known(|known| (known.by_digest.get(&digest).cloned(), known.revoked));
         let key = match known {
             Some(key) => key,
             None => {
                 let key = Arc::new(self.store.key(&digest).await?.ok_or(Error::Unauthorized)?);
-                let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-                if known.len() >= KNOWN {
-                    known.clear();
-                }
-                known.insert(digest, key.clone());
+                self.learn(revoked, |known| remember(&mut known.by_digest, digest, &key));
                 key
             }
         };
-        let now = self.clock.now();
-        if key.revoked.is_some() || key.expires.is_some_and(|end| end <= now) {
+        if !self.is_good(&key) {
             return Err(Error::Unauthorized);
         }
         Ok(Caller { key: key.id, tenant: key.tenant.clone(), role: key.role, subject: key.subject.clone() })
+    }
+
+    /// Whether the key of this id opens anything still.
+    pub(crate) async fn stands(&self, id: KeyId) -> Result<bool> {
+        let (known, revoked) = self.known(|known| (known.by_id.get(&id).cloned(), known.revoked));
+        let key = match known {
+            Some(key) => key,
+            None => {
+                let Some(key) = self.store.key_of(id).await? else { return Ok(false) };
+                let key = Arc::new(key);
+                self.learn(revoked, |known| remember(&mut known.by_id, id, &key));
+                key
+            }
+        };
+        Ok(self.is_good(&key))
+    }
+
+    fn is_good(&self, key: &Key) -> bool {
+        key.revoked.is_none() && key.expires.is_none_or(|end| end > self.clock.now())
+    }
+
+    fn learn(&self, revoked: u64, learn: impl FnOnce(&mut Known)) {
+        self.known(|known| {
+            if known.revoked == revoked {
+                learn(known);
+            }
+        });
     }
 
     /// A text that can become a key.
@@ -145,9 +179,20 @@ impl Access {
 
     pub async fn revoke(&self, id: KeyId) -> Result<Key> {
         let key = self.store.revoke_key(id, self.clock.now()).await?.ok_or(Error::NoKey(id))?;
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, known| known.id != id);
+        self.known(|known| {
+            known.revoked += 1;
+            known.by_digest.retain(|_, known| known.id != id);
+            known.by_id.remove(&id);
+        });
         Ok(key)
     }
+}
+
+fn remember<K: Eq + std::hash::Hash>(known: &mut HashMap<K, Arc<Key>>, by: K, key: &Arc<Key>) {
+    if known.len() >= KNOWN {
+        known.clear();
+    }
+    known.insert(by, key.clone());
 }
 
 /// `None` for what cannot be a key. Who compares digests tells nothing by the time it takes.

@@ -17,7 +17,10 @@ use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Caller, Error, Result, Runtime, Wanted, sandboxes::Awake};
+use crate::{
+    Caller, Error, Result, Runtime, Wanted,
+    sandboxes::{Awake, Slot},
+};
 
 /// Who asks for something, and where.
 pub struct Ask {
@@ -126,6 +129,10 @@ impl Cx {
 
     pub fn record(&self) -> Result<&Arc<Record>> {
         self.record.as_ref().ok_or(Error::Sandbox(cabana_sandbox::Error::Gone))
+    }
+
+    pub(crate) async fn slot(&self) -> Result<Arc<Slot>> {
+        self.runtime.0.sandboxes.of_id(&self.caller.tenant, &self.record()?.id).await
     }
 
     /// Whoever waits hears why there is no answer yet. The work goes on.

@@ -10,6 +10,8 @@ pub enum Error {
     Unauthorized,
     #[error("this needs a key with the role {needs}: this one has the role {has}", needs = name(*needs), has = name(*has))]
     Forbidden { needs: Role, has: Role },
+    #[error("the sandbox {0} does not run, and a key with the role read starts none")]
+    Asleep(SandboxId),
     #[error("there is no sandbox {0}")]
     NoSandbox(SandboxId),
     #[error("there is no call {0}")]
@@ -20,7 +22,7 @@ pub enum Error {
     NoSnapshot(SnapshotId),
     #[error("there is no key {0}")]
     NoKey(KeyId),
-    #[error("the link has ended, or it is none of this server's")]
+    #[error("the link has ended or was taken back, or it is none of this server's")]
     NoLink,
     #[error("the Idempotency-Key belongs to another request")]
     KeyReused,
@@ -54,7 +56,7 @@ impl Error {
     pub fn code(&self) -> Code {
         match self {
             Self::Unauthorized | Self::NoLink => Code::Unauthorized,
-            Self::Forbidden { .. } => Code::Forbidden,
+            Self::Forbidden { .. } | Self::Asleep(_) => Code::Forbidden,
             Self::NoSandbox(_) => Code::SandboxNotFound,
             Self::NoCall(_) => Code::CallNotFound,
             Self::NoTask(_) => Code::TaskNotFound,

@@ -1,19 +1,24 @@
 //! Signed links to a port: whoever has one needs no key, until it ends.
 //!
-//! A link says what it opens and until when, and carries a signature of that. Nothing is stored of it: what the server's
-//! secret has signed is a link.
+//! A link says what it opens and until when, and carries a signature of that. It stands as long as the key does that made it, and
+//! as the mark is the same that its sandbox has: who changes the mark takes back all links to the sandbox. A mark goes with its
+//! sandbox, so that what is made anew under the same id is not open to those who had links to the old one.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use cabana_model::{SandboxId, Tenant, Time};
+use cabana_model::{KeyId, Role, SandboxId, Tenant, Time};
 use cabana_store::Store;
 use hmac::{Hmac, Mac};
 use jiff::SignedDuration;
 use sha2::Sha256;
 use tokio::sync::OnceCell;
 
-use crate::{Clock, Cx, Error, Look, Needs, Result, ports::check};
+use crate::{
+    Act, Caller, Clock, Cx, Error, Look, Needs, Result, Runtime,
+    ports::{Visitor, check},
+    sandboxes::Slot,
+};
 
 /// What a link opens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +27,9 @@ pub struct Grant {
     pub sandbox: SandboxId,
     pub port: u16,
     pub expires: Time,
+    /// Of whoever made it.
+    key: KeyId,
+    mark: String,
 }
 
 /// A grant, and the text that proves it.
@@ -30,7 +38,7 @@ pub struct Signed {
     pub token: String,
 }
 
-pub struct Links {
+pub(crate) struct Links {
     store: Store,
     clock: Clock,
     secret: OnceCell<[u8; 32]>,
@@ -42,26 +50,23 @@ impl Links {
     }
 
     async fn mac(&self, said: &str) -> Result<Hmac<Sha256>> {
-        let secret = self.secret.get_or_try_init(|| async {
-            let mut drawn = [0; 32];
-            rustix::rand::getrandom(&mut drawn, rustix::rand::GetRandomFlags::empty())
-                .map_err(|errno| cabana_sandbox::Error::failed("drawing a secret", std::io::Error::from(errno)))?;
-            Ok::<_, Error>(self.store.secret("links", drawn).await?)
-        });
+        let secret =
+            self.secret.get_or_try_init(|| async { Ok::<_, Error>(self.store.secret("links", drawn()?).await?) });
         let mac = Hmac::<Sha256>::new_from_slice(secret.await?);
         let mac = mac.map_err(|error| cabana_sandbox::Error::failed("signing a link", error.to_string()))?;
         Ok(mac.chain_update(said))
     }
 
     async fn sign(&self, grant: &Grant) -> Result<String> {
-        let Grant { tenant, sandbox, port, expires } = grant;
-        let said = URL_SAFE_NO_PAD.encode(format!("{tenant} {sandbox} {port} {}", expires.as_second()));
+        let Grant { tenant, sandbox, port, expires, key, mark } = grant;
+        let said = format!("{tenant} {sandbox} {port} {} {key} {mark}", expires.as_second());
+        let said = URL_SAFE_NO_PAD.encode(said);
         let proof = self.mac(&said).await?.finalize().into_bytes();
         Ok(format!("{said}.{}", URL_SAFE_NO_PAD.encode(proof)))
     }
 
     /// Nothing of the text is believed before its signature is.
-    pub async fn open(&self, token: &str) -> Result<Grant> {
+    async fn open(&self, token: &str) -> Result<Grant> {
         let (said, proof) = token.split_once('.').ok_or(Error::NoLink)?;
         let proof = URL_SAFE_NO_PAD.decode(proof).map_err(|_| Error::NoLink)?;
         self.mac(said).await?.verify_slice(&proof).map_err(|_| Error::NoLink)?;
@@ -70,11 +75,44 @@ impl Links {
     }
 }
 
+fn drawn() -> Result<[u8; 32]> {
+    let mut drawn = [0; 32];
+    rustix::rand::getrandom(&mut drawn, rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| cabana_sandbox::Error::failed("drawing a secret", std::io::Error::from(errno)))?;
+    Ok(drawn)
+}
+
 fn read(said: &[u8]) -> Option<Grant> {
     let mut parts = std::str::from_utf8(said).ok()?.split(' ');
     let (tenant, sandbox) = (Tenant::new(parts.next()?).ok()?, SandboxId::new(parts.next()?).ok()?);
     let (port, expires) = (parts.next()?.parse().ok()?, Time::from_second(parts.next()?.parse().ok()?).ok()?);
-    Some(Grant { tenant, sandbox, port, expires })
+    let (key, mark) = (parts.next()?.parse().ok()?, parts.next()?.to_owned());
+    Some(Grant { tenant, sandbox, port, expires, key, mark })
+}
+
+impl Runtime {
+    /// Who comes by a link to this port. One to something else opens nothing here, and says nothing of what is here.
+    pub async fn open_link(&self, token: &str, sandbox: &SandboxId, port: u16) -> Result<(Grant, Visitor)> {
+        let grant = self.0.links.open(token).await?;
+        if grant.sandbox != *sandbox || grant.port != port {
+            return Err(Error::NoSandbox(sandbox.clone()));
+        }
+        let slot = self.0.sandboxes.of_id(&grant.tenant, sandbox).await?;
+        if grant.mark != self.link_mark(&slot).await? || !self.0.access.stands(grant.key).await? {
+            return Err(Error::NoLink);
+        }
+        let caller = Caller { key: grant.key, tenant: grant.tenant.clone(), role: Role::Use, subject: None };
+        Ok((grant, Visitor::ByLink(caller)))
+    }
+
+    async fn link_mark(&self, slot: &Arc<Slot>) -> Result<String> {
+        let mut known = slot.link_mark.lock().await;
+        let mark = match *known {
+            Some(mark) => mark,
+            None => *known.insert(self.0.store.link_mark(&slot.record().physical, drawn()?).await?),
+        };
+        Ok(URL_SAFE_NO_PAD.encode(&mark[..12]))
+    }
 }
 
 /// A link to a port of a sandbox. Nothing is started for it.
@@ -109,8 +147,37 @@ impl Look for Link {
         let expires = cx.runtime.clock().now().saturating_add(lasts).unwrap_or(Time::MAX);
         let expires = Time::from_second(expires.as_second()).unwrap_or(Time::MAX); // as the link has it
         let (tenant, sandbox) = (cx.caller.tenant.clone(), cx.record()?.id.clone());
-        let grant = Grant { tenant, sandbox, port: self.port, expires };
-        let token = cx.runtime.links().sign(&grant).await?;
+        let mark = cx.runtime.link_mark(&cx.slot().await?).await?;
+        let grant = Grant { tenant, sandbox, port: self.port, expires, key: cx.caller.key, mark };
+        let token = cx.runtime.0.links.sign(&grant).await?;
         Ok(Signed { grant, token })
+    }
+}
+
+/// Takes back all links to a sandbox. What goes on by one of them comes to its own end.
+pub struct Unlink;
+
+impl Act for Unlink {
+    const VERB: &'static str = "unlink";
+    type Answer = ();
+
+    fn needs(&self) -> Needs {
+        Needs::Record
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        [0; 32]
+    }
+
+    fn argv(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    async fn run(self, cx: Cx) -> Result<()> {
+        let (slot, mark) = (cx.slot().await?, drawn()?);
+        let mut known = slot.link_mark.lock().await;
+        cx.runtime.store().change_link_mark(&slot.record().physical, mark).await?;
+        *known = Some(mark);
+        Ok(())
     }
 }

@@ -7,6 +7,7 @@ use cabana_sandbox::{Output, Reattached, Sandbox, Stream};
 use cabana_store::{CallRow, Done, Entry, Log, NewTask, SnapshotStep, Task};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span};
 
 use crate::{
     Act, Error, Result, Runtime,
@@ -19,6 +20,7 @@ use crate::{
     call::{RawCall, outcome_of},
     exec::{Followed, Taker, follow},
     fault::{self, Point},
+    said,
 };
 
 /// How many sandboxes are looked at at once.
@@ -34,7 +36,8 @@ impl Runtime {
         }
         fault::at(Point::RecoverTasks);
         for call in self.0.store.open_calls().await? {
-            self.recover_call(call).await?;
+            let span = said::span_in(&call.verb, call.id, &call.tenant, call.sandbox.as_ref());
+            self.recover_call(call).instrument(span).await?;
             fault::at(Point::RecoverCall);
         }
         fault::at(Point::RecoverCalls);
@@ -181,7 +184,7 @@ impl Runtime {
                 }
                 self.0.calls.add(call.clone());
                 let runtime = self.clone();
-                self.0.tasks.spawn(async move {
+                let work = async move {
                     let (cancel, log): (&CancellationToken, _) = (&call.cancel, &call.output);
                     let followed = follow(process, None, log, cancel, runtime.0.settings.grace, |_| ());
                     let Some(followed) = runtime.0.closing.run_until_cancelled(followed).await else {
@@ -199,10 +202,11 @@ impl Runtime {
                             let _ = tell.send(Some(outcome));
                             let _ = sandbox.forget(&row.id.into()).await;
                         }
-                        Err(error) => tracing::error!(call = %row.id, %error, "a call could not be recorded"),
+                        Err(error) => tracing::error!(%error, "a call could not be recorded"),
                     }
                     runtime.0.calls.remove(row.id);
-                });
+                };
+                self.0.tasks.spawn(work.instrument(Span::current()));
                 Ok(())
             }
         }
@@ -252,7 +256,7 @@ impl Runtime {
             None => self.0.store.record(done).await?,
             Some(step) => self.0.store.record_snapshot(done, step).await?,
         }
-        self.0.metrics.recorded(&row.tenant, &row.verb, &outcome, spent);
+        said::recorded(&self.0.metrics, &row.tenant, &row.verb, &outcome, spent);
         Ok(())
     }
 }

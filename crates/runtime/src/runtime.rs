@@ -2,7 +2,7 @@
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
-use cabana_model::{CallId, Outcome, SandboxId, Tenant, Time};
+use cabana_model::{CallId, Outcome, Role, SandboxId, Tenant, Time};
 use cabana_sandbox::Provider;
 use cabana_store::{Done, Entry, Log, NewCall, Reserved, SnapshotStep, Store};
 use futures_util::StreamExt;
@@ -10,12 +10,16 @@ use jiff::SignedDuration;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::Instrument as _;
 
 use crate::{
-    Access, Act, Ask, Call, Clock, Cx, Error, Links, Listener, Look, Metrics, Needs, Place, Result, Settings,
+    Access, Act, Ask, Call, Clock, Cx, Error, Listener, Look, Metrics, Needs, Place, Result, Settings,
     call::{Acting, Notes, RawCall, UnderWay, Work, outcome_of},
     events::Events,
     fault::{self, Point},
+    links::Links,
+    ports::Visits,
+    said,
     sandboxes::{Sandboxes, Slot},
     tasks::LiveTasks,
     watches::Watches,
@@ -37,6 +41,7 @@ pub(crate) struct Inner {
     pub(crate) calls: UnderWay,
     pub(crate) live_tasks: LiveTasks,
     pub(crate) watches: Watches,
+    pub(crate) visits: Visits,
     pub(crate) tasks: TaskTracker,
     /// Nothing new is begun once it is set; what goes on is left to the next server.
     pub(crate) closing: CancellationToken,
@@ -65,6 +70,7 @@ impl Runtime {
             calls: UnderWay::default(),
             live_tasks: LiveTasks::default(),
             watches: Watches::default(),
+            visits: Visits::default(),
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
         }))
@@ -84,10 +90,6 @@ impl Runtime {
 
     pub fn store(&self) -> &Store {
         &self.0.store
-    }
-
-    pub fn links(&self) -> &Links {
-        &self.0.links
     }
 
     pub fn metrics(&self) -> &Metrics {
@@ -192,7 +194,8 @@ impl Runtime {
         }
         fault::at(Point::CallReserved);
         let (runtime, handle, once) = (self.clone(), call.clone(), matches!(ask.place, Place::Once(_)));
-        self.0.tasks.spawn(async move {
+        let span = said::span(about.verb, id, &ask.caller.tenant, slot.as_deref());
+        let work = async move {
             let begun = Instant::now();
             let notes = Arc::new(std::sync::Mutex::new(Notes { tell: Some(tell.clone()), ..Notes::default() }));
             let result = runtime.work(&ask, &about, found.as_ref(), &call, &notes, work).await;
@@ -207,7 +210,8 @@ impl Runtime {
             {
                 tracing::warn!(%error, "a sandbox for one call could not be deleted yet");
             }
-        });
+        };
+        self.0.tasks.spawn(work.instrument(span));
         Ok((handle, None))
     }
 
@@ -242,6 +246,10 @@ impl Runtime {
             return Ok(None);
         }
         let tenant = &ask.caller.tenant;
+        if let Place::Scope(_, Some(wanted)) | Place::New(Some(wanted)) | Place::Once(Some(wanted)) = &ask.place {
+            wanted.check()?;
+            self.0.sandboxes.provider().capabilities().check(&wanted.sandbox)?;
+        }
         match &ask.place {
             Place::Scope(scope, wanted) => self.0.sandboxes.of_scope(tenant, scope, wanted.as_ref()).await.map(Some),
             Place::Chat { app, chat, user } => {
@@ -281,6 +289,9 @@ impl Runtime {
         let awake = slot.map(|slot| Arc::new(slot.awake()));
         let sandbox = match slot {
             Some(slot) if about.needs == Needs::Running => {
+                if ask.caller.role == Role::Read && slot.live().is_none() {
+                    return Err(Error::Asleep(slot.record().id.clone()));
+                }
                 let sandbox = self.0.sandboxes.running(slot, about.verb).await?;
                 self.0.sandboxes.touch(slot).await;
                 Some(sandbox)
@@ -321,7 +332,7 @@ impl Runtime {
         fault::at(Point::CallWorked);
         while let Err(error) = self.record(&call.output, &done, step).await {
             let comes_back = matches!(error, cabana_store::Error::Unavailable(_));
-            tracing::error!(call = %id, %error, comes_back, "a call could not be recorded");
+            tracing::error!(%error, comes_back, "a call could not be recorded");
             if !told {
                 let error = Error::from(error);
                 let away = Outcome::Failed { code: error.code(), message: error.to_string() };
@@ -334,7 +345,7 @@ impl Runtime {
             }
         }
         fault::at(Point::CallRecorded);
-        self.0.metrics.recorded(&ask.caller.tenant, about.verb, &outcome, begun.elapsed());
+        said::recorded(&self.0.metrics, &ask.caller.tenant, about.verb, &outcome, begun.elapsed());
         let _ = tell.send(Some(outcome));
         self.0.calls.remove(id);
         fault::at(Point::CallTold);
@@ -382,8 +393,20 @@ impl Runtime {
     /// Something that changes nothing: it is done here and now, and leaves its row.
     pub async fn look<L: Look>(&self, ask: Ask, look: L) -> Result<(CallId, L::Answer)> {
         let about = About { verb: L::VERB, needs: look.needs(), digest: [0; 32], argv: look.argv() };
-        let found = self.resolve(&ask, about.needs).await?;
-        let (id, begun, notes) = (CallId::now(), Instant::now(), Arc::default());
+        let (id, found) = (CallId::now(), self.resolve(&ask, about.needs).await?);
+        let span = said::span(about.verb, id, &ask.caller.tenant, found.as_ref().map(|(slot, _)| &**slot));
+        self.looked(ask, about, id, found, look).instrument(span).await
+    }
+
+    async fn looked<L: Look>(
+        &self,
+        ask: Ask,
+        about: About,
+        id: CallId,
+        found: Option<(Arc<Slot>, bool)>,
+        look: L,
+    ) -> Result<(CallId, L::Answer)> {
+        let (begun, notes) = (Instant::now(), Arc::default());
         let (call, _tell) = RawCall::new(id, self.0.store.outputs().begin(id.uuid(), 0));
         let looked = match self.ready(&ask, &about, found.as_ref(), &call, &notes).await {
             Ok(cx) => look.run(cx).await,
@@ -391,13 +414,17 @@ impl Runtime {
         };
         let outcome = match &looked {
             Ok(_) => Outcome::Answered(bytes::Bytes::new()),
-            Err(error) => Outcome::Failed { code: error.code(), message: String::new() },
+            Err(error) => Outcome::Failed { code: error.code(), message: error.to_string() },
         };
         let settled = Settled { id, slot: found.map(|(slot, _)| slot), notes, begun, outcome };
         fault::at(Point::LookSeen);
         self.0.store.note(self.entry(&ask, &about, &settled)).await?;
-        self.0.metrics.recorded(&ask.caller.tenant, about.verb, &settled.outcome, begun.elapsed());
-        looked.map(|answer| (id, answer))
+        said::recorded(&self.0.metrics, &ask.caller.tenant, about.verb, &settled.outcome, begun.elapsed());
+        // What is in the log by now is not said a second time.
+        looked.map(|answer| (id, answer)).map_err(|error| match error.code() {
+            code if code.is_fault() => Error::Recorded { code, message: error.to_string() },
+            _ => error,
+        })
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
 };
 
 use cabana_model::{SandboxId, Scheme, Scope, SnapshotId, Tenant};
-use cabana_sandbox::{Base, Provider, SandboxSpec};
+use cabana_sandbox::{Base, Provider, SandboxSpec, check_env};
 use cabana_store::{Claim, Claimed, Record, Store};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -38,6 +38,21 @@ pub struct Wanted {
     /// What it begins with, instead of what the spec says. The name that the provider knows it by is in the record's spec.
     #[serde(default)]
     pub snapshot: Option<SnapshotId>,
+}
+
+impl Wanted {
+    /// What nothing can be, whether it is made now or was there before. Whether there is such a template is the provider's
+    /// to say.
+    pub(crate) fn check(&self) -> Result<()> {
+        const LONGEST: usize = 128;
+        check_env(&self.env)?;
+        match &self.sandbox.base {
+            Base::Named(name) if name.is_empty() || name.len() > LONGEST || name.contains(char::is_control) => {
+                Err(Error::invalid("template", "is no name of a template"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 pub(crate) struct Sandboxes {

@@ -13,6 +13,7 @@ use cabana_sandbox::{Process, Sandbox};
 use cabana_store::{Entry, Log, NewTask, Page, Task, TaskEnd};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span, error_span};
 
 use crate::{
     Error, Event, Result, Runtime,
@@ -84,7 +85,10 @@ impl Runtime {
         self.0.live_tasks.all(|tasks| tasks.insert(task.id, live.clone()));
         self.tell_task(&task, Event::TaskStarted { task: task.id });
         let runtime = self.clone();
-        self.0.tasks.spawn(async move {
+        // It goes on when the call that began it has ended: so it is no part of that.
+        let span = error_span!(parent: None, "task", task = %task.id, call = %task.call, tenant = %task.tenant, sandbox = %task.sandbox);
+        span.follows_from(Span::current());
+        let work = async move {
             let _awake = awake;
             let begun = Instant::now();
             let follow = follow(live.log.clone(), live.cancel.clone(), runtime.0.settings.grace);
@@ -98,7 +102,8 @@ impl Runtime {
                 runtime.tell_task(&task, Event::TaskEnded { task: task.id, state });
             }
             runtime.0.live_tasks.all(|tasks| tasks.remove(&task.id));
-        });
+        };
+        self.0.tasks.spawn(work.instrument(span));
     }
 
     /// `None`: the server ends before it could be recorded.
@@ -141,7 +146,7 @@ impl Runtime {
                 return true;
             };
             let comes_back = matches!(error, cabana_store::Error::Unavailable(_));
-            tracing::error!(task = %end.id, %error, comes_back, "the end of a task could not be recorded");
+            tracing::error!(%error, comes_back, "the end of a task could not be recorded");
             if !comes_back || !self.closing_after(AGAIN).await {
                 return false;
             }

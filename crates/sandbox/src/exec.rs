@@ -45,10 +45,6 @@ impl ExecSpec {
 
     /// What no provider could run. Each `exec` begins with it.
     pub fn check(&self) -> Result<()> {
-        let no_nul = |field, text: &str| match text.contains('\0') {
-            true => Err(Error::invalid(field, "holds a NUL byte, which no program can be given")),
-            false => Ok(()),
-        };
         match &self.command {
             Command::Argv(argv) => {
                 if argv.first().is_none_or(String::is_empty) {
@@ -58,18 +54,31 @@ impl ExecSpec {
             }
             Command::Shell(script) => no_nul("command", script)?,
         }
-        for (name, value) in &self.env {
-            if name.is_empty() || name.contains('=') {
-                return Err(Error::invalid("env", format!("{name:?} is no name of a variable")));
-            }
-            no_nul("env", name)?;
-            no_nul("env", value)?;
-        }
+        check_env(&self.env)?;
         if self.timeout.is_some_and(|t| t.is_zero()) {
             return Err(Error::invalid("timeout", "must be longer than zero"));
         }
         Ok(())
     }
+}
+
+fn no_nul(field: &'static str, text: &str) -> Result<()> {
+    match text.contains('\0') {
+        true => Err(Error::invalid(field, "holds a NUL byte, which no program can be given")),
+        false => Ok(()),
+    }
+}
+
+/// What no program can be given.
+pub fn check_env(env: &BTreeMap<String, String>) -> Result<()> {
+    for (name, value) in env {
+        if name.is_empty() || name.contains('=') {
+            return Err(Error::invalid("env", format!("{name:?} is no name of a variable")));
+        }
+        no_nul("env", name)?;
+        no_nul("env", value)?;
+    }
+    Ok(())
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -30,7 +30,7 @@ pub use copy::copy;
 pub use error::{Cause, Error, NotRun, Result};
 pub use exec::{
     Channel, Command, Control, Event, ExecSpec, Exit, Output, Position, Process, Reattached, Status, Stdin, Stdio,
-    Target, TermSize,
+    Target, TermSize, check_env,
 };
 pub use fallback::{pack, search, unpack};
 pub use files::{

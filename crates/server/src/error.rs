@@ -52,6 +52,11 @@ impl Refused {
         Self::new(Code::BadRequest, format!("{field}: {why}"))
     }
 
+    /// What the client did not send in time.
+    pub(crate) fn late(why: &str) -> Self {
+        Self { status: StatusCode::REQUEST_TIMEOUT, ..Self::new(Code::BadRequest, why) }
+    }
+
     /// Which call it was about, so that it can be asked for.
     pub(crate) fn of_call(self, call: CallId) -> Self {
         Self { call: Some(call), ..self }
@@ -95,11 +100,13 @@ fn status(code: Code) -> StatusCode {
         | Code::Unsupported
         | Code::UserRequired
         | Code::WorkdirNotFound => StatusCode::BAD_REQUEST,
-        Code::TooManyWatches => StatusCode::TOO_MANY_REQUESTS,
+        Code::TooManyStreams | Code::TooManyWatches => StatusCode::TOO_MANY_REQUESTS,
         Code::PortClosed | Code::PortFailed => StatusCode::BAD_GATEWAY,
         Code::TimedOut => StatusCode::GATEWAY_TIMEOUT,
         Code::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
-        Code::ProviderOffline | Code::StoreUnavailable | Code::HostUnsupported => StatusCode::SERVICE_UNAVAILABLE,
+        Code::ProviderOffline | Code::StoreUnavailable | Code::HostUnsupported | Code::TooManyConnections => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
         Code::DataDirNotOurs | Code::DataDirReadOnly | Code::DataDirVersion | Code::Internal | Code::ServerRunning => {
             StatusCode::INTERNAL_SERVER_ERROR
         }
@@ -109,8 +116,8 @@ fn status(code: Code) -> StatusCode {
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
         let code = error.code();
-        // A closed port is the sandbox's own affair, and whoever asks again and again would fill the log.
-        if status(code).is_server_error() && status(code) != StatusCode::BAD_GATEWAY {
+        // What a call failed with is in the log already, with the call.
+        if code.is_fault() && !matches!(error, Error::Recorded { .. }) {
             tracing::error!(code = code.as_str(), %error, "a request failed");
         }
         Self::new(code, error.to_string())
@@ -138,10 +145,17 @@ impl From<PathRejection> for Refused {
     }
 }
 
+/// Of a message: it may hold what was sent.
+const LONGEST: usize = 1000;
+
 impl Refused {
     /// As it is told where the status is told already.
     pub(crate) fn body(self) -> ErrorBody {
-        let Self { status, code, message, call } = self;
+        let Self { status, code, mut message, call } = self;
+        if message.len() > LONGEST {
+            message.truncate(message.floor_char_boundary(LONGEST));
+            message.push('…');
+        }
         let docs = format!("docs/errors/{code}.md");
         let retryable = is_retryable(status);
         let error = ErrorInfo { code: code.as_str(), message, hint: code.hint(), docs, call_id: call, retryable };

@@ -1,33 +1,109 @@
 //! Parts of a request, with our own words for what is wrong with them.
 
+use std::{fmt, marker::PhantomData, time::Duration};
+
 use axum::{
     Json,
-    body::Bytes,
+    body::HttpBody as _,
     extract::{self, FromRequest, FromRequestParts, Request},
-    http::request::Parts,
+    http::{header, request::Parts},
 };
-use serde::de::DeserializeOwned;
+use bytes::{Bytes, BytesMut};
+use cabana_runtime::Code;
+use http_body_util::BodyExt as _;
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, MapAccess, Visitor, value::MapAccessDeserializer},
+};
+use tokio::time::timeout;
 
 use crate::{App, error::Refused};
 
-/// A JSON body, whatever the client calls it: no page of another site can send one along with a key. None at all is an empty
-/// object: where every field has a default, nothing need be sent.
+/// A JSON body, whatever the client calls it: no page of another site can send one along with a key. None at all, or
+/// null, is an empty object: where every field has a default, nothing need be sent.
 pub(crate) struct Body<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
     type Rejection = Refused;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Refused> {
-        let request = bounded(request, app.bounds.body);
-        let bytes = Bytes::from_request(request, app).await.map_err(|rejection| {
-            match rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
-                true => Refused::new(cabana_runtime::Code::TooLarge, "the body is larger than the server takes"),
-                false => Refused::invalid("body", rejection.body_text()),
-            }
-        })?;
-        let bytes = if bytes.is_empty() { Bytes::from_static(b"{}") } else { bytes };
-        Ok(Self(Json::from_bytes(&bytes)?.0))
+        let reading = timeout(WHOLE, whole(request, app.bounds.body, app.bounds.head)).await;
+        let bytes = reading.map_err(|_| Refused::late("the body took too long to come"))??;
+        let bytes = if matches!(bytes.trim_ascii(), b"" | b"null") { Bytes::from_static(b"{}") } else { bytes };
+        let Json(Object(body)) = Json::from_bytes(&bytes)?;
+        Ok(Self(body))
     }
+}
+
+/// What is read and thrown away of a body that is too large: a client that is still sending would not hear the answer.
+const THROWN_AWAY: usize = 64 << 20;
+const THROWING: Duration = Duration::from_secs(10);
+
+/// Of a body that is read as a whole, however slowly it comes.
+const WHOLE: Duration = Duration::from_secs(120);
+
+/// `stalled` is how long nothing may come of it.
+async fn whole(request: Request, most: usize, stalled: Duration) -> Result<Bytes, Refused> {
+    let asks_first = request.headers().contains_key(header::EXPECT);
+    let mut body = request.into_body();
+    let too_large = || Refused::new(Code::TooLarge, format!("the body is larger than the server takes: {most} bytes"));
+    if asks_first && body.size_hint().lower() > most as u64 {
+        return Err(too_large()); // it has sent nothing yet
+    }
+    let mut bytes = BytesMut::new();
+    let late = |_| Refused::late("the body stopped coming");
+    while let Some(frame) = timeout(stalled, body.frame()).await.map_err(late)? {
+        let frame = frame.map_err(|error| Refused::invalid("body", error))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if bytes.len() + data.len() > most {
+            let mut thrown = 0;
+            let throw = async {
+                while let Some(Ok(frame)) = body.frame().await
+                    && thrown < THROWN_AWAY
+                {
+                    thrown += frame.into_data().map_or(0, |data| data.len());
+                }
+            };
+            let _ = timeout(THROWING, throw).await;
+            return Err(too_large());
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok(bytes.freeze())
+}
+
+/// An object, and not a list of its fields in their order, which serde takes as well.
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        object(from).map(Self)
+    }
+}
+
+/// For a field that is an object.
+pub(crate) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+    struct Fields<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+        type Value = T;
+
+        fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+            to.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<T, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(fields))
+        }
+    }
+
+    from.deserialize_map(Fields(PhantomData))
+}
+
+/// For a field that is an object or null.
+pub(crate) fn maybe_object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    let object = Option::<Object<T>>::deserialize(from)?;
+    Ok(object.map(|Object(fields)| fields))
 }
 
 /// The parameters of an address.
@@ -48,10 +124,4 @@ impl<T: DeserializeOwned + Send> FromRequestParts<App> for Path<T> {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refused> {
         Ok(Self(extract::Path::from_request_parts(parts, app).await?.0))
     }
-}
-
-fn bounded(mut request: Request, most: usize) -> Request {
-    use axum::extract::DefaultBodyLimit;
-    DefaultBodyLimit::max(most).apply(&mut request);
-    request
 }

@@ -11,15 +11,21 @@ mod metrics;
 mod openapi;
 mod ports;
 mod rest;
+mod seats;
 mod stream;
+mod traced;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use axum::Router;
 use cabana_runtime::Runtime;
 use tokio_util::task::TaskTracker;
 
 pub use self::listen::{ListenError, Listener, Tls};
+use self::seats::Streams;
 
 /// What bounds a client.
 #[derive(Clone, Debug)]
@@ -27,6 +33,8 @@ pub struct Bounds {
     /// Of a request that is read as a whole.
     pub body: usize,
     pub connections: usize,
+    /// Of one tenant: what has no end of its own.
+    pub streams: usize,
     /// Until the head of a request is whole.
     pub head: Duration,
     /// As long as nothing moves between a client and a port of a sandbox.
@@ -35,7 +43,13 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { body: 4 << 20, connections: 4096, head: Duration::from_secs(15), idle: Duration::from_secs(600) }
+        Self {
+            body: 4 << 20,
+            connections: 4096,
+            streams: 2048,
+            head: Duration::from_secs(15),
+            idle: Duration::from_secs(600),
+        }
     }
 }
 
@@ -46,11 +60,20 @@ pub struct Options {
     pub preview_domain: Option<String>,
     /// By TLS.
     pub secure: bool,
+    /// There where requests are traced.
+    pub traced: Option<Arc<SpanCounts>>,
+}
+
+/// What became of the spans of traces.
+#[derive(Debug, Default)]
+pub struct SpanCounts {
+    pub sent: AtomicU64,
+    pub dropped: AtomicU64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { preview_domain: Some("localhost".to_owned()), secure: false }
+        Self { preview_domain: Some("localhost".to_owned()), secure: false, traced: None }
     }
 }
 
@@ -60,21 +83,26 @@ pub(crate) struct App {
     pub(crate) runtime: Runtime,
     pub(crate) bounds: Arc<Bounds>,
     pub(crate) options: Arc<Options>,
+    pub(crate) streams: Arc<Streams>,
     /// What goes on between a client and a port.
     pub(crate) tasks: TaskTracker,
 }
 
 /// All routes, with the document that describes them.
 pub fn router(runtime: Runtime, bounds: Bounds, options: Options) -> Router {
-    let app = App { runtime, bounds: Arc::new(bounds), options: Arc::new(options), tasks: TaskTracker::new() };
+    let streams = Arc::new(Streams::new(bounds.streams));
+    let (bounds, options) = (Arc::new(bounds), Arc::new(options));
+    let app = App { runtime, bounds, options, streams, tasks: TaskTracker::new() };
     let (router, api) = openapi::routes().split_for_parts();
-    router
+    let is_traced = app.options.traced.is_some();
+    let router = router
         .merge(openapi::served(&api))
         .merge(ports::routes())
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::no_method)
         .layer(axum::middleware::from_fn_with_state(app.clone(), ports::by_host))
-        .with_state(app)
+        .with_state(app);
+    if is_traced { router.layer(axum::middleware::from_fn(traced::traced)) } else { router }
 }
 
 /// The document alone, as it is checked in.

@@ -12,7 +12,13 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, extract::FromRequestParts, http::request::Parts};
+use axum::{
+    Router,
+    extract::FromRequestParts,
+    http::{header, request::Parts},
+    response::IntoResponse,
+};
+use cabana_runtime::Code;
 use hyper::{Request, body::Incoming};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -31,7 +37,7 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 
-use crate::Bounds;
+use crate::{Bounds, error::Refused};
 
 /// A certificate and its key.
 #[derive(Clone)]
@@ -41,6 +47,8 @@ pub struct Tls(TlsAcceptor);
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// When the kernel has no more descriptors to give: it is asked again, not all the time.
 const BREATH: Duration = Duration::from_millis(50);
+/// As many are told that there is no room, at a time.
+const DOORSTEP: usize = 64;
 /// Of what is under way when the server is told to end.
 const LAST_WORDS: Duration = Duration::from_secs(15);
 
@@ -145,6 +153,8 @@ impl Listener {
     /// Until it is told to end; then what is under way has a while to come to its end.
     pub async fn serve(self, router: Router, bounds: &Bounds, end: CancellationToken) {
         let room = Arc::new(Semaphore::new(bounds.connections));
+        let doorstep = Arc::new(Semaphore::new(DOORSTEP));
+        let full = Router::new().fallback(is_full);
         let (tasks, graceful) = (TaskTracker::new(), GracefulShutdown::new());
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(bounds.head).max_buf_size(64 << 10);
@@ -154,11 +164,21 @@ impl Listener {
             .max_concurrent_streams(256)
             .keep_alive_interval(Duration::from_secs(20));
         let builder = Arc::new(builder);
-        while let Some(accepted) = end.run_until_cancelled(self.accept(&room, &end)).await {
-            let Some((stream, peer)) = accepted else {
+        while let Some(accepted) = end.run_until_cancelled(self.socket.accept()).await {
+            let Ok((stream, address)) = accepted else {
                 tokio::time::sleep(BREATH).await;
                 continue;
             };
+            let _ = stream.set_nodelay(true);
+            let (permit, router, longest) = match (room.clone().try_acquire_owned(), doorstep.clone()) {
+                (Ok(permit), _) => (permit, &router, None),
+                (Err(_), doorstep) => match doorstep.try_acquire_owned() {
+                    Ok(permit) => (permit, &full, Some(HANDSHAKE)),
+                    Err(_) => continue, // not even that can be said to all
+                },
+            };
+            OPEN.fetch_add(1, Ordering::Relaxed);
+            let peer = Peer { address, leaving: end.clone(), _seat: Arc::new(Seat(permit)) };
             let (tls, builder, watcher) = (self.tls.clone(), builder.clone(), graceful.watcher());
             let (of_peer, leaving) = (peer.clone(), end.clone());
             let service =
@@ -166,7 +186,7 @@ impl Listener {
                     request.extensions_mut().insert(of_peer.clone());
                     request
                 }));
-            tasks.spawn(async move {
+            let served = async move {
                 let _peer = peer;
                 // Who breaks off has said all that there is to say.
                 let _ = match tls {
@@ -182,6 +202,12 @@ impl Listener {
                         _ => Ok(()),
                     },
                 };
+            };
+            tasks.spawn(async move {
+                match longest {
+                    None => served.await,
+                    Some(longest) => drop(tokio::time::timeout(longest, served).await),
+                }
             });
         }
         drop(self.socket);
@@ -193,15 +219,12 @@ impl Listener {
         };
         let _ = tokio::time::timeout(LAST_WORDS, gone).await;
     }
+}
 
-    /// `None` when there is nothing to be had now.
-    async fn accept(&self, room: &Arc<Semaphore>, end: &CancellationToken) -> Option<(TcpStream, Peer)> {
-        let permit = room.clone().acquire_owned().await.ok()?;
-        let (stream, address) = self.socket.accept().await.ok()?;
-        let _ = stream.set_nodelay(true);
-        OPEN.fetch_add(1, Ordering::Relaxed);
-        Some((stream, Peer { address, leaving: end.clone(), _seat: Arc::new(Seat(permit)) }))
-    }
+/// To whoever comes when there is no room.
+async fn is_full() -> impl IntoResponse {
+    let refused = Refused::new(Code::TooManyConnections, "the server has as many connections as it takes");
+    ([(header::CONNECTION, "close")], refused)
 }
 
 async fn shake_hands(acceptor: &TlsAcceptor, stream: TcpStream) -> Option<TlsStream<TcpStream>> {

@@ -1,6 +1,9 @@
 //! What is counted, as Prometheus reads it. The names are stable: docs/guides/metrics.md.
 
-use std::fmt::{Display, Write as _};
+use std::{
+    fmt::{Display, Write as _},
+    sync::atomic::Ordering,
+};
 
 use axum::{
     extract::State,
@@ -34,6 +37,11 @@ async fn metrics(State(app): State<App>, Reader(caller): Reader) -> Response {
         page.one("cabana_http_connections", "gauge", "Connections of clients.", listen::open_connections());
         let rows = runtime.metrics().ledger_rows();
         page.one("cabana_ledger_rows_total", "counter", "Rows written to ledgers.", rows);
+        if let Some(counts) = &app.options.traced {
+            let (sent, dropped) = (counts.sent.load(Ordering::Relaxed), counts.dropped.load(Ordering::Relaxed));
+            page.one("cabana_spans_sent_total", "counter", "Spans of traces that the collector has taken.", sent);
+            page.one("cabana_spans_dropped_total", "counter", "Spans of traces that were dropped.", dropped);
+        }
         if let Some(memory) = resident() {
             page.one("process_resident_memory_bytes", "gauge", "Memory of the server itself.", memory);
         }

@@ -62,7 +62,7 @@ async fn through(app: &App, door: &Door, request: Request) -> Answer<Response> {
     }
     let (parts, body) = request.into_parts();
     match admit::admit(app, door, &parts).await? {
-        Admitted::Here(tenant) => relay::relay(app, &tenant, door, Request::from_parts(parts, body)).await,
+        Admitted::Here(visitor) => relay::relay(app, visitor, door, Request::from_parts(parts, body)).await,
         Admitted::First(response) => Ok(response),
     }
 }

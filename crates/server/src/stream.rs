@@ -12,6 +12,8 @@ use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
+use crate::seats::StreamSeat;
+
 /// A chunk of one stream; `offset` is where it begins in it.
 #[derive(Serialize)]
 struct Said {
@@ -25,6 +27,7 @@ struct Said {
 /// `start`, then all that is said from there on, then what `last` says. One who only listens is sent away when the server
 /// leaves, and goes on at the next one; one who waits for its own command has the command's time.
 pub(crate) fn events<S: Serialize>(
+    seat: StreamSeat,
     start: &S,
     log: &Arc<Log>,
     from: (u64, u64),
@@ -36,13 +39,20 @@ pub(crate) fn events<S: Serialize>(
         Err(error) => named("error", &cabana_runtime::Error::from(error).to_string()),
     });
     let all = stream::once(std::future::ready(named("start", start))).chain(said).chain(stream::once(last));
-    respond(all, leaving)
+    respond(seat, all, leaving)
 }
 
-pub(crate) fn respond(events: impl Stream<Item = Event> + Send + 'static, leaving: CancellationToken) -> Response {
+pub(crate) fn respond(
+    seat: StreamSeat,
+    events: impl Stream<Item = Event> + Send + 'static,
+    leaving: CancellationToken,
+) -> Response {
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
-    let events = events.take_until(leaving.cancelled_owned());
-    Sse::new(events.map(Ok::<_, Infallible>)).keep_alive(keep_alive).into_response()
+    let events = events.take_until(leaving.cancelled_owned()).map(move |event| {
+        let _open = &seat; // as long as the stream is
+        Ok::<_, Infallible>(event)
+    });
+    Sse::new(events).keep_alive(keep_alive).into_response()
 }
 
 fn said(chunk: &Chunk) -> Event {

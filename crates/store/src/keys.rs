@@ -73,6 +73,10 @@ impl Store {
         self.read(move |db| Ok(read(db, "digest = ?", &digest)?)).await
     }
 
+    pub async fn key_of(&self, id: KeyId) -> Result<Option<Key>> {
+        self.read(move |db| Ok(read(db, "id = ?", &Col(&id))?)).await
+    }
+
     /// The first time counts. `None`: there is no such key.
     pub async fn revoke_key(&self, id: KeyId, at: Time) -> Result<Option<Key>> {
         self.write(move |tx| {

@@ -161,8 +161,11 @@ impl Store {
     /// The record of a sandbox that is gone.
     pub async fn remove(&self, physical: &SandboxId) -> Result<()> {
         let physical = physical.clone();
-        self.write(move |tx| tx.execute("DELETE FROM sandboxes WHERE physical = ?", params![Col(&physical)]).map(drop))
-            .await
+        self.write(move |tx| {
+            tx.execute("DELETE FROM sandboxes WHERE physical = ?", params![Col(&physical)])?;
+            crate::secrets::forget_mark(tx, &physical)
+        })
+        .await
     }
 }
 

@@ -12,9 +12,9 @@ use super::{
     kind::{NONE, address, domain, list, number, switch},
     resolve::{Origin, Resolved},
     table::{
-        ALLOW, CA, CPUS, DISK, DURABILITY, EXEC_TIMEOUT, EXEC_TIMEOUT_MAX, INODES, INSECURE_HTTP, IO, LISTEN, MAX_BODY,
-        MAX_CONNECTIONS, MEMORY, MODE, OPEN_FILES, OUTPUT, PIDS, PREVIEW_DOMAIN, SPARES, Setting, TEMPLATE_MAX,
-        TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
+        ALLOW, CA, CPUS, DISK, DURABILITY, EXEC_TIMEOUT, EXEC_TIMEOUT_MAX, INODES, INSECURE_HTTP, IO, LISTEN,
+        LOG_FORMAT, LOG_LEVEL, MAX_BODY, MAX_CONNECTIONS, MAX_STREAMS, MEMORY, MODE, OPEN_FILES, OUTPUT, PIDS,
+        PREVIEW_DOMAIN, SPARES, Setting, TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
     },
 };
 use crate::amounts::{duration, processors, size};
@@ -30,6 +30,15 @@ pub(crate) struct Serving {
     pub(crate) engine: Config,
     pub(crate) durability: Durability,
     pub(crate) settings: Settings,
+    pub(crate) log: Logging,
+    /// Of the collector of traces.
+    pub(crate) collector: Option<reqwest::Url>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Logging {
+    pub(crate) json: bool,
+    pub(crate) level: String,
 }
 
 impl Serving {
@@ -53,11 +62,17 @@ impl Serving {
             bounds: Bounds {
                 body: set(resolved, &MAX_BODY, |text| size(text).map(|n| usize::try_from(n).unwrap_or(usize::MAX)))?,
                 connections: set(resolved, &MAX_CONNECTIONS, at_least_one)?,
+                streams: set(resolved, &MAX_STREAMS, number)?,
                 ..Bounds::default()
             },
             engine: Config { spares: set(resolved, &SPARES, number)?, network, ..Config::new(data) },
             durability: if full { Durability::Full } else { Durability::Kill },
             settings: settings(resolved)?,
+            log: Logging {
+                json: set(resolved, &LOG_FORMAT, |text| Ok(text == "json"))?,
+                level: set(resolved, &LOG_LEVEL, |text| Ok(text.to_owned()))?,
+            },
+            collector: resolved.read(&TELEMETRY_ENDPOINT, collector)?,
         })
     }
 }
@@ -65,6 +80,15 @@ impl Serving {
 /// Of a setting that has a default.
 fn set<T>(resolved: &Resolved, setting: &Setting, read: impl Fn(&str) -> Result<T, String>) -> Result<T, String> {
     resolved.read(setting, read)?.ok_or_else(|| format!("{} is not set", setting.key()))
+}
+
+/// Traces go below it.
+fn collector(text: &str) -> Result<reqwest::Url, String> {
+    let mut url = text.parse().ok().filter(|url: &reqwest::Url| matches!(url.scheme(), "http" | "https"));
+    if let Some(mut parts) = url.as_mut().and_then(|url| url.path_segments_mut().ok()) {
+        parts.pop_if_empty().extend(["v1", "traces"]);
+    }
+    url.ok_or_else(|| "give an address, as in http://127.0.0.1:4318".to_owned())
 }
 
 /// None would let nobody in.

@@ -48,6 +48,8 @@ settings! {
         "Ports of sandboxes are at {port}-{sandbox}.DOMAIN too: every name below it must lead here";
     MAX_CONNECTIONS: "server" "max_connections" "max-connections" "CABANA_SERVER_MAX_CONNECTIONS" Kind::Number, Some("4096"),
         "How many connections there may be at once";
+    MAX_STREAMS: "server" "max_streams" "max-streams" "CABANA_SERVER_MAX_STREAMS" Kind::Number, Some("2048"),
+        "How many streams and terminals one tenant may have open at once";
     MAX_BODY: "server" "max_body" "max-body" "CABANA_SERVER_MAX_BODY" Kind::Size, Some("4M"),
         "How large a request may be that is read as a whole. Files are not: they are streamed";
     DATA: "engine" "data" "data" "CABANA_DATA" Kind::File, None,
@@ -90,6 +92,12 @@ settings! {
         "How much of one command's output is kept. What is beyond it is counted";
     TEMPLATE_MAX: "images" "template_max" "template-max" "CABANA_IMAGES_TEMPLATE_MAX" Kind::Size, Some("16G"),
         "How much an archive may hold, once it is unpacked, that is sent to become a template";
+    LOG_FORMAT: "log" "format" "log-format" "CABANA_LOG_FORMAT" Kind::Choice(&["text", "json"]), Some("text"),
+        "How the lines of the log are written to standard error: for people, or one JSON object each";
+    LOG_LEVEL: "log" "level" "log-level" "CABANA_LOG_LEVEL" Kind::Choice(&["off", "error", "warn", "info", "debug", "trace"]), Some("info"),
+        "What is worth a line. With `debug`, each call is";
+    TELEMETRY_ENDPOINT: "telemetry" "endpoint" "telemetry-endpoint" "CABANA_TELEMETRY_ENDPOINT" Kind::Secret, None,
+        "Where traces go: the address of a collector that speaks OTLP over HTTP, as http://127.0.0.1:4318";
 }
 
 /// Each section, in order.
@@ -127,6 +135,10 @@ mod tests {
             match setting.name {
                 // As `cabana run` calls it.
                 "mode" => assert_eq!(setting.flag, "net"),
+                // Alone, their names would say too little.
+                name if ["log", "telemetry"].contains(&setting.section) => {
+                    assert_eq!(setting.flag, format!("{}-{name}", setting.section));
+                }
                 name => assert_eq!(setting.flag, name.replace('_', "-")),
             }
         }

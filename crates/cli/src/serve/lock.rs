@@ -64,11 +64,12 @@ pub(crate) fn url_of_server(data: &Path) -> Option<String> {
     let inode = fs::metadata(&path).ok()?.ino();
     // The kernel's list, not a lock of our own: one that starts meanwhile must not be refused because of us. What a server
     // left behind that is gone must not be believed: its port may belong to somebody who collects keys.
-    let locks = fs::read_to_string("/proc/locks").ok()?;
-    let held = locks.lines().any(|line| {
+    let is_it = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         words.contains(&"FLOCK") && words.iter().any(|word| word.ends_with(&format!(":{inode}")))
-    });
+    };
+    // It is read in pieces, and a lock that moves up in between is in none of them: who is not there is looked for again.
+    let held = (0..5).any(|_| fs::read_to_string("/proc/locks").is_ok_and(|locks| locks.lines().any(is_it)));
     let text = held.then(|| fs::read_to_string(&path).ok()).flatten()?;
     text.lines().nth(1).map(str::to_owned)
 }

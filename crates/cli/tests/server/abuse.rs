@@ -25,6 +25,28 @@ async fn clients_that_never_finish_their_head_are_let_go_and_hold_up_nobody() {
 }
 
 #[tokio::test]
+async fn clients_that_never_finish_their_body_are_told_and_hold_up_nobody() {
+    let server = Server::start();
+    let at = server.url.strip_prefix("http://").unwrap();
+    let mut slow = Vec::new();
+    for _ in 0..200 {
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        let head =
+            format!("POST /v1/exec HTTP/1.1\r\nHost: x\r\nX-API-KEY: {}\r\nContent-Length: 100\r\n\r\n", server.key);
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(b"{\"command\":").await.unwrap();
+        slow.push(stream);
+    }
+    assert_eq!(server.stdout("one", "echo served").await, "served\n");
+    for mut stream in slow {
+        let mut answer = Vec::new();
+        let _ =
+            tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the server lets go of it");
+        assert!(answer.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&answer));
+    }
+}
+
+#[tokio::test]
 async fn what_is_no_request_is_refused() {
     let server = Server::start();
     let at = server.url.strip_prefix("http://").unwrap();

@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used)] // a case that cannot go on says so by a panic
 
 mod abuse;
+mod bad_input;
 mod calls;
 mod chat_files;
+mod crowds;
 mod disks;
 mod document;
 mod ends;
@@ -15,6 +17,7 @@ mod files_watch;
 mod inside;
 mod kills;
 mod load;
+mod logs;
 mod metrics;
 mod port_attacks;
 mod port_links;
@@ -22,6 +25,7 @@ mod ports;
 mod remote;
 #[path = "../common/root.rs"]
 mod root;
+mod schema;
 mod scopes;
 mod settings;
 mod snapshots;
@@ -33,5 +37,6 @@ mod templates;
 mod tenants;
 mod terminal_attacks;
 mod terminals;
+mod traces;
 mod uploads;
 mod verdict;

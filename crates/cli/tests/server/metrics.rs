@@ -52,7 +52,7 @@ async fn a_tenant_sees_its_own_numbers_alone() {
 
 #[tokio::test]
 async fn the_guide_names_all_that_is_served_and_nothing_else() {
-    let server = Server::start();
+    let server = Server::start_with(&["--telemetry-endpoint", "http://127.0.0.1:9"]);
     let served: Vec<String> = page(&server, &server.key)
         .await
         .lines()

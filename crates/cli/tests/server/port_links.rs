@@ -159,3 +159,82 @@ async fn a_cookie_does_nothing_for_the_pages_of_others() {
     let evil = [("host", own.as_str()), ("cookie", &pair), ("origin", "http://evil.example")];
     assert!(open_socket(&server, "/socket", &evil).await.is_err());
 }
+
+#[tokio::test]
+async fn links_are_taken_back_all_at_once_and_end_with_their_key_and_their_sandbox() {
+    let mut server = Server::start();
+    let (one, two) = (listening(&server, "one").await, listening(&server, "two").await);
+    let visit = async |server: &Server, sandbox: &str, token: &str| {
+        let cookie = format!("cabana_link={token}");
+        by_path(server, sandbox, "echo").header("Cookie", cookie).send().await.unwrap()
+    };
+    let (first, second) = (link(&server, &one, 8000, json!({})).await, link(&server, &one, 8000, json!({})).await);
+    let other = token(&link(&server, &two, 8000, json!({})).await);
+    let nobody = (401, "unauthorized".to_owned());
+    for token in [token(&first), token(&second)] {
+        good(visit(&server, &one, &token).await).await;
+    }
+    let back = server.request(Method::DELETE, &format!("/v1/sandboxes/{one}/links")).send().await.unwrap();
+    assert_eq!(back.status(), StatusCode::NO_CONTENT);
+    for token in [token(&first), token(&second)] {
+        assert_eq!(refused(visit(&server, &one, &token).await).await, nobody);
+        let asked = by_path(&server, &one, &format!("echo?cabana_link={token}")).send().await.unwrap();
+        assert_eq!(refused(asked).await, nobody);
+    }
+    good(visit(&server, &two, &other).await).await;
+    // What is made later stands, and what was taken back stays so for the next server.
+    let later = token(&link(&server, &one, 8000, json!({})).await);
+    server.kill();
+    server.run();
+    good(visit(&server, &one, &later).await).await;
+    assert_eq!(refused(visit(&server, &one, &token(&first)).await).await, nobody);
+    // With the key that made it.
+    let made = good(server.post("/v1/keys", &json!({ "role": "use" })).send().await.unwrap()).await;
+    let path = format!("{}/v1/sandboxes/{one}/ports/8000/link", server.url);
+    let by_key = client().post(path).bearer_auth(made["key"].as_str().unwrap()).send().await.unwrap();
+    let by_key = token(&good(by_key).await);
+    good(visit(&server, &one, &by_key).await).await;
+    let key = format!("/v1/keys/{}", made["id"].as_str().unwrap());
+    good(server.request(Method::DELETE, &key).send().await.unwrap()).await;
+    assert_eq!(refused(visit(&server, &one, &by_key).await).await, nobody);
+    // With its sandbox, also where the next one has the same id.
+    let scope = json!({ "scope": { "scheme": "chat", "app": "a", "user": "u", "chat": "c" } });
+    let ensure = async || {
+        good(server.post("/v1/sandboxes:ensure", &scope).send().await.unwrap()).await["id"].as_str().unwrap().to_owned()
+    };
+    let chat = ensure().await;
+    let old = token(&link(&server, &chat, 8000, json!({})).await);
+    assert_eq!(refused(visit(&server, &chat, &old).await).await, (502, "port_closed".into()));
+    server.request(Method::DELETE, &format!("/v1/sandboxes/{chat}")).send().await.unwrap();
+    assert_eq!(refused(visit(&server, &chat, &old).await).await, (404, "sandbox_not_found".into()));
+    assert_eq!(ensure().await, chat);
+    assert_eq!(refused(visit(&server, &chat, &old).await).await, nobody);
+    let reader = server.key_for("default", "read").await;
+    let asked = client().delete(format!("{}/v1/sandboxes/{one}/links", server.url)).bearer_auth(&reader);
+    assert_eq!(refused(asked.send().await.unwrap()).await, (403, "forbidden".into()));
+}
+
+#[tokio::test]
+async fn the_ledger_says_who_came_to_a_port_and_not_how_often() {
+    let server = Server::start();
+    let sandbox = server.ensure("one").await["id"].as_str().unwrap().to_owned();
+    let closed = server.request(Method::GET, &format!("/p/{sandbox}/8001/")).send().await.unwrap();
+    assert_eq!(refused(closed).await, (502, "port_closed".into()));
+    listening(&server, "one").await;
+    let pair = format!("cabana_link={}", token(&link(&server, &sandbox, 8000, json!({})).await));
+    for _ in 0..20 {
+        good(crate::inside::at_path(&server, &sandbox, "echo").send().await.unwrap()).await;
+        good(by_path(&server, &sandbox, "echo").header("Cookie", &pair).send().await.unwrap()).await;
+    }
+    let ledger = server.get("/v1/ledger?limit=1000").await;
+    let rows = ledger["rows"].as_array().unwrap();
+    let visits: Vec<&Value> = rows.iter().filter(|row| row["verb"] == "visit").collect();
+    let count = |port: &str, way: &str| visits.iter().filter(|row| row["argv"] == json!([port, way])).count();
+    assert_eq!(count("8001", "by key"), 1);
+    // The test may take more than a minute: then there is one for each.
+    assert!((1..=10).contains(&count("8000", "by key")), "{visits:?}");
+    assert!((1..=10).contains(&count("8000", "by link")), "{visits:?}");
+    let key = &rows.iter().find(|row| row["verb"] == "link").unwrap()["key"];
+    assert!(visits.iter().all(|row| row["sandbox"] == sandbox && row["key"] == *key));
+    assert_eq!(visits[0]["outcome"], "port_closed");
+}

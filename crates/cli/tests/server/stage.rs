@@ -9,6 +9,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -29,6 +30,8 @@ pub(crate) struct Server {
     flags: Vec<String>,
     pub(crate) url: String,
     pub(crate) key: String,
+    /// What it has written to standard error.
+    said: Arc<Mutex<Vec<String>>>,
     client: reqwest::Client,
 }
 
@@ -56,6 +59,7 @@ impl Server {
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             url: String::new(),
             key: String::new(),
+            said: Arc::default(),
             client: client(),
         };
         server.run();
@@ -97,7 +101,7 @@ impl Server {
     fn command(&self) -> Command {
         let mut command = Command::new(CABANA);
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(&self.flags).arg("--data").arg(self.data.path());
-        command.env_remove("CABANA_SERVER_LISTEN").env("CABANA_LOG", "warn");
+        command.env_remove("CABANA_SERVER_LISTEN").env("CABANA_LOG_LEVEL", "warn");
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command
     }
@@ -106,15 +110,18 @@ impl Server {
     fn spawn(&mut self, env: &[(&str, &str)]) -> bool {
         let mut child = self.command().envs(env.iter().copied()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let said = self.said.clone();
+        // For whoever looks at a test that failed, too.
+        let hear = move |line: &str| {
+            eprintln!("server: {line}");
+            said.lock().unwrap().push(line.to_owned());
+        };
         let url = lines.by_ref().map(Result::unwrap).find_map(|line| {
-            let url = line.strip_prefix("Cabana serves at ").map(str::to_owned);
-            if url.is_none() {
-                eprintln!("server: {line}");
-            }
-            url
+            hear(&line);
+            let in_json = || serde_json::from_str::<Value>(&line).ok()?["url"].as_str().map(str::to_owned);
+            line.strip_prefix("Cabana serves at ").map(str::to_owned).or_else(in_json)
         });
-        // What it says later is for whoever looks at a test that failed.
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("server: {line}")));
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| hear(&line)));
         self.child = Some(child);
         let Some(url) = url else { return false };
         self.url = url;
@@ -124,6 +131,11 @@ impl Server {
 
     pub(crate) fn data(&self) -> &Path {
         self.data.path()
+    }
+
+    /// All lines that it has written to standard error by now.
+    pub(crate) fn said(&self) -> Vec<String> {
+        self.said.lock().unwrap().clone()
     }
 
     pub(crate) fn pid(&self) -> u32 {

@@ -157,6 +157,29 @@ async fn a_role_does_what_it_may_and_no_more() {
 }
 
 #[tokio::test]
+async fn a_key_that_only_reads_starts_nothing() {
+    let server = Server::start();
+    let reader = server.key_for("default", "read").await;
+    server.stdout("one", "echo here > file").await;
+    let sandbox = server.ensure("one").await["id"].as_str().unwrap().to_owned();
+    let reads = ["files?path=file", "files/list", "files/stat?path=file", "files/zip"];
+    let read =
+        async |path: &str| send(&server, &reader, Method::GET, &format!("/v1/sandboxes/{sandbox}/{path}"), None).await;
+    for path in reads {
+        assert_eq!(read(path).await.status(), StatusCode::OK, "{path}");
+    }
+    for (change, state) in [("pause", "paused"), ("stop", "stopped")] {
+        good(server.post(&format!("/v1/sandboxes/{sandbox}/{change}"), &json!({})).send().await.unwrap()).await;
+        for path in reads.iter().chain(&["files/watch"]) {
+            assert_eq!(refused(read(path).await).await, (403, "forbidden".into()), "{path}");
+        }
+        let by_port = client().get(format!("{}/p/{sandbox}/8000/", server.url)).bearer_auth(&reader);
+        assert_eq!(refused(by_port.send().await.unwrap()).await, (403, "forbidden".into()));
+        assert_eq!(server.get(&format!("/v1/sandboxes/{sandbox}")).await["state"], state);
+    }
+}
+
+#[tokio::test]
 async fn a_key_that_is_revoked_expired_or_made_up_opens_nothing() {
     let mut server = Server::start();
     let key = server.key_for("default", "use").await;

@@ -6,6 +6,7 @@ use cabana_model::CallId;
 use cabana_sandbox::{Exit, Status};
 use cabana_store::{Log, Stream};
 use serde::{Deserialize, Serialize};
+use tracing::{Instrument as _, debug_span, field::Empty};
 
 use super::Asked;
 use crate::{
@@ -161,12 +162,18 @@ impl Act for Exec {
     async fn run(self, cx: Cx) -> Result<Answer> {
         let (keep, timeout) = (self.keep.check()?, self.timeout(cx.runtime.settings())?);
         let (spec, input) = self.asked.spec(cx.call.into(), &cx, Some(timeout))?;
-        let process = cx.sandbox()?.exec(spec).await?;
-        fault::at(Point::ExecBegun);
-        let grace = cx.runtime.settings().grace;
-        let followed = exec::follow(process, input, &cx.output, &cx.cancel, grace, |error| cx.away(error));
-        let followed = cx.runtime.0.closing.run_until_cancelled(followed).await.ok_or(Error::Left)??;
-        cx.note(|notes| notes.exit = exit_number(&followed.exit));
+        let (grace, span) = (cx.runtime.settings().grace, debug_span!("exec", exit = Empty));
+        let followed = async {
+            let process = cx.sandbox()?.exec(spec).await?;
+            fault::at(Point::ExecBegun);
+            let followed = exec::follow(process, input, &cx.output, &cx.cancel, grace, |error| cx.away(error));
+            cx.runtime.0.closing.run_until_cancelled(followed).await.ok_or(Error::Left)?
+        };
+        let followed = followed.instrument(span.clone()).await?;
+        let exit = exit_number(&followed.exit);
+        span.record("exit", exit);
+        drop(span);
+        cx.note(|notes| notes.exit = exit);
         answer(followed, &cx.output, keep).await
     }
 }

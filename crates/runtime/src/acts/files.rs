@@ -10,7 +10,10 @@ use cabana_model::Time;
 use cabana_sandbox::{
     self as sandbox, Depth, FileInfo, Files, Hit, Kind, SandboxPath, Stream, User, WatchEvent, WriteMode,
 };
-use futures_util::{StreamExt, TryStreamExt, stream::BoxStream};
+use futures_util::{
+    StreamExt, TryStreamExt,
+    stream::{self, BoxStream},
+};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::Mutex;
@@ -278,7 +281,11 @@ impl Look for Search {
         let (files, root) = self.at.open(&cx)?;
         let SearchFor { globs, grep, ignore_files, max_hits, budget } = self.what;
         let what = sandbox::Search { root, globs, grep, ignore_files, max_hits, budget };
-        Ok(awake(&cx, sandbox::search(&files, what).await?))
+        match sandbox::search(&files, what).await {
+            // Its time is what was asked for: that it is used up before the first hit is an answer, too.
+            Err(error @ sandbox::Error::TimedOut(_)) => Ok(stream::iter([Err(error)]).boxed()),
+            found => Ok(awake(&cx, found?)),
+        }
     }
 }
 

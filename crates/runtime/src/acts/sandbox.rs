@@ -1,7 +1,7 @@
 //! A sandbox as a whole.
 
 use cabana_model::SandboxId;
-use cabana_sandbox::{Limits, NetworkPolicy};
+use cabana_sandbox::{Limits, NetworkPolicy, check_env};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -111,6 +111,7 @@ impl Act for Change {
         let capabilities = cx.runtime.0.sandboxes.provider().capabilities();
         self.limits.as_ref().map_or(Ok(()), |limits| capabilities.check_limits(limits))?;
         self.network.as_ref().map_or(Ok(()), |network| capabilities.check_network(network))?;
+        self.env.as_ref().map_or(Ok(()), check_env)?;
         let alter = |wanted: &mut Wanted| {
             wanted.sandbox.limits = self.limits.unwrap_or(wanted.sandbox.limits);
             wanted.sandbox.network = self.network.unwrap_or_else(|| wanted.sandbox.network.clone());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cabana_model::{SandboxId, SandboxState, SnapshotId, Tenant};
 use cabana_sandbox::{Found, Sandbox, SandboxEvent, Wanted as Update};
 use cabana_store::{Record, Transition};
+use tracing::{Instrument as _, debug_span};
 use uuid::Uuid;
 
 use super::{Sandboxes, Slot, Wanted};
@@ -20,6 +21,10 @@ impl Sandboxes {
         if let Some(live) = slot.live() {
             return Ok(live);
         }
+        self.started(slot, why).instrument(debug_span!("start")).await
+    }
+
+    async fn started(&self, slot: &Arc<Slot>, why: &str) -> Result<Arc<dyn Sandbox>> {
         let _alone = slot.changing.lock().await;
         if let Some(live) = slot.live() {
             return Ok(live); // whoever was before us has done it

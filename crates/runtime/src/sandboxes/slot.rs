@@ -18,6 +18,8 @@ pub(crate) struct Slot {
     live: Mutex<Option<Arc<dyn Sandbox>>>,
     /// Held by whoever changes what the sandbox is: made, started, stopped, deleted.
     pub(super) changing: tokio::sync::Mutex<()>,
+    /// The mark of the links to it, once somebody wanted to know. Locked while it is looked up or changed.
+    pub(crate) link_mark: tokio::sync::Mutex<Option<[u8; 32]>>,
     awake: AtomicUsize,
     /// When its use was last written down, in seconds.
     touched: AtomicI64,
@@ -30,6 +32,7 @@ impl Slot {
             record: Mutex::new(Arc::new(record)),
             live: Mutex::default(),
             changing: tokio::sync::Mutex::default(),
+            link_mark: tokio::sync::Mutex::default(),
             awake: AtomicUsize::new(0),
         }
     }

@@ -5,7 +5,7 @@ use axum::{
     http::{HeaderMap, HeaderValue, Method, Uri, header, request::Parts},
     response::{IntoResponse, Response},
 };
-use cabana_runtime::{Error, Grant, Role, Tenant};
+use cabana_runtime::{Error, Grant, Role, Visitor};
 
 use super::{
     address::{Door, Way, is_secure},
@@ -14,26 +14,24 @@ use super::{
 use crate::{App, auth, error::Answer};
 
 pub(super) enum Admitted {
-    /// To the sandbox of this tenant.
-    Here(Tenant),
+    Here(Visitor),
     /// This answer comes before anything else.
     First(Response),
 }
 
 pub(super) async fn admit(app: &App, door: &Door, parts: &Parts) -> Answer<Admitted> {
     if let Some(token) = token(&parts.uri) {
-        let grant = app.runtime.links().open(token).await?;
-        check(door, &grant)?;
+        let (grant, visitor) = app.runtime.open_link(token, &door.sandbox, door.port).await?;
         let visits = matches!(parts.method, Method::GET | Method::HEAD) && !headers::is_websocket(parts);
         return Ok(if visits {
             Admitted::First(welcome(app, door, parts, token, &grant))
         } else {
-            Admitted::Here(grant.tenant)
+            Admitted::Here(visitor)
         });
     }
     let key = auth::own_key(&parts.headers);
     if key.is_some() {
-        return Ok(Admitted::Here(auth::admitted(parts, app, key, Role::Use).await?.tenant));
+        return Ok(Admitted::Here(Visitor::ByKey(auth::admitted(parts, app, key, Role::Use).await?)));
     }
     by_cookie(app, door, parts).await.map(Admitted::Here)
 }
@@ -46,14 +44,6 @@ fn token(uri: &Uri) -> Option<&str> {
 pub(super) fn without_token(query: &str) -> String {
     let is_ours = |pair: &&str| pair.split('=').next() == Some(cookie::NAME);
     query.split('&').filter(|pair| !is_ours(pair)).collect::<Vec<_>>().join("&")
-}
-
-/// A link to something else opens nothing here, and says nothing of what is here.
-fn check(door: &Door, grant: &Grant) -> Result<(), Error> {
-    match grant.sandbox == door.sandbox && grant.port == door.port {
-        true => Ok(()),
-        false => Err(Error::NoSandbox(door.sandbox.clone())),
-    }
 }
 
 /// From now on the cookie opens the door, and the address can be shown to anybody.
@@ -69,14 +59,14 @@ fn welcome(app: &App, door: &Door, parts: &Parts, token: &str, grant: &Grant) ->
     (StatusCode::FOUND, told, quiet).into_response()
 }
 
-async fn by_cookie(app: &App, door: &Door, parts: &Parts) -> Answer<Tenant> {
+async fn by_cookie(app: &App, door: &Door, parts: &Parts) -> Answer<Visitor> {
     let mut refused = Error::Unauthorized;
     if is_of_others(app, door, &parts.headers) {
         return Err(refused.into());
     }
     for token in cookie::tokens(&parts.headers) {
-        match app.runtime.links().open(token).await.and_then(|grant| check(door, &grant).map(|()| grant)) {
-            Ok(grant) => return Ok(grant.tenant),
+        match app.runtime.open_link(token, &door.sandbox, door.port).await {
+            Ok((_, visitor)) => return Ok(visitor),
             Err(error) => refused = error,
         }
     }

@@ -17,7 +17,7 @@ use axum::{
     http::{StatusCode, Uri, Version, uri::PathAndQuery},
     response::Response,
 };
-use cabana_runtime::{Connection, Tenant};
+use cabana_runtime::{Connection, Visitor};
 use hyper::{client::conn::http1, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
@@ -37,8 +37,8 @@ use crate::{
 const HEAD: usize = 64 << 10;
 
 /// One connection for each request: what one left behind in it cannot reach the next.
-pub(super) async fn relay(app: &App, tenant: &Tenant, door: &Door, request: Request) -> Answer<Response> {
-    let stream = app.runtime.connect(tenant, &door.sandbox, door.port).await?;
+pub(super) async fn relay(app: &App, visitor: Visitor, door: &Door, request: Request) -> Answer<Response> {
+    let stream = app.runtime.connect(visitor, &door.sandbox, door.port).await?;
     let (mut parts, body) = request.into_parts();
     let wants_socket = headers::is_websocket(&parts);
     let (headers, uri) = (headers::inwards(app, door, &parts), inner(door, &parts.uri)?);

@@ -119,7 +119,7 @@ fn call_id(text: &str) -> Answer<CallId> {
 }
 
 /// One call.
-#[utoipa::path(get, path = "/v1/calls/{call}", tag = "exec", params(("call" = String, Path)), responses(
+#[utoipa::path(get, path = "/v1/calls/{call}", tag = "exec", params(("call" = String, Path, pattern = "^call_[0-9a-f]{32}$")), responses(
     (status = 200, body = CallBody),
     (status = "default", body = ErrorBody),
 ))]
@@ -128,7 +128,7 @@ async fn get(State(app): State<App>, Reader(caller): Reader, Path(call): Path<St
 }
 
 /// Ends it, with all that its command started. One that has ended stays what it is.
-#[utoipa::path(post, path = "/v1/calls/{call}/cancel", tag = "exec", params(("call" = String, Path)), responses(
+#[utoipa::path(post, path = "/v1/calls/{call}/cancel", tag = "exec", params(("call" = String, Path, pattern = "^call_[0-9a-f]{32}$")), responses(
     (status = 200, body = CallBody),
     (status = "default", body = ErrorBody),
 ))]
@@ -144,13 +144,15 @@ pub(super) struct OutputQuery {
     /// `stdout` or `stderr`; a terminal has `stdout` alone.
     stream: Option<String>,
     /// The first byte.
+    #[param(format = "uint64")]
     from: Option<u64>,
     /// The byte after the last; without it, as far as there is something now.
+    #[param(format = "uint64")]
     to: Option<u64>,
 }
 
 /// What it said, as bytes: a part of one stream.
-#[utoipa::path(get, path = "/v1/calls/{call}/output", tag = "exec", params(("call" = String, Path), OutputQuery), responses(
+#[utoipa::path(get, path = "/v1/calls/{call}/output", tag = "exec", params(("call" = String, Path, pattern = "^call_[0-9a-f]{32}$"), OutputQuery), responses(
     (status = 200, content_type = "application/octet-stream"),
     (status = "default", body = ErrorBody),
 ))]
@@ -222,7 +224,7 @@ struct LineBody {
 }
 
 /// The lines of its output that match.
-#[utoipa::path(get, path = "/v1/calls/{call}/search", tag = "exec", params(("call" = String, Path), SearchQuery), responses(
+#[utoipa::path(get, path = "/v1/calls/{call}/search", tag = "exec", params(("call" = String, Path, pattern = "^call_[0-9a-f]{32}$"), SearchQuery), responses(
     (status = 200, body = FoundBody),
     (status = "default", body = ErrorBody),
 ))]
@@ -261,8 +263,10 @@ fn channel(name: Option<&str>) -> Answer<Channel> {
 #[serde(deny_unknown_fields)]
 pub(super) struct StreamQuery {
     /// So many bytes of stdout are known already.
+    #[param(format = "uint64")]
     stdout: Option<u64>,
     /// So many bytes of stderr are known already.
+    #[param(format = "uint64")]
     stderr: Option<u64>,
 }
 
@@ -273,7 +277,7 @@ impl StreamQuery {
 }
 
 /// What it says from an offset on, as server-sent events, until it has ended: nothing is lost or doubled.
-#[utoipa::path(get, path = "/v1/calls/{call}/stream", tag = "exec", params(("call" = String, Path), StreamQuery), responses(
+#[utoipa::path(get, path = "/v1/calls/{call}/stream", tag = "exec", params(("call" = String, Path, pattern = "^call_[0-9a-f]{32}$"), StreamQuery), responses(
     (status = 200, content_type = "text/event-stream"),
     (status = "default", body = ErrorBody),
 ))]
@@ -290,6 +294,7 @@ async fn stream(
     }
     let id = call_id(&call)?;
     let log = app.runtime.call_output(&caller.tenant, id).await?;
+    let seat = app.streams.sit(&caller.tenant)?;
     let (runtime, tenant) = (app.runtime, caller.tenant);
     let last = async move {
         match runtime.ended_call(&tenant, id).await {
@@ -297,5 +302,5 @@ async fn stream(
             Err(error) => named("error", &Refused::from(error).body()),
         }
     };
-    Ok(events(&Started { call_id: id }, &log, from.offsets(), last, leaving))
+    Ok(events(seat, &Started { call_id: id }, &log, from.offsets(), last, leaving))
 }

@@ -64,6 +64,7 @@ async fn events(
     if let Some(sandbox) = &sandbox {
         app.runtime.sandbox(&caller.tenant, sandbox).await?; // of another tenant's there is nothing to hear
     }
+    let seat = app.streams.sit(&caller.tenant)?;
     let listener = app.runtime.events(&caller.tenant, sandbox.as_ref());
     let heard = stream::unfold(listener, |mut listener| async move {
         let event = match listener.next().await? {
@@ -73,7 +74,7 @@ async fn events(
         Some((event, listener))
     });
     let ready = stream::once(std::future::ready(named("ready", &())));
-    Ok(respond(ready.chain(heard), leaving))
+    Ok(respond(seat, ready.chain(heard), leaving))
 }
 
 fn told(happened: &Happened) -> Event {

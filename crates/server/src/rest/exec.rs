@@ -18,7 +18,7 @@ use cabana_runtime::{
     },
 };
 use cabana_sandbox::{Command, User as Inside};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -31,7 +31,8 @@ use crate::{
     App,
     auth::{Once, User, ask},
     error::{Answer, ErrorBody, Refused},
-    extract::{Body, Path},
+    extract::{Body, Path, maybe_object},
+    seats::StreamSeat,
     stream::{events, named},
 };
 
@@ -60,6 +61,7 @@ pub(super) struct CommandBody {
     /// After so long it is ended, with all that it started.
     timeout_ms: Option<u64>,
     /// How much of each stream the answer carries.
+    #[serde(default, deserialize_with = "maybe_object")]
     keep: Option<KeepBody>,
     /// Answer at once with a task; it goes on without anybody.
     #[serde(default)]
@@ -105,11 +107,17 @@ impl CommandBody {
 #[derive(Deserialize, ToSchema)]
 struct ScopedBody {
     /// Without one, the command has a sandbox of its own that ends with it.
+    #[serde(default, deserialize_with = "maybe_object")]
     scope: Option<ScopeBody>,
     /// What the sandbox becomes if it is not there yet.
+    #[serde(default, deserialize_with = "maybe_object")]
     spec: Option<SpecBody>,
     #[serde(flatten)]
     command: CommandBody,
+    /// What is left when all that is known is taken: serde has no other way to find it here.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    unknown: BTreeMap<String, IgnoredAny>,
 }
 
 /// How a command ended, and what it said. Of a stream that is too long, the beginning and the end.
@@ -220,6 +228,9 @@ async fn exec_in_scope(
     headers: HeaderMap,
     Body(body): Body<ScopedBody>,
 ) -> Answer<Response> {
+    if let Some(name) = body.unknown.keys().next() {
+        return Err(Refused::invalid(name, "there is no such field"));
+    }
     let wanted = body.spec.map(|spec| spec.wanted(app.runtime.settings())).transpose()?;
     let place = match body.scope {
         Some(scope) => Place::Scope(scope.scope()?, wanted),
@@ -232,7 +243,7 @@ async fn exec_in_scope(
 }
 
 /// Runs a command in a sandbox, which is started if it has to be. See `POST /v1/exec`.
-#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/exec", tag = "exec", request_body = CommandBody, params(("sandbox" = String, Path)), responses(
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/exec", tag = "exec", request_body = CommandBody, params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$")), responses(
     (status = 200, body = ExecBody),
     (status = 202, body = TaskBody),
     (status = "default", body = ErrorBody),
@@ -265,16 +276,17 @@ async fn run(
         let task = app.runtime.task(&tenant, started.task).await?;
         return Ok((StatusCode::ACCEPTED, Json(TaskBody::of(&task))).into_response());
     }
+    let seat = streams(headers).then(|| app.streams.sit(&tenant)).transpose()?;
     let call = app.runtime.call(ask(caller, place, once), Exec { asked, keep }).await?;
-    if streams(headers) {
-        return Ok(streamed(call, (0, 0)));
+    if let Some(seat) = seat {
+        return Ok(streamed(seat, call));
     }
     let id = call.id();
     let answer = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
     Ok(Json(ExecBody::of(id, &answer)).into_response())
 }
 
-pub(super) fn streams(headers: &HeaderMap) -> bool {
+fn streams(headers: &HeaderMap) -> bool {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     accept.is_some_and(|accept| accept.split(',').any(|kind| kind.trim().starts_with("text/event-stream")))
 }
@@ -284,7 +296,7 @@ struct Started {
     call_id: CallId,
 }
 
-pub(super) fn streamed(call: Call<exec::Answer>, from: (u64, u64)) -> Response {
+fn streamed(seat: StreamSeat, call: Call<exec::Answer>) -> Response {
     let (id, log) = (call.id(), call.output().clone());
     let last = async move {
         match call.answer().await {
@@ -292,5 +304,5 @@ pub(super) fn streamed(call: Call<exec::Answer>, from: (u64, u64)) -> Response {
             Err(error) => named("error", &Refused::from(error).of_call(id).body()),
         }
     };
-    events(&Started { call_id: id }, &log, from, last, CancellationToken::new())
+    events(seat, &Started { call_id: id }, &log, (0, 0), last, CancellationToken::new())
 }

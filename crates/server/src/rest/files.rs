@@ -136,7 +136,7 @@ struct ListBody {
 }
 
 /// What is in a directory, by name.
-#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/files/list", tag = "files", params(("sandbox" = String, Path), ListQuery), responses(
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/files/list", tag = "files", params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$"), ListQuery), responses(
     (status = 200, body = ListBody),
     (status = "default", body = ErrorBody),
 ))]
@@ -158,7 +158,7 @@ async fn list(
 }
 
 /// One entry. A link is a link, and says where it points.
-#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/files/stat", tag = "files", params(("sandbox" = String, Path), AtQuery), responses(
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/files/stat", tag = "files", params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$"), AtQuery), responses(
     (status = 200, body = EntryBody),
     (status = "default", body = ErrorBody),
 ))]
@@ -188,7 +188,7 @@ struct MakeDirBody {
 }
 
 /// Makes a directory.
-#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/files/mkdir", tag = "files", request_body = MakeDirBody, params(("sandbox" = String, Path)), responses(
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/files/mkdir", tag = "files", request_body = MakeDirBody, params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$")), responses(
     (status = 204),
     (status = "default", body = ErrorBody),
 ))]
@@ -215,7 +215,7 @@ struct MoveBody {
 }
 
 /// Gives a file or a directory another name.
-#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/files/move", tag = "files", request_body = MoveBody, params(("sandbox" = String, Path)), responses(
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/files/move", tag = "files", request_body = MoveBody, params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$")), responses(
     (status = 204),
     (status = "default", body = ErrorBody),
 ))]
@@ -242,7 +242,7 @@ struct ModeBody {
 }
 
 /// Sets permission bits.
-#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/files/mode", tag = "files", request_body = ModeBody, params(("sandbox" = String, Path)), responses(
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/files/mode", tag = "files", request_body = ModeBody, params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$")), responses(
     (status = 204),
     (status = "default", body = ErrorBody),
 ))]

@@ -42,7 +42,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 }
 
 /// What a file holds. Takes `Range` (one range), `If-Range` and `If-None-Match`.
-#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/files", tag = "files", params(("sandbox" = String, Path), AtQuery), responses(
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/files", tag = "files", params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$"), AtQuery), responses(
     (status = 200, content_type = "application/octet-stream"),
     (status = 206, content_type = "application/octet-stream"),
     (status = 304),
@@ -157,7 +157,7 @@ pub(super) async fn zipped(runtime: &Runtime, asked: Ask, at: At) -> Answer<Resp
 }
 
 /// A folder with all that is below it, as a ZIP. One that ends without its table of contents broke off.
-#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/files/zip", tag = "files", params(("sandbox" = String, Path), AtQuery), responses(
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/files/zip", tag = "files", params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$"), AtQuery), responses(
     (status = 200, content_type = "application/zip"),
     (status = "default", body = ErrorBody),
 ))]
@@ -189,7 +189,7 @@ struct PutQuery {
 }
 
 /// Writes a file: the body is what it holds. One that breaks off leaves what was there, unless the mode says otherwise.
-#[utoipa::path(put, path = "/v1/sandboxes/{sandbox}/files", tag = "files", params(("sandbox" = String, Path), PutQuery), request_body(content = String, content_type = "application/octet-stream"), responses(
+#[utoipa::path(put, path = "/v1/sandboxes/{sandbox}/files", tag = "files", params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$"), PutQuery), request_body(content = String, content_type = "application/octet-stream"), responses(
     (status = 200, body = EntryBody),
     (status = "default", body = ErrorBody),
 ))]
@@ -255,7 +255,7 @@ struct RemoveQuery {
 }
 
 /// Removes a file, a link or a directory.
-#[utoipa::path(delete, path = "/v1/sandboxes/{sandbox}/files", tag = "files", params(("sandbox" = String, Path), RemoveQuery), responses(
+#[utoipa::path(delete, path = "/v1/sandboxes/{sandbox}/files", tag = "files", params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$"), RemoveQuery), responses(
     (status = 204),
     (status = "default", body = ErrorBody),
 ))]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::{Json, extract::State, response::Response};
 use cabana_runtime::{
-    Place,
+    Error, Place,
     acts::files::{Search, SearchFor, Watch},
 };
 use cabana_sandbox::{Change, Depth, Error as SandboxError, Hit, WatchEvent};
@@ -66,7 +66,7 @@ fn yes() -> bool {
 }
 
 #[derive(Serialize, ToSchema)]
-struct FoundBody {
+struct HitsBody {
     hits: Vec<HitBody>,
     /// Why there may be more than this: `limit`, `time` or `size`. Absent when this is all.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -105,8 +105,8 @@ impl HitBody {
 }
 
 /// Files by name, or lines by what they say. What was left out for want of time or room is said.
-#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/files/search", tag = "files", request_body = SearchBody, params(("sandbox" = String, Path)), responses(
-    (status = 200, body = FoundBody),
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/files/search", tag = "files", request_body = Option<SearchBody>, params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$")), responses(
+    (status = 200, body = HitsBody),
     (status = "default", body = ErrorBody),
 ))]
 async fn search(
@@ -114,7 +114,7 @@ async fn search(
     Reader(caller): Reader,
     Path(sandbox): Path<String>,
     Body(body): Body<SearchBody>,
-) -> Answer<Json<FoundBody>> {
+) -> Answer<Json<HitsBody>> {
     let limit = within("limit", body.limit.unwrap_or(USUAL_HITS).into(), MOST_HITS.into())? as usize;
     let time = within("timeout_ms", body.timeout_ms.unwrap_or(USUAL_TIME), MOST_TIME)?;
     if body.globs.len() > MOST_GLOBS {
@@ -135,7 +135,7 @@ async fn search(
             None => break None,
             Some(Ok(batch)) => batch,
             Some(Err(SandboxError::TimedOut(_))) => break Some("time"),
-            Some(Err(error)) => return Err(cabana_runtime::Error::from(error).into()),
+            Some(Err(error)) => return Err(Error::from(error).into()),
         };
         for hit in batch {
             let (hit, size) = HitBody::of(hit);
@@ -146,7 +146,7 @@ async fn search(
             hits.push(hit);
         }
     };
-    Ok(Json(FoundBody { hits, cut_off }))
+    Ok(Json(HitsBody { hits, cut_off }))
 }
 
 fn within(field: &str, asked: u64, most: u64) -> Answer<u64> {
@@ -189,7 +189,7 @@ struct Nothing {}
 
 /// Changes in a directory as server-sent events, from `start` on: `change`, `rename`, `overflow` (something was missed: look
 /// again), and `error` at its end.
-#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/files/watch", tag = "files", params(("sandbox" = String, Path), WatchQuery), responses(
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/files/watch", tag = "files", params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$"), WatchQuery), responses(
     (status = 200, content_type = "text/event-stream"),
     (status = "default", body = ErrorBody),
 ))]
@@ -202,6 +202,7 @@ async fn watch(
 ) -> Answer<Response> {
     let depth = if query.below { Depth::Below } else { Depth::Here };
     let watch = Watch { at: at(query.path, query.user)?, depth };
+    let seat = app.streams.sit(&caller.tenant)?;
     let (_, told) = app.runtime.look(look(caller, Place::Sandbox(id(&sandbox)?)), watch).await?;
     let told = told.map(|event| match event {
         Ok(WatchEvent::Changed(change, path)) => {
@@ -217,5 +218,5 @@ async fn watch(
         Ok(WatchEvent::Overflow) => named("overflow", &Nothing {}),
         Err(error) => named("error", &Refused::from(error).body()),
     });
-    Ok(respond(stream::iter([named("start", &Nothing {})]).chain(told), leaving))
+    Ok(respond(seat, stream::iter([named("start", &Nothing {})]).chain(told), leaving))
 }

@@ -127,7 +127,7 @@ async fn list(State(app): State<App>, Admin(_caller): Admin, Query(which): Query
 }
 
 /// Makes a key open nothing any more, at once.
-#[utoipa::path(delete, path = "/v1/keys/{key}", tag = "keys", params(("key" = String, Path)), responses(
+#[utoipa::path(delete, path = "/v1/keys/{key}", tag = "keys", params(("key" = String, Path, pattern = "^key_[0-9a-f]{32}$")), responses(
     (status = 200, body = KeyBody),
     (status = "default", body = ErrorBody),
 ))]

@@ -22,6 +22,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[serde(deny_unknown_fields)]
 struct Which {
     /// Those after this number.
+    #[param(format = "uint64")]
     after: Option<u64>,
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,

@@ -5,9 +5,9 @@ use std::time::Duration;
 use axum::{
     Json,
     extract::State,
-    http::{HeaderMap, Uri},
+    http::{HeaderMap, StatusCode, Uri},
 };
-use cabana_runtime::{Link, Place, Time};
+use cabana_runtime::{Link, Place, Time, Unlink};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -15,14 +15,14 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::types::{id, port};
 use crate::{
     App,
-    auth::{User, look},
+    auth::{Once, User, ask, look},
     error::{Answer, ErrorBody, Refused},
     extract::{Body, Path},
     ports::{authority, is_secure, link_urls},
 };
 
 pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(link))
+    OpenApiRouter::new().routes(routes!(link)).routes(routes!(unlink))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -50,11 +50,11 @@ struct LinkedBody {
     expires_at: Time,
 }
 
-/// A link to a port that needs no key, until it ends. It cannot be taken back.
+/// A link to a port that needs no key, until it ends. It ends before with the key that made it, and when all links to the sandbox are taken back.
 ///
 /// What listens there is reached by `/p/{sandbox}/{port}/…` and by `{port}-{sandbox}.{domain}`, with a key or with a link.
 /// The sandbox is started if it has to be.
-#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/ports/{port}/link", tag = "ports", request_body = Option<LinkBody>, params(("sandbox" = String, Path), ("port" = u16, Path, minimum = 1)), responses(
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/ports/{port}/link", tag = "ports", request_body = Option<LinkBody>, params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$"), ("port" = u16, Path, minimum = 1)), responses(
     (status = 200, body = LinkedBody),
     (status = "default", body = ErrorBody),
 ))]
@@ -71,4 +71,21 @@ async fn link(
     let (_, signed) = app.runtime.look(look(caller, Place::Sandbox(id(&sandbox)?)), link).await?;
     let (url, path_url) = link_urls(&app, &host, is_secure(&app, &headers), &signed);
     Ok(Json(LinkedBody { url, path_url, expires_at: signed.grant.expires }))
+}
+
+/// Takes back all links to the sandbox's ports. A connection that is open by one of them goes on until it ends.
+#[utoipa::path(delete, path = "/v1/sandboxes/{sandbox}/links", tag = "ports", params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$")), responses(
+    (status = 204),
+    (status = "default", body = ErrorBody),
+))]
+async fn unlink(
+    State(app): State<App>,
+    User(caller): User,
+    Path(sandbox): Path<String>,
+    once: Once,
+) -> Answer<StatusCode> {
+    let call = app.runtime.call(ask(caller, Place::Sandbox(id(&sandbox)?), once), Unlink).await?;
+    let id = call.id();
+    call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
+    Ok(StatusCode::NO_CONTENT)
 }

@@ -14,7 +14,7 @@ use crate::{
     App,
     auth::{Once, Reader, User, ask},
     error::{Answer, ErrorBody, Refused},
-    extract::{Body, Path, Query},
+    extract::{Body, Path, Query, maybe_object, object},
 };
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -30,8 +30,10 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct EnsureBody {
+    #[serde(deserialize_with = "object")]
     scope: ScopeBody,
     /// What it becomes if it is not there yet.
+    #[serde(default, deserialize_with = "maybe_object")]
     spec: Option<SpecBody>,
 }
 
@@ -126,7 +128,7 @@ async fn list(
 }
 
 /// One sandbox. Nothing is started for it.
-#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes", params(("sandbox" = String, Path)), responses(
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes", params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$")), responses(
     (status = 200, body = SandboxBody),
     (status = "default", body = ErrorBody),
 ))]
@@ -138,13 +140,15 @@ async fn get(State(app): State<App>, Reader(caller): Reader, Path(sandbox): Path
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct ChangeBody {
+    #[serde(default, deserialize_with = "maybe_object")]
     limits: Option<LimitsBody>,
+    #[serde(default, deserialize_with = "maybe_object")]
     network: Option<NetworkBody>,
     env: Option<std::collections::BTreeMap<String, String>>,
 }
 
 /// Other limits, another network or other variables, without making it again.
-#[utoipa::path(patch, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes", request_body = ChangeBody, params(("sandbox" = String, Path)), responses(
+#[utoipa::path(patch, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes", request_body = Option<ChangeBody>, params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$")), responses(
     (status = 200, body = SandboxBody),
     (status = "default", body = ErrorBody),
 ))]
@@ -168,7 +172,7 @@ async fn change(
 }
 
 /// Ends it, with its files.
-#[utoipa::path(delete, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes", params(("sandbox" = String, Path)), responses(
+#[utoipa::path(delete, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes", params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$")), responses(
     (status = 204),
     (status = "default", body = ErrorBody),
 ))]
@@ -195,7 +199,7 @@ async fn become_(
 }
 
 /// Lets it run: from stopped or paused; running, it is as it is.
-#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/start", tag = "sandboxes", params(("sandbox" = String, Path)), responses(
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/start", tag = "sandboxes", params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$")), responses(
     (status = 200, body = SandboxBody),
     (status = "default", body = ErrorBody),
 ))]
@@ -213,7 +217,7 @@ async fn start(
 }
 
 /// Ends its processes and keeps its files.
-#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/stop", tag = "sandboxes", params(("sandbox" = String, Path)), responses(
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/stop", tag = "sandboxes", params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$")), responses(
     (status = 200, body = SandboxBody),
     (status = "default", body = ErrorBody),
 ))]
@@ -229,7 +233,7 @@ async fn stop(
 }
 
 /// Lets its processes stand still, with all that they have in memory.
-#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/pause", tag = "sandboxes", params(("sandbox" = String, Path)), responses(
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/pause", tag = "sandboxes", params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$")), responses(
     (status = 200, body = SandboxBody),
     (status = "default", body = ErrorBody),
 ))]

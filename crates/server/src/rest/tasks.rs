@@ -111,7 +111,7 @@ fn task_id(text: &str) -> Answer<TaskId> {
 }
 
 /// One task.
-#[utoipa::path(get, path = "/v1/tasks/{task}", tag = "tasks", params(("task" = String, Path)), responses(
+#[utoipa::path(get, path = "/v1/tasks/{task}", tag = "tasks", params(("task" = String, Path, pattern = "^task_[0-9a-f]{32}$")), responses(
     (status = 200, body = TaskBody),
     (status = "default", body = ErrorBody),
 ))]
@@ -120,7 +120,7 @@ async fn get(State(app): State<App>, Reader(caller): Reader, Path(task): Path<St
 }
 
 /// Tells it to end, and after a grace ends it with all that it started. One that has ended stays what it is.
-#[utoipa::path(post, path = "/v1/tasks/{task}/cancel", tag = "tasks", params(("task" = String, Path)), responses(
+#[utoipa::path(post, path = "/v1/tasks/{task}/cancel", tag = "tasks", params(("task" = String, Path, pattern = "^task_[0-9a-f]{32}$")), responses(
     (status = 200, body = TaskBody),
     (status = "default", body = ErrorBody),
 ))]
@@ -129,7 +129,7 @@ async fn cancel(State(app): State<App>, User(caller): User, Path(task): Path<Str
 }
 
 /// What it said, as bytes: a part of one stream.
-#[utoipa::path(get, path = "/v1/tasks/{task}/output", tag = "tasks", params(("task" = String, Path), OutputQuery), responses(
+#[utoipa::path(get, path = "/v1/tasks/{task}/output", tag = "tasks", params(("task" = String, Path, pattern = "^task_[0-9a-f]{32}$"), OutputQuery), responses(
     (status = 200, content_type = "application/octet-stream"),
     (status = "default", body = ErrorBody),
 ))]
@@ -144,7 +144,7 @@ async fn output(
 }
 
 /// The lines of its output that match.
-#[utoipa::path(get, path = "/v1/tasks/{task}/search", tag = "tasks", params(("task" = String, Path), SearchQuery), responses(
+#[utoipa::path(get, path = "/v1/tasks/{task}/search", tag = "tasks", params(("task" = String, Path, pattern = "^task_[0-9a-f]{32}$"), SearchQuery), responses(
     (status = 200, body = FoundBody),
     (status = "default", body = ErrorBody),
 ))]
@@ -159,7 +159,7 @@ async fn search(
 }
 
 /// What it says from an offset on, as server-sent events, until it has ended.
-#[utoipa::path(get, path = "/v1/tasks/{task}/stream", tag = "tasks", params(("task" = String, Path), StreamQuery), responses(
+#[utoipa::path(get, path = "/v1/tasks/{task}/stream", tag = "tasks", params(("task" = String, Path, pattern = "^task_[0-9a-f]{32}$"), StreamQuery), responses(
     (status = 200, content_type = "text/event-stream"),
     (status = "default", body = ErrorBody),
 ))]
@@ -176,6 +176,7 @@ async fn stream(
     }
     let id = task_id(&task)?;
     let log = app.runtime.task_output(&caller.tenant, id).await?;
+    let seat = app.streams.sit(&caller.tenant)?;
     let (runtime, tenant) = (app.runtime, caller.tenant);
     let last = async move {
         match runtime.ended_task(&tenant, id).await {
@@ -183,5 +184,5 @@ async fn stream(
             Err(error) => named("error", &Refused::from(error).body()),
         }
     };
-    Ok(events(&Started { task_id: id }, &log, from.offsets(), last, leaving))
+    Ok(events(seat, &Started { task_id: id }, &log, from.offsets(), last, leaving))
 }

@@ -37,6 +37,7 @@ use crate::{
     error::{Answer, ErrorBody, Refused},
     extract::{Path, Query},
     listen::{Leaving, Peer},
+    seats::StreamSeat,
 };
 
 /// Of a message, and so of what is pasted at once.
@@ -111,7 +112,7 @@ enum Told {
 /// Binary frames are bytes, both ways. Text frames are JSON: `{"resize": {"cols": 80, "rows": 24}}` and `{"signal": 2}` from the
 /// client; `{"start": {"call_id": …}}` first, and `{"exit": …}` or `{"error": …}` last, from the server. Where a client cannot set
 /// headers, the key is the subprotocol `cabana.key.KEY`, beside `cabana`. When the client goes, the command is hung up.
-#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/terminal", tag = "terminal", params(("sandbox" = String, Path), Wanted), responses(
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/terminal", tag = "terminal", params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$"), Wanted), responses(
     (status = 101, description = "The WebSocket"),
     (status = "default", body = ErrorBody),
 ))]
@@ -132,13 +133,14 @@ async fn terminal(
     let user = wanted.user.map(Inside::new).transpose().map_err(|error| Refused::invalid("user", error))?;
     let command = wanted.command.unwrap_or_else(|| Terminal::LOGIN.to_owned());
     let asked = Asked { cwd: wanted.cwd, user, ..Asked::shell(command) };
+    let open = app.streams.sit(&caller.tenant)?;
     let ((typed, typed_in), (wishes, wishes_in)) = (mpsc::channel(AHEAD), mpsc::channel(AHEAD));
     let (said, hears) = mpsc::channel(AHEAD);
     let act = Terminal { asked, size, typed: typed_in, wishes: wishes_in, said };
     let ask = Ask { caller, place: Place::Sandbox(sandbox), key: None, front: FRONT };
     let call = app.runtime.call(ask, act).await?;
     // Whoever does not come after all has gone: what is dropped then hangs the command up.
-    let seat = Seat { call, typed, wishes, hears, leaving, _peer: peer };
+    let seat = Seat { call, typed, wishes, hears, leaving, _peer: peer, _open: open };
     let upgrade = upgrade.protocols(["cabana"]).max_message_size(LARGEST).max_frame_size(LARGEST);
     Ok(upgrade.read_buffer_size(8 << 10).write_buffer_size(0).on_upgrade(|socket| seat.sit(socket)))
 }
@@ -150,11 +152,12 @@ struct Seat {
     hears: mpsc::Receiver<Bytes>,
     leaving: CancellationToken,
     _peer: Option<Extension<Peer>>,
+    _open: StreamSeat,
 }
 
 impl Seat {
     async fn sit(self, socket: WebSocket) {
-        let Self { call, typed, wishes, mut hears, leaving, _peer } = self;
+        let Self { call, typed, wishes, mut hears, leaving, _peer, _open } = self;
         let (mut to, mut from) = socket.split();
         if tell(&mut to, &Told::Start { call_id: call.id() }).await.is_err() {
             return;

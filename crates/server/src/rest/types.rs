@@ -7,7 +7,10 @@ use cabana_sandbox::{Base, Limits, NetworkPolicy, User};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::error::{Answer, Refused};
+use crate::{
+    error::{Answer, Refused},
+    extract::maybe_object,
+};
 
 /// What decides which sandbox is meant.
 #[derive(Clone, Deserialize, ToSchema)]
@@ -62,7 +65,9 @@ pub(super) struct SpecBody {
     template: Option<String>,
     /// In the place of a template: the snapshot that it begins with.
     snapshot: Option<String>,
+    #[serde(default, deserialize_with = "maybe_object")]
     limits: Option<LimitsBody>,
+    #[serde(default, deserialize_with = "maybe_object")]
     network: Option<NetworkBody>,
     /// For every command. Kept out of the ledger and of all answers.
     env: BTreeMap<String, String>,

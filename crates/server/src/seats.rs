@@ -1,0 +1,50 @@
+//! How many streams a tenant has open: nobody takes the room of all others.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use cabana_runtime::{Code, Tenant};
+
+use crate::error::{Answer, Refused};
+
+pub(crate) struct Streams {
+    most: usize,
+    open: Mutex<HashMap<Tenant, usize>>,
+}
+
+/// One stream. It is open as long as this is held.
+pub(crate) struct StreamSeat {
+    streams: Arc<Streams>,
+    tenant: Tenant,
+}
+
+impl Streams {
+    pub(crate) fn new(most: usize) -> Self {
+        Self { most, open: Mutex::default() }
+    }
+
+    pub(crate) fn sit(self: &Arc<Self>, tenant: &Tenant) -> Answer<StreamSeat> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.entry(tenant.clone()).or_default();
+        if *count >= self.most {
+            let why = format!("as many streams are open as one tenant may have: {}", self.most);
+            return Err(Refused::new(Code::TooManyStreams, why));
+        }
+        *count += 1;
+        Ok(StreamSeat { streams: self.clone(), tenant: tenant.clone() })
+    }
+}
+
+impl Drop for StreamSeat {
+    fn drop(&mut self) {
+        let mut open = self.streams.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(&self.tenant) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.tenant);
+            }
+        }
+    }
+}
