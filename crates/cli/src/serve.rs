@@ -27,7 +27,7 @@ use crate::{
 
 /// How long a command that is waited for may go on when the server is told to end. It is not ended then: the next server
 /// finds it.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// Serve sandboxes over HTTP
 ///
@@ -83,12 +83,24 @@ async fn serve(serving: Serving, show_key: bool) -> Result<(), Failure> {
     greet(&url, &key, show_key);
     tracing::info!(%url, data = %data.display(), "serving");
     let options = Options { preview_domain, secure: listener.scheme() == "https" };
-    listener.serve(cabana_server::router(runtime.clone(), bounds.clone(), options), &bounds, end).await;
+    let serving = listener.serve(cabana_server::router(runtime.clone(), bounds.clone(), options), &bounds, end.clone());
+    tokio::select! {
+        () = serving => {}
+        () = leave_after(&end, &runtime) => {}
+    }
     runtime.close(LAST_WORDS).await;
     drop(runtime);
     store.close().await;
     engine.leave().await;
     Ok(())
+}
+
+/// Whoever waits for a command has a while, and then hears that it goes on.
+async fn leave_after(end: &CancellationToken, runtime: &Runtime) {
+    end.cancelled().await;
+    tokio::time::sleep(LAST_WORDS).await;
+    runtime.leave();
+    std::future::pending::<()>().await;
 }
 
 async fn open_store(data: &Path, durability: Durability) -> Result<Store, Failure> {

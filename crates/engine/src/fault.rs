@@ -1,26 +1,6 @@
-//! Places at which a test lets this process be killed, to see that nothing is lost or half done.
-//!
-//! `CABANA_FAULT=name@3` kills it when it passes `name` for the third time. Only tests build with this.
+//! Places at which a test lets the owner of sandboxes be killed.
 
-macro_rules! points {
-    ($($name:ident = $text:literal: $why:literal,)*) => {
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(crate) enum Point { $(#[doc = $why] $name,)* }
-
-        impl Point {
-            #[cfg(feature = "faults")]
-            fn name(self) -> &'static str {
-                match self { $(Point::$name => $text,)* }
-            }
-        }
-
-        /// The names of all places.
-        #[cfg(feature = "faults")]
-        pub const ALL: &[&str] = &[$($text,)*];
-    };
-}
-
-points! {
+cabana_fault::points! {
     HomeDrafted = "home.drafted": "The record is written, and the directory has no name yet.",
     HomeNamed = "home.named": "The directory has the sandbox's name, and nothing runs in it.",
     RecordDrafted = "record.drafted": "The changed record lies beside the old one.",
@@ -51,37 +31,7 @@ points! {
     FoundLeased = "found.leased": "Its ids and limits are ours again, and nobody listens to init.",
 }
 
-/// Ends this process if the test asked for it.
-#[cfg(feature = "faults")]
-pub(crate) fn at(point: Point) {
-    use std::sync::{
-        OnceLock,
-        atomic::{AtomicU32, Ordering},
-    };
-    static ASKED: OnceLock<Option<(String, u32)>> = OnceLock::new();
-    static PASSED: AtomicU32 = AtomicU32::new(0);
-    let asked = ASKED.get_or_init(|| {
-        let asked = std::env::var("CABANA_FAULT").ok()?;
-        let (name, time) = asked.split_once('@')?;
-        Some((name.to_owned(), time.parse().ok()?))
-    });
-    let Some((name, time)) = asked else { return };
-    if name == point.name() && PASSED.fetch_add(1, Ordering::AcqRel) + 1 == *time {
-        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-        loop {
-            std::thread::park(); // the signal is on its way
-        }
-    }
-}
-
-#[cfg(not(feature = "faults"))]
-pub(crate) fn at(_: Point) {}
-
-/// The protocol that a server says it speaks: `CABANA_FAULT_PROTOCOL` makes it one of another time.
+/// The protocol that a server says it speaks: a test can make it one of another time.
 pub(crate) fn protocol() -> u32 {
-    #[cfg(feature = "faults")]
-    if let Some(other) = std::env::var("CABANA_FAULT_PROTOCOL").ok().and_then(|text| text.parse().ok()) {
-        return other;
-    }
-    crate::wire::PROTOCOL
+    cabana_fault::protocol().unwrap_or(crate::wire::PROTOCOL)
 }

@@ -61,7 +61,6 @@ mod wire;
 
 pub use data_dir::{DataDir, OpenError};
 pub use engine::{Config, Engine};
-#[cfg(feature = "faults")]
 pub use fault::ALL as FAULT_POINTS;
 pub use layers::{
     HiddenTool, HostBase, HostTree, LayerName, NoLayerName, Progress, Store, TemplateSource, Templates, hidden_tools,

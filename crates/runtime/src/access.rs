@@ -10,7 +10,10 @@ use cabana_model::{KeyId, Role, Tenant, Time};
 use cabana_store::{Key, NewKey, Store};
 use sha2::{Digest, Sha256};
 
-use crate::{Clock, Error, Result};
+use crate::{
+    Clock, Error, Result,
+    fault::{self, Point},
+};
 
 /// What a client sent as its key.
 pub struct Credential<'a>(pub &'a str);
@@ -112,6 +115,7 @@ impl Access {
     ) -> Result<Issued> {
         let text = Self::draw()?;
         let key = self.adopt(&text, tenant, role, name, subject, expires).await?;
+        fault::at(Point::KeyMade);
         Ok(Issued { key, text })
     }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use cabana_model::{CallId, Outcome, SandboxId, Scope};
+use cabana_model::{CallId, Code, Outcome, SandboxId, Scope};
 use cabana_sandbox::Sandbox;
 use cabana_store::{Log, Record, SnapshotStep};
 use futures_util::future::BoxFuture;
@@ -76,6 +76,11 @@ pub trait Act: Send + Sized + 'static {
     /// For the ledger: names and numbers, never a secret.
     fn argv(&self) -> Vec<String>;
     fn run(self, cx: Cx) -> impl Future<Output = Result<Self::Answer>> + Send;
+    /// Asked of one that repeats another, and so is not run. What came with it as a stream is in no digest: it is compared here.
+    fn repeats(self, first: Call<Self::Answer>) -> impl Future<Output = Result<()>> + Send {
+        drop(first);
+        std::future::ready(Ok(()))
+    }
 }
 
 /// Something that changes nothing.
@@ -103,9 +108,10 @@ pub struct Cx {
     pub(crate) awake: Option<Arc<Awake>>,
 }
 
-/// What only the act itself knows of what the ledger wants to know.
+/// What only the act itself knows of what the ledger wants to know, and whoever waits.
 #[derive(Default)]
 pub(crate) struct Notes {
+    pub(crate) tell: Option<watch::Sender<Option<Outcome>>>,
     pub(crate) exit: Option<i64>,
     pub(crate) input: Option<[u8; 32]>,
     /// What its end means for a snapshot.
@@ -122,13 +128,38 @@ impl Cx {
         self.record.as_ref().ok_or(Error::Sandbox(cabana_sandbox::Error::Gone))
     }
 
-    pub(crate) fn note(&self, note: impl FnOnce(&mut Notes)) {
-        note(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner));
+    /// Whoever waits hears why there is no answer yet. The work goes on.
+    pub(crate) fn away(&self, error: &cabana_store::Error) {
+        let away = outcome_of(Err(error.clone().into()));
+        self.note(|notes| notes.tell.as_ref().map(|tell| tell.send(Some(away)).is_ok()));
+    }
+
+    pub(crate) fn note<T>(&self, note: impl FnOnce(&mut Notes) -> T) -> T {
+        note(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// The work, whatever its types were.
-pub(crate) type Work = Box<dyn FnOnce(Cx) -> BoxFuture<'static, Result<Bytes>> + Send>;
+/// An act, whatever its types are.
+pub(crate) trait Work: Send {
+    fn run(self: Box<Self>, cx: Cx) -> BoxFuture<'static, Result<Bytes>>;
+    fn repeats(self: Box<Self>, first: RawCall) -> BoxFuture<'static, Result<()>>;
+}
+
+pub(crate) struct Acting<A>(pub(crate) A);
+
+impl<A: Act> Work for Acting<A> {
+    fn run(self: Box<Self>, cx: Cx) -> BoxFuture<'static, Result<Bytes>> {
+        Box::pin(async move {
+            let answer = self.0.run(cx).await?;
+            let answer = serde_json::to_vec(&answer);
+            answer.map(Into::into).map_err(|error| Error::invalid("answer", error.to_string()))
+        })
+    }
+
+    fn repeats(self: Box<Self>, first: RawCall) -> BoxFuture<'static, Result<()>> {
+        Box::pin(self.0.repeats(Call(first, PhantomData)))
+    }
+}
 
 /// A handle on work that goes on without it.
 #[derive(Clone)]
@@ -152,7 +183,11 @@ impl RawCall {
     pub(crate) async fn outcome(mut self) -> Outcome {
         match self.done.wait_for(Option::is_some).await {
             Ok(outcome) => outcome.clone().unwrap_or(Outcome::Unknown),
-            Err(_) => Outcome::Unknown, // the server ends; its next start settles the call
+            // The next server settles it.
+            Err(_) => Outcome::Failed {
+                code: Code::ProviderOffline,
+                message: "the server ends, and the call is left to the next one".into(),
+            },
         }
     }
 }

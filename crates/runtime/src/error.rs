@@ -32,6 +32,9 @@ pub enum Error {
     Cancelled,
     #[error("a crash took the call: it may have happened, in part or as a whole")]
     Unknown,
+    /// Nothing is recorded of it: the next server finds the command.
+    #[error("the server ends, and the command goes on")]
+    Left,
     #[error("{field}: {why}")]
     Invalid { field: &'static str, why: String },
     /// As it was told the first time.
@@ -62,6 +65,7 @@ impl Error {
             Self::TooManyWatches => Code::TooManyWatches,
             Self::Cancelled => Code::Cancelled,
             Self::Unknown => Code::OutcomeUnknown,
+            Self::Left => Code::ProviderOffline,
             Self::Invalid { .. } => Code::BadRequest,
             Self::Recorded { code, .. } => *code,
             Self::Sandbox(error) => error.code(),

@@ -15,7 +15,10 @@ use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Cx, Error, Result, Text, Wanted};
+use crate::{
+    Cx, Error, Result, Text, Wanted,
+    fault::{self, Point},
+};
 
 /// What somebody wants to have run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -96,13 +99,18 @@ impl Followed {
     }
 }
 
-/// Reads a command to its end. Who cancels it meanwhile has it told to end, and after the grace ended with all it started.
+/// Between two tries to keep what could not be kept.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// Reads a command to its end. Who cancels it meanwhile has it told to end, and after the grace ended with all it started. A
+/// store that is away is waited for, and `away` hears of it.
 pub(crate) async fn follow(
     process: Process,
     input: Option<Bytes>,
     log: &Arc<Log>,
     cancel: &CancellationToken,
     grace: Duration,
+    away: impl Fn(&cabana_store::Error) + Send,
 ) -> Result<Followed> {
     let Process { stdin, mut events, control, .. } = process;
     let typing = async {
@@ -114,7 +122,9 @@ pub(crate) async fn follow(
     };
     let ending = async {
         cancel.cancelled().await;
+        fault::at(Point::CancelAsked);
         let _ = control.signal(Signal::TERM.as_raw(), Target::Tree).await;
+        fault::at(Point::CancelTold);
         tokio::time::sleep(grace).await;
         let _ = control.signal(Signal::KILL.as_raw(), Target::Tree).await;
         std::future::pending::<()>().await;
@@ -124,7 +134,7 @@ pub(crate) async fn follow(
         while let Some(event) = events.next().await {
             match event? {
                 // The command goes on, whatever becomes of what it says.
-                Event::Output(output) if kept.is_ok() => kept = taker.take(output).await,
+                Event::Output(output) if kept.is_ok() => kept = taker.take_until_kept(output, &away).await,
                 Event::Output(_) => {}
                 Event::Exit(exit) => return kept.map(|()| exit),
             }
@@ -160,6 +170,23 @@ impl<'a> Taker<'a> {
     }
 
     pub(crate) async fn take(&mut self, output: Output) -> Result<()> {
+        let (stream, bytes) = self.at(output);
+        Ok(self.log.push(stream, bytes).await?)
+    }
+
+    /// What the command says meanwhile is with the provider, as far as that keeps it.
+    async fn take_until_kept(&mut self, output: Output, away: &impl Fn(&cabana_store::Error)) -> Result<()> {
+        let (stream, bytes) = self.at(output);
+        let mut kept = self.log.push(stream, bytes.clone()).await;
+        while let Err(error @ cabana_store::Error::Unavailable(_)) = &kept {
+            away(error);
+            tokio::time::sleep(AGAIN).await;
+            kept = self.log.push_again(stream, bytes.clone()).await;
+        }
+        Ok(kept?)
+    }
+
+    fn at(&mut self, output: Output) -> (Stream, Bytes) {
         let stream = match output.channel {
             Channel::Stdout | Channel::Terminal => Stream::Stdout,
             Channel::Stderr => Stream::Stderr,
@@ -167,7 +194,8 @@ impl<'a> Taker<'a> {
         if output.at > self.at {
             self.log.lost(output.at - self.at);
         }
+        fault::at(Point::ExecSaid);
         self.at = output.at + output.bytes.len() as u64;
-        Ok(self.log.push(stream, output.bytes).await?)
+        (stream, output.bytes)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use cabana_model::{Outcome, SandboxId, SandboxState, TaskId, Tenant};
+use cabana_model::{ExecId, Outcome, SandboxId, SandboxState, TaskId, Tenant};
 use cabana_sandbox::{Output, Reattached, Sandbox, Stream};
 use cabana_store::{CallRow, Done, Entry, Log, NewTask, SnapshotStep, Task};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -18,6 +18,7 @@ use crate::{
     },
     call::{RawCall, outcome_of},
     exec::{Followed, Taker, follow},
+    fault::{self, Point},
 };
 
 /// How many sandboxes are looked at at once.
@@ -27,13 +28,17 @@ impl Runtime {
     /// Before the first front opens.
     pub async fn recover(&self) -> Result<()> {
         self.find_sandboxes().await?;
+        fault::at(Point::RecoverSandboxes);
         for task in self.0.store.open_tasks().await? {
             self.recover_task(task).await?;
         }
+        fault::at(Point::RecoverTasks);
         for call in self.0.store.open_calls().await? {
             self.recover_call(call).await?;
+            fault::at(Point::RecoverCall);
         }
         self.find_snapshots().await?;
+        fault::at(Point::RecoverCalls);
         self.end_those_of_one_call().await
     }
 
@@ -74,8 +79,15 @@ impl Runtime {
             let slot = self.0.sandboxes.of_record(record);
             let found = match deleting {
                 true => self.0.sandboxes.finish_delete(&slot).await,
-                false => self.0.sandboxes.found_again(&slot).await,
+                false => match self.0.sandboxes.found_again(&slot).await {
+                    // Nobody was told of it, and no scope leads to it.
+                    Ok(false) if slot.record().scope.is_none() => {
+                        self.0.sandboxes.delete(&slot, "a crash came before it was made").await
+                    }
+                    found => found.map(drop),
+                },
             };
+            fault::at(Point::RecoverFound);
             // One that cannot be looked at now is looked at when it is needed.
             if let Err(error) = found {
                 tracing::warn!(sandbox = %id, %error, "a sandbox could not be looked at");
@@ -87,7 +99,9 @@ impl Runtime {
             if !known.contains(&id) {
                 // Its files may be all that is left of a database that was lost: they are not ours to remove.
                 tracing::warn!(sandbox = %id, ?state, "there is a sandbox without a record: it is stopped and left alone");
-                self.0.sandboxes.provider().stop(&id).await?;
+                if let Err(error) = self.0.sandboxes.provider().stop(&id).await {
+                    tracing::warn!(sandbox = %id, %error, "it could not be stopped");
+                }
             }
         }
         Ok(())
@@ -105,13 +119,13 @@ impl Runtime {
             return self.task_is_lost(&task).await;
         };
         let log = self.left_output(id.uuid())?;
-        match sandbox.reattach(&id.into(), log.position()).await? {
+        match reattach(&*sandbox, &id.into(), &log).await {
             Reattached::Missing => self.task_is_lost(&task).await,
             Reattached::Running(process) => {
                 let slot = self.0.sandboxes.of_id(&task.tenant, &task.sandbox).await?;
                 let awake = Some(Arc::new(slot.awake()));
                 self.follow_task(task, sandbox, log, awake, move |log, cancel, grace| async move {
-                    follow(process, None, &log, &cancel, grace).await
+                    follow(process, None, &log, &cancel, grace, |_| ()).await
                 });
                 Ok(())
             }
@@ -150,7 +164,7 @@ impl Runtime {
             return self.settle_left(&row, Outcome::Unknown, None, None).await;
         };
         let log = self.left_output(row.id.uuid())?;
-        match sandbox.reattach(&row.id.into(), log.position()).await? {
+        match reattach(&*sandbox, &row.id.into(), &log).await {
             Reattached::Missing => self.settle_left(&row, Outcome::Unknown, Some(&log), None).await,
             Reattached::Exited(exit, rest) => {
                 said_meanwhile(&log, rest).await?;
@@ -169,8 +183,11 @@ impl Runtime {
                 let runtime = self.clone();
                 self.0.tasks.spawn(async move {
                     let (cancel, log): (&CancellationToken, _) = (&call.cancel, &call.output);
-                    let followed = follow(process, None, log, cancel, runtime.0.settings.grace);
-                    let Some(followed) = runtime.0.closing.run_until_cancelled(followed).await else { return };
+                    let followed = follow(process, None, log, cancel, runtime.0.settings.grace, |_| ());
+                    let Some(followed) = runtime.0.closing.run_until_cancelled(followed).await else {
+                        log.end(); // for whoever reads along
+                        return runtime.0.calls.remove(row.id);
+                    };
                     let number = followed.as_ref().ok().and_then(|followed| exit_number(&followed.exit));
                     let answer = match followed {
                         Ok(followed) => exec::recovered(row.id, followed, log).await,
@@ -238,6 +255,14 @@ impl Runtime {
         self.0.metrics.recorded(&row.tenant, &row.verb, &outcome, spent);
         Ok(())
     }
+}
+
+/// A sandbox that does not answer keeps no server from its start: its command is as good as lost.
+async fn reattach(sandbox: &dyn Sandbox, id: &ExecId, log: &Log) -> Reattached {
+    sandbox.reattach(id, log.position()).await.unwrap_or_else(|error| {
+        tracing::warn!(exec = %id, %error, "a command could not be found again");
+        Reattached::Missing
+    })
 }
 
 /// The rest of what a command said that ended while nobody listened.

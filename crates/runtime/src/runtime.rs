@@ -13,8 +13,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Access, Act, Ask, Call, Clock, Cx, Error, Links, Listener, Look, Metrics, Needs, Place, Result, Settings,
-    call::{Notes, RawCall, UnderWay, Work, outcome_of},
+    call::{Acting, Notes, RawCall, UnderWay, Work, outcome_of},
     events::Events,
+    fault::{self, Point},
     sandboxes::{Sandboxes, Slot},
     tasks::LiveTasks,
     watches::Watches,
@@ -132,33 +133,47 @@ impl Runtime {
         });
     }
 
+    /// Leaves commands to the next server. Whoever waits for one hears that.
+    pub fn leave(&self) {
+        self.0.closing.cancel();
+    }
+
     /// Waits for what is under way, as long as it is given; what is not done by then is found again by the next server.
     pub async fn close(&self, patience: Duration) {
-        self.0.closing.cancel();
+        self.leave();
         self.0.tasks.close();
         let _ = tokio::time::timeout(patience, self.0.tasks.wait()).await;
     }
 
     pub async fn call<A: Act>(&self, ask: Ask, act: A) -> Result<Call<A::Answer>> {
         let about = About { verb: A::VERB, needs: act.needs(), digest: act.digest(), argv: act.argv() };
-        let work: Work = Box::new(move |cx| {
-            Box::pin(async move {
-                let answer = act.run(cx).await?;
-                let answer = serde_json::to_vec(&answer);
-                answer.map(Into::into).map_err(|error| Error::invalid("answer", error.to_string()))
-            })
-        });
-        Ok(Call(self.begin(ask, about, work).await?, PhantomData))
+        let (call, left) = self.begin(ask, about, Box::new(Acting(act))).await?;
+        if let Some(act) = left {
+            act.repeats(call.clone()).await?;
+        }
+        Ok(Call(call, PhantomData))
     }
 
-    async fn begin(&self, ask: Ask, about: About, work: Work) -> Result<RawCall> {
-        let found = self.resolve(&ask, about.needs).await?;
-        let slot = found.as_ref().map(|(slot, _)| slot.clone());
+    /// The act comes back when it repeats another, and so is not run.
+    async fn begin(&self, ask: Ask, about: About, work: Box<dyn Work>) -> Result<(RawCall, Option<Box<dyn Work>>)> {
         let id = CallId::now();
+        let found = match self.resolve(&ask, about.needs).await {
+            // It may have gone by this very call: the same key gives the same answer.
+            Err(error @ Error::NoSandbox(_)) if ask.key.is_some() => {
+                return match self.0.store.repeated(self.new_call(&ask, &about, id, None)).await? {
+                    Some(Reserved::Running(first) | Reserved::Done(first, _)) => {
+                        Ok((self.followed(&ask, first).await?, Some(work)))
+                    }
+                    _ => Err(error),
+                };
+            }
+            found => found?,
+        };
+        let slot = found.as_ref().map(|(slot, _)| slot.clone());
         let output = self.0.store.outputs().begin(id.uuid(), self.0.settings.output_cap);
         let (call, tell) = RawCall::new(id, output);
         self.0.calls.add(call.clone());
-        let reserved = self.reserve(&ask, &about, id, slot.as_ref()).await;
+        let reserved = self.0.store.reserve(self.new_call(&ask, &about, id, slot.as_ref())).await;
         if !matches!(reserved, Ok(Reserved::Fresh)) {
             self.0.calls.remove(id);
             // One that was made for this call alone was made for nothing.
@@ -168,14 +183,21 @@ impl Runtime {
         }
         match reserved? {
             Reserved::Fresh => {}
-            Reserved::Running(first) | Reserved::Done(first, _) => return self.followed(&ask, first).await,
+            Reserved::Running(first) | Reserved::Done(first, _) => {
+                return Ok((self.followed(&ask, first).await?, Some(work)));
+            }
             Reserved::Conflict => return Err(Error::KeyReused),
         }
+        fault::at(Point::CallReserved);
         let (runtime, handle, once) = (self.clone(), call.clone(), matches!(ask.place, Place::Once(_)));
         self.0.tasks.spawn(async move {
             let begun = Instant::now();
-            let notes = Arc::default();
+            let notes = Arc::new(std::sync::Mutex::new(Notes { tell: Some(tell.clone()), ..Notes::default() }));
             let result = runtime.work(&ask, &about, found.as_ref(), &call, &notes, work).await;
+            if let Err(Error::Left) = result {
+                call.output.end(); // for whoever reads along
+                return runtime.0.calls.remove(id);
+            }
             let settled = Settled { id, slot: slot.clone(), notes, begun, outcome: outcome_of(result) };
             runtime.settle(&ask, about, &call, settled, tell).await;
             if let Some(slot) = slot.filter(|_| once)
@@ -184,7 +206,7 @@ impl Runtime {
                 tracing::warn!(%error, "a sandbox for one call could not be deleted yet");
             }
         });
-        Ok(handle)
+        Ok((handle, None))
     }
 
     /// Waits as long as the first may take. One that has ended between the two looks has its outcome by now.
@@ -197,26 +219,23 @@ impl Runtime {
         Ok(RawCall::done(first, output, row.outcome.unwrap_or(Outcome::Unknown)))
     }
 
-    async fn reserve(&self, ask: &Ask, about: &About, id: CallId, slot: Option<&Arc<Slot>>) -> Result<Reserved> {
-        let sandbox = slot.map(|slot| slot.record().id.clone());
-        let place = match &ask.place {
-            Place::New(_) | Place::Once(_) => "a sandbox of its own".to_owned(), // another one at each try
-            _ => sandbox.as_ref().map(ToString::to_string).unwrap_or_default(),
-        };
+    /// The digest is of what was asked, and not of the sandbox that it was found to mean: that is another one at each try, if it
+    /// is made for the call alone or was deleted meanwhile.
+    fn new_call(&self, ask: &Ask, about: &About, id: CallId, slot: Option<&Arc<Slot>>) -> NewCall {
+        let place = format!("{:?}", ask.place);
         let digest = Sha256::new().chain_update(about.verb).chain_update([0]).chain_update(place);
-        let new = NewCall {
+        NewCall {
             id,
             tenant: ask.caller.tenant.clone(),
             key: ask.caller.key,
-            sandbox,
+            sandbox: slot.map(|slot| slot.record().id.clone()),
             verb: about.verb,
             front: ask.front,
             digest: digest.chain_update([0]).chain_update(about.digest).finalize().into(),
             once: ask.key.map(|key| key.0),
             argv: about.argv.clone(),
             at: self.0.clock.now(),
-        };
-        Ok(self.0.store.reserve(new).await?)
+        }
     }
 
     /// Which sandbox it is for, and whether there was none. Nothing is started for it.
@@ -246,10 +265,10 @@ impl Runtime {
         found: Option<&(Arc<Slot>, bool)>,
         call: &RawCall,
         notes: &Arc<std::sync::Mutex<Notes>>,
-        work: Work,
+        work: Box<dyn Work>,
     ) -> Result<bytes::Bytes> {
         let cx = self.ready(ask, about, found, call, notes).await?;
-        work(cx).await
+        work.run(cx).await
     }
 
     async fn ready(
@@ -301,6 +320,7 @@ impl Runtime {
         let entry = Entry { output_digest: (ended.stdout + ended.stderr > 0).then_some(ended.digest), ..entry };
         let done = Done { id, outcome: outcome.clone(), output: ended.inline, entry };
         let mut told = false;
+        fault::at(Point::CallWorked);
         while let Err(error) = self.record(&call.output, &done, step).await {
             let comes_back = matches!(error, cabana_store::Error::Unavailable(_));
             tracing::error!(call = %id, %error, comes_back, "a call could not be recorded");
@@ -315,9 +335,11 @@ impl Runtime {
                 return; // the next server settles it
             }
         }
+        fault::at(Point::CallRecorded);
         self.0.metrics.recorded(&ask.caller.tenant, about.verb, &outcome, begun.elapsed());
         let _ = tell.send(Some(outcome));
         self.0.calls.remove(id);
+        fault::at(Point::CallTold);
         if let Some(sandbox) = slot.and_then(|slot| slot.live()) {
             let _ = sandbox.forget(&id.into()).await; // it may have run no command at all
         }
@@ -374,6 +396,7 @@ impl Runtime {
             Err(error) => Outcome::Failed { code: error.code(), message: String::new() },
         };
         let settled = Settled { id, slot: found.map(|(slot, _)| slot), notes, begun, outcome };
+        fault::at(Point::LookSeen);
         self.0.store.note(self.entry(&ask, &about, &settled)).await?;
         self.0.metrics.recorded(&ask.caller.tenant, about.verb, &settled.outcome, begun.elapsed());
         looked.map(|answer| (id, answer))

@@ -20,7 +20,11 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 pub(crate) use self::slot::{Awake, Slot};
-use crate::{Clock, Error, Result, Settings, events::Events};
+use crate::{
+    Clock, Error, Result, Settings,
+    events::Events,
+    fault::{self, Point},
+};
 
 /// What a sandbox was asked to be. Its record keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -189,6 +193,7 @@ impl Sandboxes {
             Claimed::Made(record) => (record, true),
         };
         if made {
+            fault::at(Point::SandboxClaimed);
             self.tell(&record);
         }
         Ok((self.slots(|slots| slots.insert(record)), made))

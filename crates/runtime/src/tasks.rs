@@ -18,6 +18,7 @@ use crate::{
     Error, Event, Result, Runtime,
     acts::exec::{ExitTold, exit_number},
     exec::{self, Followed},
+    fault::{self, Point},
     sandboxes::Awake,
 };
 
@@ -59,9 +60,11 @@ impl Runtime {
         input: Option<Bytes>,
         awake: Option<Arc<Awake>>,
     ) {
-        let log = self.0.store.outputs().begin(task.id.uuid(), self.0.settings.output_cap);
+        let id = task.id;
+        let log = self.0.store.outputs().begin(id.uuid(), self.0.settings.output_cap);
         self.follow_task(task, sandbox, log, awake, move |log, cancel, grace| async move {
-            exec::follow(process, input, &log, &cancel, grace).await
+            let away = |error: &_| tracing::error!(task = %id, %error, "what a task says cannot be kept yet");
+            exec::follow(process, input, &log, &cancel, grace, away).await
         });
     }
 
@@ -86,8 +89,10 @@ impl Runtime {
             let begun = Instant::now();
             let follow = follow(live.log.clone(), live.cancel.clone(), runtime.0.settings.grace);
             let Some(followed) = runtime.0.closing.run_until_cancelled(follow).await else { return };
+            fault::at(Point::TaskEnded);
             let state = runtime.end_task(&task, followed, &live, begun).await;
             if let Some(state) = state {
+                fault::at(Point::TaskRecorded);
                 let _ = sandbox.forget(&task.id.into()).await;
                 let _ = tell.send(Some(state));
                 runtime.tell_task(&task, Event::TaskEnded { task: task.id, state });

@@ -1,6 +1,7 @@
 //! Where clients come in: addresses, TLS, and what bounds a connection.
 
 use std::{
+    convert::Infallible,
     io,
     net::SocketAddr,
     path::Path,
@@ -11,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use axum::Router;
+use axum::{Router, extract::FromRequestParts, http::request::Parts};
 use hyper::{Request, body::Incoming};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -26,7 +27,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
 };
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 
@@ -41,7 +42,7 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// When the kernel has no more descriptors to give: it is asked again, not all the time.
 const BREATH: Duration = Duration::from_millis(50);
 /// Of what is under way when the server is told to end.
-const LAST_WORDS: Duration = Duration::from_secs(10);
+const LAST_WORDS: Duration = Duration::from_secs(15);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
@@ -87,9 +88,18 @@ impl Tls {
 #[derive(Clone)]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
-    /// The server is told to end: what has no end of its own ends then.
     pub(crate) leaving: CancellationToken,
     _seat: Arc<Seat>,
+}
+
+/// Set when the server is told to end: what has no end of its own ends then.
+pub(crate) struct Leaving(pub(crate) CancellationToken);
+
+impl<S: Sync> FromRequestParts<S> for Leaving {
+    type Rejection = Infallible;
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self(parts.extensions.get::<Peer>().map(|peer| peer.leaving.clone()).unwrap_or_default()))
+    }
 }
 
 struct Seat(#[expect(dead_code, reason = "held, and let go by dropping it")] OwnedSemaphorePermit);
@@ -150,7 +160,7 @@ impl Listener {
                 continue;
             };
             let (tls, builder, watcher) = (self.tls.clone(), builder.clone(), graceful.watcher());
-            let of_peer = peer.clone();
+            let (of_peer, leaving) = (peer.clone(), end.clone());
             let service =
                 TowerToHyperService::new(router.clone().map_request(move |mut request: Request<Incoming>| {
                     request.extensions_mut().insert(of_peer.clone());
@@ -164,8 +174,8 @@ impl Listener {
                         let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
                         watcher.watch(connection.into_owned()).await
                     }
-                    Some(Tls(acceptor)) => match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
-                        Ok(Ok(stream)) => {
+                    Some(Tls(acceptor)) => match leaving.run_until_cancelled(shake_hands(&acceptor, stream)).await {
+                        Some(Some(stream)) => {
                             let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
                             watcher.watch(connection.into_owned()).await
                         }
@@ -175,7 +185,13 @@ impl Listener {
             });
         }
         drop(self.socket);
-        let _ = tokio::time::timeout(LAST_WORDS, graceful.shutdown()).await;
+        // One that has become something else than HTTP is seated as long as it goes on.
+        let all = u32::try_from(bounds.connections).unwrap_or(u32::MAX);
+        let gone = async {
+            graceful.shutdown().await;
+            drop(room.acquire_many(all).await);
+        };
+        let _ = tokio::time::timeout(LAST_WORDS, gone).await;
     }
 
     /// `None` when there is nothing to be had now.
@@ -186,4 +202,8 @@ impl Listener {
         OPEN.fetch_add(1, Ordering::Relaxed);
         Some((stream, Peer { address, leaving: end.clone(), _seat: Arc::new(Seat(permit)) }))
     }
+}
+
+async fn shake_hands(acceptor: &TlsAcceptor, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+    tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await.ok()?.ok()
 }

@@ -10,6 +10,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use cabana_runtime::{Channel, Chunk, Log};
 use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 
 /// A chunk of one stream; `offset` is where it begins in it.
 #[derive(Serialize)]
@@ -21,23 +22,26 @@ struct Said {
     b64: Option<String>,
 }
 
-/// `start`, then all that is said from there on, then what `last` says.
+/// `start`, then all that is said from there on, then what `last` says. One who only listens is sent away when the server
+/// leaves, and goes on at the next one; one who waits for its own command has the command's time.
 pub(crate) fn events<S: Serialize>(
     start: &S,
     log: &Arc<Log>,
     from: (u64, u64),
     last: impl Future<Output = Event> + Send + 'static,
+    leaving: CancellationToken,
 ) -> Response {
     let said = log.follow(from.0, from.1).map(|chunk| match chunk {
         Ok(chunk) => said(&chunk),
         Err(error) => named("error", &cabana_runtime::Error::from(error).to_string()),
     });
     let all = stream::once(std::future::ready(named("start", start))).chain(said).chain(stream::once(last));
-    respond(all)
+    respond(all, leaving)
 }
 
-pub(crate) fn respond(events: impl Stream<Item = Event> + Send + 'static) -> Response {
+pub(crate) fn respond(events: impl Stream<Item = Event> + Send + 'static, leaving: CancellationToken) -> Response {
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
+    let events = events.take_until(leaving.cancelled_owned());
     Sse::new(events.map(Ok::<_, Infallible>)).keep_alive(keep_alive).into_response()
 }
 

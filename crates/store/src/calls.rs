@@ -89,6 +89,11 @@ impl Store {
         .await
     }
 
+    /// What is known of the call that used the same key, and nothing is reserved.
+    pub async fn repeated(&self, call: NewCall) -> Result<Option<Reserved>> {
+        self.read(move |db| call.once.as_ref().map_or(Ok(None), |once| earlier(db, &call, once))).await
+    }
+
     /// The call's outcome and its ledger row, both or neither.
     pub async fn record(&self, done: Done) -> Result<()> {
         self.write(move |tx| {

@@ -7,6 +7,7 @@ use rusqlite::{Connection, OptionalExtension, ToSql, params_from_iter, types::To
 use crate::{
     Durability, Entry, Error, Result,
     checkpoints::Checkpoints,
+    fault::{self, Point},
     journal::{Journal, Statements},
     ledger::Tips,
     sql::Col,
@@ -56,6 +57,7 @@ impl Tx<'_> {
             "INSERT INTO ledger (tenant, seq, row, hash) VALUES (?, ?, ?, ?)",
             &[&Col(&tenant), &head.seq, &text, &head.hash],
         )?;
+        fault::at(Point::LedgerAppended);
         self.tips.grow(tenant, head);
         Ok(())
     }
@@ -108,6 +110,7 @@ impl Desk {
             *failure = self.attempt(*op).err();
         }
         let safe = self.journal.settle();
+        fault::at(Point::JournalWritten);
         if safe.is_err() {
             self.journal.back_to(before);
             self.give_up();
@@ -119,7 +122,10 @@ impl Desk {
         self.begin()?;
         self.statements.clear();
         let tx = &mut Tx { db: &self.db, tips: &mut self.tips, statements: &mut self.statements };
-        let done = op.run(tx).and_then(|()| Ok(self.journal.append(&self.statements)?));
+        let done = op.run(tx).and_then(|()| {
+            fault::at(Point::JournalReady);
+            Ok(self.journal.append(&self.statements)?)
+        });
         // A statement that failed left nothing behind, but those before it did. No savepoint undoes them, since each op
         // would pay for that, and few fail. A full disk or a failed read has ended the transaction already.
         if done.is_err() && (self.db.is_autocommit() || !self.statements.is_empty()) {
@@ -140,7 +146,9 @@ impl Desk {
         }
         self.open = false;
         self.folded = self.journal.last();
+        fault::at(Point::CommitDone);
         self.journal.clear();
+        fault::at(Point::CommitCleared);
         self.checkpoints.after_commit(&self.db);
         Ok(())
     }
@@ -149,6 +157,7 @@ impl Desk {
         if self.is_unfolded() {
             self.db.prepare_cached("UPDATE folded SET record = ?")?.execute([self.journal.last()])?;
         }
+        fault::at(Point::CommitReady);
         self.statement("COMMIT")
     }
 
@@ -174,7 +183,9 @@ impl Desk {
         self.journal.replay(self.folded, |sql, values| {
             db.prepare_cached(sql)?.execute(params_from_iter(values))?;
             Ok(())
-        })
+        })?;
+        fault::at(Point::JournalReplayed);
+        Ok(())
     }
 
     /// Reads what is acknowledged, also when the database cannot take it: nothing of it is committed.

@@ -12,6 +12,7 @@ mod calls;
 mod checkpoints;
 mod desk;
 mod error;
+mod fault;
 mod journal;
 mod keys;
 pub mod ledger;
@@ -29,6 +30,7 @@ mod writer;
 
 pub use calls::{CallRow, Done, Inline, NewCall, Reserved};
 pub use error::{Error, Result};
+pub use fault::ALL as FAULT_POINTS;
 pub use keys::{Key, NewKey};
 pub use ledger::{Entry, Head, LedgerRow};
 pub use outputs::{Chunk, Ended, Log, Outputs, Stream};

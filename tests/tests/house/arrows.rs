@@ -11,14 +11,18 @@ struct Row {
 }
 
 const TABLE: &[Row] = &[
+    Row { name: "cabana-fault", may_use: &[] },
     Row { name: "cabana-model", may_use: &[] },
     Row { name: "cabana-sandbox", may_use: &["cabana-model"] },
-    Row { name: "cabana-store", may_use: &["cabana-model"] },
+    Row { name: "cabana-store", may_use: &["cabana-fault", "cabana-model"] },
     Row { name: "cabana-testkit", may_use: &["cabana-sandbox", "cabana-model"] },
     Row { name: "cabana-guest", may_use: &["cabana-sandbox", "cabana-model"] },
     Row { name: "cabana-egress", may_use: &["cabana-sandbox", "cabana-model"] },
-    Row { name: "cabana-engine", may_use: &["cabana-egress", "cabana-guest", "cabana-sandbox", "cabana-model"] },
-    Row { name: "cabana-runtime", may_use: &["cabana-store", "cabana-sandbox", "cabana-model"] },
+    Row {
+        name: "cabana-engine",
+        may_use: &["cabana-egress", "cabana-guest", "cabana-sandbox", "cabana-fault", "cabana-model"],
+    },
+    Row { name: "cabana-runtime", may_use: &["cabana-store", "cabana-sandbox", "cabana-fault", "cabana-model"] },
     Row { name: "cabana-server", may_use: &["cabana-runtime", "cabana-sandbox", "cabana-model"] },
     Row {
         name: "cabana",
@@ -29,11 +33,15 @@ const TABLE: &[Row] = &[
             "cabana-engine",
             "cabana-guest",
             "cabana-sandbox",
+            "cabana-fault",
             "cabana-model",
         ],
     },
     Row { name: "cabana-bench", may_use: &["cabana-engine", "cabana-guest", "cabana-sandbox", "cabana-model"] },
-    Row { name: "cabana-tests", may_use: &["cabana-engine", "cabana-guest", "cabana-sandbox", "cabana-model"] },
+    Row {
+        name: "cabana-tests",
+        may_use: &["cabana-engine", "cabana-guest", "cabana-sandbox", "cabana-fault", "cabana-model"],
+    },
 ];
 
 /// For tests only: it holds fakes that lie on purpose.

@@ -38,6 +38,31 @@ fn every_package_inherits_from_the_workspace() {
     }
 }
 
+/// Whether what is shipped can be told where to die.
+fn is_armed(manifest: &str) -> bool {
+    ["[dependencies]", "[features]"].iter().any(|table| {
+        lines_of(manifest, table).any(|line| line.starts_with("cabana-fault=") || line.contains("cabana-fault/"))
+    })
+}
+
+#[test]
+fn only_tests_can_be_told_where_to_die() {
+    for package in packages().iter().filter(|package| package.name != "cabana-tests") {
+        let manifest = fs::read_to_string(&package.manifest).expect("a manifest can be read");
+        assert!(!is_armed(&manifest), "{} arms the places of cabana-fault in what it ships", package.name);
+    }
+}
+
+#[test]
+fn a_manifest_that_arms_what_it_ships_is_a_breach() {
+    let sample = |table: &str, line: &str| format!("[package]\n{table}\n{line}\n");
+    let armed = "cabana-fault = { workspace = true, features = [\"armed\"] }";
+    assert!(is_armed(&sample("[dependencies]", armed)));
+    assert!(is_armed(&sample("[features]", "faults = [\"cabana-fault/armed\"]")));
+    assert!(!is_armed(&sample("[dependencies]", "cabana-fault.workspace = true")));
+    assert!(!is_armed(&sample("[dev-dependencies]", armed)));
+}
+
 #[test]
 fn a_manifest_that_inherits_nothing_is_a_breach_in_each_point() {
     assert_eq!(breaches("[package]\nname = \"x\"\nedition = \"2024\"\n").len(), INHERITED.len());

@@ -1,13 +1,11 @@
-//! Clients and disks that do not behave.
-
-use std::{path::PathBuf, process::Command};
+//! Clients that do not behave.
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 
-use crate::stage::{PATIENCE, Server, refused, until};
+use crate::stage::{PATIENCE, Server};
 
 #[tokio::test]
 async fn clients_that_never_finish_their_head_are_let_go_and_hold_up_nobody() {
@@ -46,58 +44,4 @@ async fn what_is_no_request_is_refused() {
         assert!(answer.is_empty() || text.starts_with("HTTP/1.1 4"), "{text}");
     }
     assert_eq!(server.stdout("one", "echo served").await, "served\n");
-}
-
-/// A disk of its own for the database.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn at(path: PathBuf) -> Self {
-        std::fs::create_dir_all(&path).unwrap();
-        let mut mount = Command::new("mount");
-        assert!(mount.args(["-t", "tmpfs", "-o", "size=8m", "small"]).arg(&path).status().unwrap().success());
-        Self(path)
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
-    }
-}
-
-#[tokio::test]
-async fn a_full_disk_is_told_while_it_lasts_and_nothing_is_wrong_after() {
-    let mut disk = None;
-    let mut server = Server::start_after(|data| disk = Some(SmallDisk::at(data.join("db"))));
-    server.stdout("one", "echo before").await;
-    let filler = server.data().join("db/filler");
-    let fill = || {
-        let mut bytes = vec![0; 9 << 20];
-        // As much as there is room for, and at last by single pages.
-        while !bytes.is_empty() && std::fs::write(&filler, &bytes).is_err() {
-            bytes.truncate(bytes.len() - 4096);
-        }
-    };
-    let exec = async || {
-        let body = serde_json::json!({ "scope": { "scheme": "fixed", "name": "one" }, "command": "echo run >> log" });
-        server.post("/v1/exec", &body).send().await.unwrap()
-    };
-    let told = until(|| async {
-        fill();
-        let answer = exec().await;
-        if answer.status().is_success() { None } else { Some(refused(answer).await) }
-    });
-    assert_eq!(told.await, (503, "store_unavailable".into()));
-    assert!(server.get("/v1/sandboxes").await["sandboxes"].is_array(), "what only looks is answered");
-    std::fs::remove_file(&filler).unwrap();
-    until(|| async { exec().await.status().is_success().then_some(()) }).await;
-    // All that was recorded is there, also for the next server.
-    let head = server.get("/v1/ledger/head").await;
-    server.kill();
-    server.run();
-    assert_eq!(server.get("/v1/ledger/head").await, head);
-    let open = server.get("/v1/calls?limit=1000").await;
-    assert!(open["calls"].as_array().unwrap().iter().all(|call| call["state"] != "running"));
-    drop(server); // before its disk
 }

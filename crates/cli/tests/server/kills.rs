@@ -137,3 +137,23 @@ fn an_address_that_others_reach_is_refused_without_tls() {
     assert_eq!(refused.status.code(), Some(125), "{told}");
     assert!(told.contains("--tls-cert") && told.contains("in the clear"), "{told}");
 }
+
+#[tokio::test]
+async fn a_sandbox_that_does_not_answer_keeps_no_server_from_its_start() {
+    let mut server = Server::start();
+    let task = server.begin("hangs", "sleep 600").await;
+    let first = server.inits();
+    server.stdout("one", "echo kept > file").await;
+    server.kill();
+    let hangs = |signal| {
+        first.iter().for_each(|pid| {
+            let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+            rustix::process::kill_process(pid, signal).unwrap();
+        });
+    };
+    hangs(rustix::process::Signal::STOP);
+    server.run();
+    assert_eq!(server.stdout("one", "cat file").await, "kept\n");
+    assert_eq!(server.get(&format!("/v1/tasks/{task}")).await["state"], "unknown");
+    hangs(rustix::process::Signal::CONT);
+}

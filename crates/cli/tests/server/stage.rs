@@ -3,7 +3,10 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
-    os::fd::AsFd,
+    os::{
+        fd::AsFd,
+        unix::{fs::MetadataExt, process::ExitStatusExt},
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
@@ -43,10 +46,10 @@ impl Server {
         Self::prepared(&[], prepare)
     }
 
-    fn prepared(flags: &[&str], prepare: impl FnOnce(&Path)) -> Self {
+    pub(crate) fn prepared(flags: &[&str], prepare: impl FnOnce(&Path)) -> Self {
         let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        take_base(data.path());
         prepare(data.path());
+        take_base(data.path());
         let mut server = Self {
             data,
             child: None,
@@ -61,10 +64,47 @@ impl Server {
 
     /// On the same data, wherever there is a free port.
     pub(crate) fn run(&mut self) {
+        assert!(self.spawn(&[]), "the server says where it serves");
+    }
+
+    /// One that is killed when it passes this place for so many times. False: it was, before it served anybody.
+    pub(crate) fn run_until(&mut self, place: &str, time: u64) -> bool {
+        let serves = self.spawn(&[("CABANA_FAULT", &format!("{place}@{time}"))]);
+        if !serves {
+            self.is_killed();
+        }
+        serves
+    }
+
+    /// One that is killed after a while, wherever it is then.
+    pub(crate) fn run_for(&mut self, while_: Duration) {
+        let mut child = self.command().stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(while_);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    pub(crate) fn is_there(&self) -> bool {
+        self.child.is_some()
+    }
+
+    /// Waits until it is, by itself.
+    pub(crate) fn is_killed(&mut self) {
+        let ended = self.child.take().unwrap().wait().unwrap();
+        assert_eq!(ended.signal(), Some(Signal::KILL.as_raw()), "{ended}");
+    }
+
+    fn command(&self) -> Command {
         let mut command = Command::new(CABANA);
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(&self.flags).arg("--data").arg(self.data.path());
         command.env_remove("CABANA_SERVER_LISTEN").env("CABANA_LOG", "warn");
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    }
+
+    /// Whether it serves.
+    fn spawn(&mut self, env: &[(&str, &str)]) -> bool {
+        let mut child = self.command().envs(env.iter().copied()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let url = lines.by_ref().map(Result::unwrap).find_map(|line| {
             let url = line.strip_prefix("Cabana serves at ").map(str::to_owned);
@@ -75,9 +115,11 @@ impl Server {
         });
         // What it says later is for whoever looks at a test that failed.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("server: {line}")));
-        self.url = url.expect("the server says where it serves");
-        self.key = fs::read_to_string(self.data.path().join("admin.key")).unwrap().trim().to_owned();
         self.child = Some(child);
+        let Some(url) = url else { return false };
+        self.url = url;
+        self.key = fs::read_to_string(self.data.path().join("admin.key")).unwrap().trim().to_owned();
+        true
     }
 
     pub(crate) fn data(&self) -> &Path {
@@ -97,9 +139,13 @@ impl Server {
 
     /// As an operator ends it.
     pub(crate) fn stop(&mut self) {
-        let mut child = self.child.take().unwrap();
-        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-        assert!(child.wait().unwrap().success());
+        kill_process(Pid::from_child(self.child.as_ref().unwrap()), Signal::TERM).unwrap();
+        self.has_ended();
+    }
+
+    /// Waits until it has, as it should.
+    pub(crate) fn has_ended(&mut self) {
+        assert!(self.child.take().unwrap().wait().unwrap().success());
     }
 
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
@@ -152,11 +198,23 @@ impl Server {
         answer["key"].as_str().unwrap().to_owned()
     }
 
+    /// What runs in sandboxes, but for their first processes.
+    pub(crate) fn commands(&self) -> Vec<Pid> {
+        let children = |init: u32| fs::read_to_string(format!("/proc/{init}/task/{init}/children")).unwrap_or_default();
+        let all: Vec<String> = self.inits().into_iter().map(children).collect();
+        all.iter().flat_map(|pids| pids.split_whitespace()).filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
+    }
+
     /// Processes of sandboxes that this server's data knows of, as the host numbers them.
     pub(crate) fn inits(&self) -> Vec<u32> {
         let homes = fs::read_dir(self.data.path().join("sandboxes")).into_iter().flatten().flatten();
         homes.filter_map(|home| init_of(&home.path())).collect()
     }
+}
+
+/// A number of a long run.
+pub(crate) fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
 pub(crate) fn client() -> reqwest::Client {
@@ -181,6 +239,10 @@ impl Drop for Server {
         for pid in self.inits() {
             let _ = kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL);
         }
+        // A disk that the test brought goes with it: nobody could remove the directory otherwise.
+        for disk in ["db", "outputs", ""] {
+            let _ = rustix::mount::unmount(self.data.path().join(disk), rustix::mount::UnmountFlags::DETACH);
+        }
     }
 }
 
@@ -192,8 +254,10 @@ fn take_base(data: &Path) {
     flock(lock.as_fd(), FlockOperation::LockExclusive).unwrap();
     let made = Command::new(CABANA).args(["run", "--net", "off", "--data"]).arg(&base).args(["--", "true"]).status();
     assert!(made.unwrap().success());
+    // A test may have brought a disk of its own.
+    let how = if fs::metadata(&base).unwrap().dev() == fs::metadata(data).unwrap().dev() { "-al" } else { "-a" };
     for part in ["ids", "layers", "templates", "version"] {
-        let copied = Command::new("cp").arg("-al").arg(base.join(part)).arg(data).status().unwrap();
+        let copied = Command::new("cp").arg(how).arg(base.join(part)).arg(data).status().unwrap();
         assert!(copied.success());
     }
 }

@@ -11,6 +11,7 @@ use super::Asked;
 use crate::{
     Act, Cx, Error, Needs, Result, Settings, Text,
     exec::{self, Followed},
+    fault::{self, Point},
     text::whole_characters,
 };
 
@@ -161,8 +162,10 @@ impl Act for Exec {
         let (keep, timeout) = (self.keep.check()?, self.timeout(cx.runtime.settings())?);
         let (spec, input) = self.asked.spec(cx.call.into(), &cx, Some(timeout))?;
         let process = cx.sandbox()?.exec(spec).await?;
+        fault::at(Point::ExecBegun);
         let grace = cx.runtime.settings().grace;
-        let followed = exec::follow(process, input, &cx.output, &cx.cancel, grace).await?;
+        let followed = exec::follow(process, input, &cx.output, &cx.cancel, grace, |error| cx.away(error));
+        let followed = cx.runtime.0.closing.run_until_cancelled(followed).await.ok_or(Error::Left)??;
         cx.note(|notes| notes.exit = exit_number(&followed.exit));
         answer(followed, &cx.output, keep).await
     }

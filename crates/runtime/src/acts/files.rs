@@ -14,7 +14,12 @@ use futures_util::{StreamExt, TryStreamExt, stream::BoxStream};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{Act, Cx, Look, Needs, Result, exec::within, watches::Watched};
+use crate::{
+    Act, Call, Cx, Error, Look, Needs, Result,
+    exec::within,
+    fault::{self, Point},
+    watches::Watched,
+};
 
 /// Whose files, and which. A path is relative to the sandbox's working directory, unless it is absolute; none at all is that
 /// directory itself.
@@ -310,17 +315,24 @@ pub struct Write {
     pub body: Stream<Bytes>,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Written {
+    pub entry: Entry,
+    /// SHA-256 of what came.
+    pub input: [u8; 32],
+}
+
 impl Act for Write {
     const VERB: &'static str = "file.write";
-    type Answer = Entry;
+    type Answer = Written;
 
     fn needs(&self) -> Needs {
         Needs::Running
     }
 
-    /// Of what is known before the body comes.
+    /// Of what is known before the body comes. Its length is not: who sends it again may not say it again.
     fn digest(&self) -> [u8; 32] {
-        let about = format!("{:?}", (&self.at, self.mode, self.perm, self.len, self.parents));
+        let about = format!("{:?}", (&self.at, self.mode, self.perm, self.parents));
         Sha256::digest(about).into()
     }
 
@@ -328,7 +340,7 @@ impl Act for Write {
         vec![self.at.path.clone()]
     }
 
-    async fn run(self, cx: Cx) -> Result<Entry> {
+    async fn run(self, cx: Cx) -> Result<Written> {
         let (files, path) = self.at.open(&cx)?;
         if self.parents
             && let Some(parent) = path.parent()
@@ -343,11 +355,22 @@ impl Act for Write {
         let how = sandbox::Write { mode: self.mode, perm: self.perm, len: self.len, ..sandbox::Write::new(self.mode) };
         let cancelled = cx.cancel.clone();
         let written = files.write(&path, how, body.boxed());
-        let Some(written) = cancelled.run_until_cancelled(written).await else { return Err(crate::Error::Cancelled) };
-        let written = written?;
-        let digest = digest.lock().unwrap_or_else(PoisonError::into_inner).clone().finalize();
-        cx.note(|notes| notes.input = Some(digest.into()));
-        Ok(written.into())
+        let Some(written) = cancelled.run_until_cancelled(written).await else { return Err(Error::Cancelled) };
+        let entry = written?.into();
+        fault::at(Point::FileWritten);
+        let input = digest.lock().unwrap_or_else(PoisonError::into_inner).clone().finalize().into();
+        cx.note(|notes| notes.input = Some(input));
+        Ok(Written { entry, input })
+    }
+
+    /// Reads the body and writes nothing. What failed has not read the first one to its end: there is nothing to compare.
+    async fn repeats(mut self, first: Call<Written>) -> Result<()> {
+        let Ok(first) = first.answer().await else { return Ok(()) };
+        let mut digest = Sha256::new();
+        while let Some(bytes) = self.body.try_next().await? {
+            digest.update(bytes);
+        }
+        if first.input == <[u8; 32]>::from(digest.finalize()) { Ok(()) } else { Err(Error::KeyReused) }
     }
 }
 
@@ -411,7 +434,9 @@ impl Act for Alter {
             Step::Symlink { text } => sandbox::Alter::Symlink { at: path, text: text.into_bytes() },
             Step::SetTags { tags } => sandbox::Alter::SetTags(path, tags),
         };
-        Ok(files.alter(step).await?)
+        files.alter(step).await?;
+        fault::at(Point::FileAltered);
+        Ok(())
     }
 }
 

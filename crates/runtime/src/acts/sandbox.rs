@@ -1,11 +1,11 @@
 //! A sandbox as a whole.
 
 use cabana_model::SandboxId;
-use cabana_sandbox::{Limits, NetworkPolicy, Wanted as Update};
+use cabana_sandbox::{Limits, NetworkPolicy};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{Act, Cx, Error, Needs, Result, Wanted};
+use crate::{Act, Cx, Needs, Result, Wanted};
 
 /// Absent: made. Stopped or paused: started. Running: as it is.
 pub struct Ensure;
@@ -108,23 +108,14 @@ impl Act for Change {
 
     async fn run(self, cx: Cx) -> Result<()> {
         let slot = cx.runtime.0.sandboxes.of_id(&cx.caller.tenant, &cx.record()?.id).await?;
-        let mut wanted: Wanted = slot.wanted()?;
         let capabilities = cx.runtime.0.sandboxes.provider().capabilities();
-        if let Some(limits) = self.limits {
-            capabilities.check_limits(&limits)?;
-            wanted.sandbox.limits = limits;
-        }
-        if let Some(network) = self.network {
-            capabilities.check_network(&network)?;
-            wanted.sandbox.network = network;
-        }
-        if let Some(env) = self.env {
-            wanted.env = env;
-        }
-        let sandbox = cx.sandbox()?;
-        sandbox.update(Update::Limits(wanted.sandbox.limits)).await?;
-        sandbox.update(Update::Network(wanted.sandbox.network.clone())).await?;
-        let spec = serde_json::to_string(&wanted).map_err(|error| Error::invalid("spec", error.to_string()))?;
-        cx.runtime.0.sandboxes.rewrite(&slot, spec).await
+        self.limits.as_ref().map_or(Ok(()), |limits| capabilities.check_limits(limits))?;
+        self.network.as_ref().map_or(Ok(()), |network| capabilities.check_network(network))?;
+        let alter = |wanted: &mut Wanted| {
+            wanted.sandbox.limits = self.limits.unwrap_or(wanted.sandbox.limits);
+            wanted.sandbox.network = self.network.unwrap_or_else(|| wanted.sandbox.network.clone());
+            wanted.env = self.env.unwrap_or_else(|| std::mem::take(&mut wanted.env));
+        };
+        cx.runtime.0.sandboxes.change(&slot, alter).await
     }
 }

@@ -5,7 +5,10 @@ use cabana_store::NewTask;
 use serde::{Deserialize, Serialize};
 
 use super::Asked;
-use crate::{Act, Cx, Error, Needs, Result};
+use crate::{
+    Act, Cx, Error, Needs, Result,
+    fault::{self, Point},
+};
 
 pub struct Start {
     pub asked: Asked,
@@ -49,8 +52,10 @@ impl Act for Start {
         };
         let sandbox = cx.sandbox()?;
         cx.runtime.store().add_task(task.clone()).await?;
+        fault::at(Point::TaskNoted);
         match sandbox.exec(spec).await {
             Ok(process) => {
+                fault::at(Point::TaskBegun);
                 cx.runtime.begin_task(task, sandbox.clone(), process, input, cx.awake.clone());
                 Ok(Answer { task: id })
             }

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use cabana_model::{SandboxId, SandboxState, SnapshotId, Tenant};
-use cabana_sandbox::{Found, Sandbox, SandboxEvent};
+use cabana_sandbox::{Found, Sandbox, SandboxEvent, Wanted as Update};
 use cabana_store::{Record, Transition};
 use uuid::Uuid;
 
-use super::{Sandboxes, Slot};
+use super::{Sandboxes, Slot, Wanted};
 use crate::{
     Error, Result,
     events::{Event, Happened},
+    fault::{self, Point},
 };
 
 impl Sandboxes {
@@ -44,7 +45,10 @@ impl Sandboxes {
             Found::Paused | Found::Stopped => self.provider.start(&record.physical).await,
         };
         match made {
-            Ok(sandbox) => self.step(slot, SandboxState::Running, why).await.map(|()| sandbox),
+            Ok(sandbox) => {
+                fault::at(Point::SandboxMade);
+                self.step(slot, SandboxState::Running, why).await.map(|()| sandbox)
+            }
             Err(error) => {
                 let error = in_public(error, wanted.snapshot);
                 self.step(slot, SandboxState::Failed, &error.to_string()).await?;
@@ -63,6 +67,7 @@ impl Sandboxes {
             }
         };
         if record.state != SandboxState::Running {
+            fault::at(Point::SandboxWoken);
             self.step(slot, SandboxState::Running, why).await?;
         }
         Ok(sandbox)
@@ -85,6 +90,7 @@ impl Sandboxes {
         match record.state {
             SandboxState::Running | SandboxState::Paused => {
                 self.provider.stop(&record.physical).await?;
+                fault::at(Point::SandboxStopped);
                 self.let_go(slot);
                 self.step(slot, SandboxState::Stopped, why).await
             }
@@ -100,6 +106,7 @@ impl Sandboxes {
         match record.state {
             SandboxState::Running => {
                 self.provider.pause(&record.physical).await?;
+                fault::at(Point::SandboxPaused);
                 self.let_go(slot);
                 self.step(slot, SandboxState::Paused, why).await
             }
@@ -143,7 +150,9 @@ impl Sandboxes {
     pub(crate) async fn finish_delete(&self, slot: &Slot) -> Result<()> {
         let _alone = slot.changing.lock().await;
         let record = slot.record();
+        fault::at(Point::SandboxDeleting);
         self.provider.destroy(&record.physical).await?;
+        fault::at(Point::SandboxDestroyed);
         self.let_go(slot);
         self.went();
         self.store.remove(&record.physical).await?;
@@ -157,12 +166,16 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// What became of it while there was no server. Nothing is started for it.
-    pub(crate) async fn found_again(&self, slot: &Arc<Slot>) -> Result<()> {
+    /// What became of it while there was no server. Nothing is started for it. False: it was never made.
+    pub(crate) async fn found_again(&self, slot: &Arc<Slot>) -> Result<bool> {
         let _alone = slot.changing.lock().await;
         let record = slot.record();
-        match (record.state, self.provider.attach(&record.physical).await?) {
-            (SandboxState::Provisioning | SandboxState::Failed, Found::Absent) => Ok(()),
+        let found = self.provider.attach(&record.physical).await?;
+        if let (SandboxState::Provisioning, Found::Absent) = (record.state, &found) {
+            return Ok(false);
+        }
+        match (record.state, found) {
+            (SandboxState::Failed, Found::Absent) => Ok(()),
             (_, Found::Absent) => self.step(slot, SandboxState::Failed, "its files are not there any more").await,
             (state, Found::Running(sandbox)) => {
                 self.hold(slot, sandbox);
@@ -177,6 +190,7 @@ impl Sandboxes {
             }
             _ => Ok(()),
         }
+        .map(|()| true)
     }
 
     /// What the provider tells of by itself.
@@ -225,8 +239,16 @@ impl Sandboxes {
         Err(cabana_sandbox::Error::failed("changing the sandbox's record", was).into())
     }
 
-    pub(crate) async fn rewrite(&self, slot: &Slot, spec: String) -> Result<()> {
+    /// Other limits, another network, other variables: of the sandbox first, and then of its record.
+    pub(crate) async fn change(&self, slot: &Slot, alter: impl FnOnce(&mut Wanted)) -> Result<()> {
         let _alone = slot.changing.lock().await;
+        let sandbox = slot.live().ok_or(cabana_sandbox::Error::Gone)?; // somebody may have stopped it meanwhile
+        let mut wanted = slot.wanted()?;
+        alter(&mut wanted);
+        sandbox.update(Update::Limits(wanted.sandbox.limits)).await?;
+        sandbox.update(Update::Network(wanted.sandbox.network.clone())).await?;
+        fault::at(Point::SandboxChanged);
+        let spec = serde_json::to_string(&wanted).map_err(|error| Error::invalid("spec", error.to_string()))?;
         let record = slot.record();
         let next = self.store.change_spec(&record.physical, record.version, spec).await?;
         slot.set_record(next.ok_or_else(|| Error::NoSandbox(record.id.clone()))?);

@@ -66,6 +66,7 @@ pub(super) async fn relay(app: &App, tenant: &Tenant, door: &Door, request: Requ
     if upgraded {
         let outside = outside.ok_or_else(|| failed(door.port, "it changes to a protocol that nobody asked for"))?;
         let inside = hyper::upgrade::on(&mut answer);
+        let leaving = peer.as_ref().map(|peer| peer.leaving.clone()).unwrap_or_default();
         app.tasks.spawn(async move {
             let _seat = peer;
             let Ok((outside, inside)) = futures_util::future::try_join(outside, inside).await else { return };
@@ -73,6 +74,7 @@ pub(super) async fn relay(app: &App, tenant: &Tenant, door: &Door, request: Requ
             tokio::select! {
                 _ = copy_bidirectional(&mut outside, &mut inside) => {}
                 () = stands_still(&moved, idle) => {}
+                () = leaving.cancelled() => {}
             }
         });
     }

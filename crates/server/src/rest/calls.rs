@@ -21,6 +21,7 @@ use crate::{
     auth::{Reader, User},
     error::{Answer, ErrorBody, Refused},
     extract::{Path, Query},
+    listen::Leaving,
     stream::{events, named},
 };
 
@@ -281,6 +282,7 @@ async fn stream(
     Reader(caller): Reader,
     Path(call): Path<String>,
     Query(from): Query<StreamQuery>,
+    Leaving(leaving): Leaving,
 ) -> Answer<Response> {
     #[derive(Serialize)]
     struct Started {
@@ -295,5 +297,5 @@ async fn stream(
             Err(error) => named("error", &Refused::from(error).body()),
         }
     };
-    Ok(events(&Started { call_id: id }, &log, from.offsets(), last))
+    Ok(events(&Started { call_id: id }, &log, from.offsets(), last, leaving))
 }

@@ -1,7 +1,6 @@
 //! What happens to sandboxes and tasks, as server-sent events.
 
 use axum::{
-    Extension,
     extract::State,
     response::{Response, sse::Event},
 };
@@ -17,7 +16,7 @@ use crate::{
     auth::Reader,
     error::{Answer, ErrorBody},
     extract::Query,
-    listen::Peer,
+    listen::Leaving,
     stream::{named, respond},
 };
 
@@ -59,7 +58,7 @@ async fn events(
     State(app): State<App>,
     Reader(caller): Reader,
     Query(which): Query<Which>,
-    peer: Option<Extension<Peer>>,
+    Leaving(leaving): Leaving,
 ) -> Answer<Response> {
     let sandbox = which.sandbox.as_deref().map(id).transpose()?;
     if let Some(sandbox) = &sandbox {
@@ -74,8 +73,7 @@ async fn events(
         Some((event, listener))
     });
     let ready = stream::once(std::future::ready(named("ready", &())));
-    let leaving = peer.map(|Extension(peer)| peer.leaving).unwrap_or_default();
-    Ok(respond(ready.chain(heard).take_until(leaving.cancelled_owned())))
+    Ok(respond(ready.chain(heard), leaving))
 }
 
 fn told(happened: &Happened) -> Event {

@@ -19,6 +19,7 @@ use cabana_runtime::{
 };
 use cabana_sandbox::{Command, User as Inside};
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -291,5 +292,5 @@ pub(super) fn streamed(call: Call<exec::Answer>, from: (u64, u64)) -> Response {
             Err(error) => named("error", &Refused::from(error).of_call(id).body()),
         }
     };
-    events(&Started { call_id: id }, &log, from, last)
+    events(&Started { call_id: id }, &log, from, last, CancellationToken::new())
 }

@@ -223,7 +223,7 @@ async fn put(
 pub(super) async fn write_file(app: &App, caller: Caller, place: Place, once: Once, write: Write) -> Answer<EntryBody> {
     let call = app.runtime.call(ask(caller, place, once), write).await?;
     let id = call.id();
-    Ok(call.answer().await.map_err(|error| Refused::from(error).of_call(id))?.into())
+    Ok(call.answer().await.map_err(|error| Refused::from(error).of_call(id))?.entry.into())
 }
 
 pub(super) fn received(body: HttpBody) -> Stream<Bytes> {

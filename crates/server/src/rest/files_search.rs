@@ -22,6 +22,7 @@ use crate::{
     auth::{Reader, look},
     error::{Answer, ErrorBody, Refused},
     extract::{Body, Path, Query},
+    listen::Leaving,
     stream::{named, respond},
 };
 
@@ -197,6 +198,7 @@ async fn watch(
     Reader(caller): Reader,
     Path(sandbox): Path<String>,
     Query(query): Query<WatchQuery>,
+    Leaving(leaving): Leaving,
 ) -> Answer<Response> {
     let depth = if query.below { Depth::Below } else { Depth::Here };
     let watch = Watch { at: at(query.path, query.user)?, depth };
@@ -215,5 +217,5 @@ async fn watch(
         Ok(WatchEvent::Overflow) => named("overflow", &Nothing {}),
         Err(error) => named("error", &Refused::from(error).body()),
     });
-    Ok(respond(stream::iter([named("start", &Nothing {})]).chain(told)))
+    Ok(respond(stream::iter([named("start", &Nothing {})]).chain(told), leaving))
 }

@@ -16,6 +16,7 @@ use crate::{
     auth::{Reader, User},
     error::{Answer, ErrorBody, Refused},
     extract::{Path, Query},
+    listen::Leaving,
     stream::{events, named},
 };
 
@@ -167,6 +168,7 @@ async fn stream(
     Reader(caller): Reader,
     Path(task): Path<String>,
     Query(from): Query<StreamQuery>,
+    Leaving(leaving): Leaving,
 ) -> Answer<Response> {
     #[derive(Serialize)]
     struct Started {
@@ -181,5 +183,5 @@ async fn stream(
             Err(error) => named("error", &Refused::from(error).body()),
         }
     };
-    Ok(events(&Started { task_id: id }, &log, from.offsets(), last))
+    Ok(events(&Started { task_id: id }, &log, from.offsets(), last, leaving))
 }

@@ -26,6 +26,7 @@ use futures_util::{
 };
 use serde::{Deserialize, Serialize};
 use tokio::{sync::mpsc, time::timeout};
+use tokio_util::sync::CancellationToken;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -35,7 +36,7 @@ use crate::{
     auth::{FRONT, SocketUser},
     error::{Answer, ErrorBody, Refused},
     extract::{Path, Query},
-    listen::Peer,
+    listen::{Leaving, Peer},
 };
 
 /// Of a message, and so of what is pasted at once.
@@ -45,6 +46,8 @@ const AHEAD: usize = 4;
 const PING: Duration = Duration::from_secs(20);
 /// Who says nothing for so long, not even to a ping, is gone.
 const QUIET: Duration = Duration::from_secs(60);
+/// For what a client says before it hears that it is over.
+const LINGER: Duration = Duration::from_secs(5);
 const WIDEST: u16 = 4096;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -117,6 +120,7 @@ async fn terminal(
     SocketUser(caller): SocketUser,
     Path(sandbox): Path<String>,
     Query(wanted): Query<Wanted>,
+    Leaving(leaving): Leaving,
     peer: Option<Extension<Peer>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Answer<Response> {
@@ -134,7 +138,7 @@ async fn terminal(
     let ask = Ask { caller, place: Place::Sandbox(sandbox), key: None, front: FRONT };
     let call = app.runtime.call(ask, act).await?;
     // Whoever does not come after all has gone: what is dropped then hangs the command up.
-    let seat = Seat { call, typed, wishes, hears, _peer: peer };
+    let seat = Seat { call, typed, wishes, hears, leaving, _peer: peer };
     let upgrade = upgrade.protocols(["cabana"]).max_message_size(LARGEST).max_frame_size(LARGEST);
     Ok(upgrade.read_buffer_size(8 << 10).write_buffer_size(0).on_upgrade(|socket| seat.sit(socket)))
 }
@@ -144,24 +148,34 @@ struct Seat {
     typed: mpsc::Sender<Bytes>,
     wishes: mpsc::Sender<Wish>,
     hears: mpsc::Receiver<Bytes>,
+    leaving: CancellationToken,
     _peer: Option<Extension<Peer>>,
 }
 
 impl Seat {
     async fn sit(self, socket: WebSocket) {
-        let Self { call, typed, wishes, mut hears, _peer } = self;
-        let (mut to, from) = socket.split();
+        let Self { call, typed, wishes, mut hears, leaving, _peer } = self;
+        let (mut to, mut from) = socket.split();
         if tell(&mut to, &Told::Start { call_id: call.id() }).await.is_err() {
             return;
         }
+        let heard = async {
+            match leaving.run_until_cancelled(hear(&mut from, typed, wishes)).await {
+                Some(why) => why,
+                None => std::future::pending().await, // what is dropped hangs the command up, and it says itself how it ended
+            }
+        };
         let why = tokio::select! {
-            why = hear(from, typed, wishes) => why,
+            why = heard => why,
             spoken = speak(&mut to, &mut hears) => match spoken {
                 Ok(()) => last_words(&mut to, call).await,
                 Err(_) => return,
             },
         };
         let _ = timeout(PING, to.send(Message::Close(Some(why)))).await;
+        // A client that still says something does not hear how it ended, but that the connection is gone.
+        let rest = async { while let Some(Ok(_)) = from.next().await {} };
+        let _ = timeout(LINGER, rest).await;
     }
 }
 
@@ -194,7 +208,7 @@ async fn speak(to: &mut SplitSink<WebSocket, Message>, hears: &mut mpsc::Receive
 }
 
 /// Until the client goes, and why the connection ends then.
-async fn hear(mut from: SplitStream<WebSocket>, typed: mpsc::Sender<Bytes>, wishes: mpsc::Sender<Wish>) -> CloseFrame {
+async fn hear(from: &mut SplitStream<WebSocket>, typed: mpsc::Sender<Bytes>, wishes: mpsc::Sender<Wish>) -> CloseFrame {
     let close = |code, reason: String| CloseFrame { code, reason: reason.into() };
     loop {
         let message = match timeout(QUIET, from.next()).await {

@@ -15,6 +15,7 @@ use super::{
     now::Memory,
     runs::{self, Kind, Run, Whole},
 };
+use crate::fault::{self, Point};
 
 pub(super) struct Files {
     streams: [File; 2],
@@ -41,6 +42,7 @@ impl Files {
         let create = |ending| options.open(path(base, ending));
         let streams = [create(STREAMS[0])?, create(STREAMS[1])?];
         let files = Self { streams, runs: create(RUNS)? };
+        fault::at(Point::LogMade);
         let turns: Vec<u8> = memory.runs.iter().flat_map(|run| run.to_bytes()).collect();
         files.runs.write_all_at(&turns, 0)?;
         for (file, bytes) in files.streams.iter().zip(&memory.streams) {
@@ -128,6 +130,7 @@ impl Files {
             noted += 1;
         }
         self.runs.set_len(noted * runs::SIZE as u64)?;
+        fault::at(Point::LogCut);
         let [stdout, stderr] = &self.streams;
         stdout.set_len(whole.kept[0])?;
         stderr.set_len(whole.kept[1])

@@ -18,7 +18,10 @@ use super::{
     now::{Held, Keeping, Now},
     runs::{self, Kind, Run},
 };
-use crate::{Durability, Error, Inline, Result};
+use crate::{
+    Durability, Error, Inline, Result,
+    fault::{self, Point},
+};
 
 /// How much stays in memory.
 const SMALL: u64 = 32 << 10;
@@ -82,8 +85,9 @@ impl Log {
         Ok(Some(log))
     }
 
-    /// In the order in which the command said it. An error means that nothing more is kept: the first one says why, and so
-    /// does each follower; later pushes are counted. Whoever drops the future drops nothing of the bytes.
+    /// In the order in which the command said it. An error means that nothing more is kept, unless it is pushed again: the
+    /// first one says why, and so does each follower; later pushes are counted. Whoever drops the future drops nothing of the
+    /// bytes.
     pub async fn push(&self, stream: Stream, bytes: Bytes) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
@@ -97,6 +101,18 @@ impl Log {
             Ok(written) => written,
             Err(_) => Err(Error::Unavailable("the writing of an output broke off".into())),
         }
+    }
+
+    /// Once more what the last push could not keep.
+    pub async fn push_again(&self, stream: Stream, bytes: Bytes) -> Result<()> {
+        {
+            let mut now = self.0.now();
+            if let Keeping::Failed(_) = now.keeping {
+                now.keeping = Keeping::All;
+                now.said[stream as usize] -= bytes.len() as u64;
+            }
+        }
+        self.push(stream, bytes).await
     }
 
     /// So many bytes of the command are gone before they came here: the position goes on behind them.
@@ -256,7 +272,9 @@ impl Shared {
             if let Some(turn) = turn {
                 files.set_run(whole.turns, turn)?;
             }
+            fault::at(Point::LogTurned);
             files.append(stream, whole.kept[of], keep)?;
+            fault::at(Point::LogWritten);
             digest.update(keep);
             let mut now = self.now();
             now.digests[of] = digest;
@@ -268,7 +286,8 @@ impl Shared {
         };
         said[of] += bytes.len() as u64;
         if !all {
-            files.set_run(turns, Run { kind: Kind::Counted, lengths: said, lost })?;
+            // What is kept is kept: without the note, the next server counts once more.
+            let _ = files.set_run(turns, Run { kind: Kind::Counted, lengths: said, lost });
         }
         let mut now = self.now();
         now.said = said;

@@ -110,6 +110,46 @@ fn a_full_disk_ends_what_is_kept_of_an_output_and_followers_hear_why() {
 }
 
 #[tokio::test]
+async fn a_full_disk_and_an_output_that_is_pushed_again_inside() {
+    let Some(dir) = told() else { return };
+    small_disk(&dir);
+    let store = open(&dir);
+    let filler = dir.join("filler");
+    let (id, mut whole) = (Uuid::now_v7(), Vec::new());
+    let log = store.outputs().begin(id, 1 << 20);
+    // The first piece is in memory, and the second is the one that needs the files.
+    for (n, length) in [20_000, 30_000, 40_000, 50_000].into_iter().enumerate() {
+        let piece = Bytes::from(vec![b'a' + n as u8; length]);
+        let stream = if n == 2 { Stream::Stderr } else { Stream::Stdout };
+        std::fs::write(&filler, vec![0; 4 << 20]).unwrap_err();
+        let mut pushed = log.push(stream, piece.clone()).await;
+        assert_eq!(pushed.is_ok(), n == 0, "{n}");
+        if pushed.is_err() {
+            assert!(log.push_again(stream, piece.clone()).await.is_err(), "while it lasts");
+        }
+        std::fs::remove_file(&filler).unwrap();
+        if pushed.is_err() {
+            pushed = log.push_again(stream, piece.clone()).await;
+        }
+        pushed.unwrap();
+        whole.extend((0..length).map(|_| (stream, piece[0])));
+    }
+    let ended = log.end();
+    assert_eq!((ended.stdout, ended.stderr, ended.left_out), (100_000, 40_000, 0));
+    // Nothing lost, doubled or out of order, also for whoever comes later.
+    for log in [log, store.outputs().ended(id).await.unwrap().unwrap()] {
+        let said: Vec<_> = log.follow(0, 0).map(Result::unwrap).collect().await;
+        let said: Vec<_> = said.iter().flat_map(|chunk| chunk.bytes.iter().map(|byte| (chunk.stream, *byte))).collect();
+        assert!(said == whole);
+    }
+}
+
+#[test]
+fn what_a_full_disk_did_not_keep_of_an_output_is_kept_when_it_is_pushed_again() {
+    alone("faults::a_full_disk_and_an_output_that_is_pushed_again_inside");
+}
+
+#[tokio::test]
 async fn a_read_only_disk_inside() {
     let Some(dir) = told() else { return };
     small_disk(&dir);
