@@ -16,6 +16,7 @@ mod error;
 mod events;
 mod exec;
 mod fault;
+mod hashing;
 mod links;
 mod metrics;
 mod output;

@@ -37,8 +37,8 @@ impl Runtime {
             self.recover_call(call).await?;
             fault::at(Point::RecoverCall);
         }
-        self.find_snapshots().await?;
         fault::at(Point::RecoverCalls);
+        self.find_snapshots().await?;
         self.end_those_of_one_call().await
     }
 

@@ -146,7 +146,9 @@ impl Runtime {
     }
 
     pub async fn call<A: Act>(&self, ask: Ask, act: A) -> Result<Call<A::Answer>> {
-        let about = About { verb: A::VERB, needs: act.needs(), digest: act.digest(), argv: act.argv() };
+        // Asked for only by whoever repeats it, and that is known by its key.
+        let digest = ask.key.map_or([0; 32], |_| digest_of(A::VERB, &ask.place, &act.digest()));
+        let about = About { verb: A::VERB, needs: act.needs(), digest, argv: act.argv() };
         let (call, left) = self.begin(ask, about, Box::new(Acting(act))).await?;
         if let Some(act) = left {
             act.repeats(call.clone()).await?;
@@ -219,11 +221,7 @@ impl Runtime {
         Ok(RawCall::done(first, output, row.outcome.unwrap_or(Outcome::Unknown)))
     }
 
-    /// The digest is of what was asked, and not of the sandbox that it was found to mean: that is another one at each try, if it
-    /// is made for the call alone or was deleted meanwhile.
     fn new_call(&self, ask: &Ask, about: &About, id: CallId, slot: Option<&Arc<Slot>>) -> NewCall {
-        let place = format!("{:?}", ask.place);
-        let digest = Sha256::new().chain_update(about.verb).chain_update([0]).chain_update(place);
         NewCall {
             id,
             tenant: ask.caller.tenant.clone(),
@@ -231,7 +229,7 @@ impl Runtime {
             sandbox: slot.map(|slot| slot.record().id.clone()),
             verb: about.verb,
             front: ask.front,
-            digest: digest.chain_update([0]).chain_update(about.digest).finalize().into(),
+            digest: about.digest,
             once: ask.key.map(|key| key.0),
             argv: about.argv.clone(),
             at: self.0.clock.now(),
@@ -401,6 +399,20 @@ impl Runtime {
         self.0.metrics.recorded(&ask.caller.tenant, about.verb, &settled.outcome, begun.elapsed());
         looked.map(|answer| (id, answer))
     }
+}
+
+/// Of what was asked, and not of the sandbox that it was found to mean: that is another one at each try, if it is made for the
+/// call alone or was deleted meanwhile.
+fn digest_of(verb: &str, place: &Place, act: &[u8; 32]) -> [u8; 32] {
+    let place = format!("{place:?}");
+    Sha256::new()
+        .chain_update(verb)
+        .chain_update([0])
+        .chain_update(place)
+        .chain_update([0])
+        .chain_update(act)
+        .finalize()
+        .into()
 }
 
 /// What is known of a call before it begins.

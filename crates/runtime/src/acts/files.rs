@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BinaryHeap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use bytes::Bytes;
@@ -13,11 +13,13 @@ use cabana_sandbox::{
 use futures_util::{StreamExt, TryStreamExt, stream::BoxStream};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use tokio::sync::Mutex;
 
 use crate::{
     Act, Call, Cx, Error, Look, Needs, Result,
     exec::within,
     fault::{self, Point},
+    hashing::Hashing,
     watches::Watched,
 };
 
@@ -347,10 +349,11 @@ impl Act for Write {
         {
             sandbox::make_dirs(files.as_ref(), &parent).await?;
         }
-        let digest = Arc::new(Mutex::new(Sha256::new()));
-        let hashed = digest.clone();
-        let body = self.body.inspect_ok(move |bytes| {
-            hashed.lock().unwrap_or_else(PoisonError::into_inner).update(bytes);
+        let hashing = Arc::new(Mutex::new(Hashing::default()));
+        let hashed = hashing.clone();
+        let body = self.body.and_then(move |bytes| {
+            let hashed = hashed.clone();
+            async move { hashed.lock().await.add(bytes.clone()).await.map(|()| bytes) }
         });
         let how = sandbox::Write { mode: self.mode, perm: self.perm, len: self.len, ..sandbox::Write::new(self.mode) };
         let cancelled = cx.cancel.clone();
@@ -358,7 +361,7 @@ impl Act for Write {
         let Some(written) = cancelled.run_until_cancelled(written).await else { return Err(Error::Cancelled) };
         let entry = written?.into();
         fault::at(Point::FileWritten);
-        let input = digest.lock().unwrap_or_else(PoisonError::into_inner).clone().finalize().into();
+        let input = std::mem::take(&mut *hashing.lock().await).end().await?;
         cx.note(|notes| notes.input = Some(input));
         Ok(Written { entry, input })
     }
@@ -366,11 +369,11 @@ impl Act for Write {
     /// Reads the body and writes nothing. What failed has not read the first one to its end: there is nothing to compare.
     async fn repeats(mut self, first: Call<Written>) -> Result<()> {
         let Ok(first) = first.answer().await else { return Ok(()) };
-        let mut digest = Sha256::new();
+        let mut hashing = Hashing::default();
         while let Some(bytes) = self.body.try_next().await? {
-            digest.update(bytes);
+            hashing.add(bytes).await?;
         }
-        if first.input == <[u8; 32]>::from(digest.finalize()) { Ok(()) } else { Err(Error::KeyReused) }
+        if first.input == hashing.end().await? { Ok(()) } else { Err(Error::KeyReused) }
     }
 }
 
