@@ -32,6 +32,11 @@ pub(crate) enum What {
     Delete,
     Stop,
     Pause,
+    /// So that there is something new to be snapshotted.
+    Touch,
+    /// A snapshot is taken, and deleted.
+    Take,
+    Forget,
     Wake,
     Change,
     Key,
@@ -61,7 +66,7 @@ impl Deed {
     /// Its place: deeds are spread over the scopes.
     pub(crate) fn scope(&self) -> String {
         match self.what {
-            What::Stop | What::Pause | What::Wake | What::Change => SHAPED.to_owned(),
+            What::Stop | What::Pause | What::Wake | What::Change | What::Take | What::Touch => SHAPED.to_owned(),
             _ => format!("scope{}", self.n % SCOPES),
         }
     }
@@ -121,6 +126,9 @@ impl Deed {
             What::Stop => server.request(Method::POST, &format!("/v1/sandboxes/{shaped}/stop")),
             What::Pause => server.request(Method::POST, &format!("/v1/sandboxes/{shaped}/pause")),
             What::Wake => server.request(Method::POST, &format!("/v1/sandboxes/{shaped}/start")),
+            What::Touch => server.post(&format!("/v1/sandboxes/{shaped}/files/mkdir"), &json!({ "path": self.name() })),
+            What::Take => server.request(Method::POST, &format!("/v1/sandboxes/{shaped}/snapshots")),
+            What::Forget => server.request(Method::DELETE, &format!("/v1/snapshots/{about}")),
             What::Change => {
                 let limits = json!({ "limits": { "pids": 100 + self.n % 100 } });
                 server.request(Method::PATCH, &format!("/v1/sandboxes/{shaped}")).json(&limits)
@@ -177,7 +185,7 @@ impl World {
 
     /// The next deed, whatever it is: one of each kind, again and again.
     fn plan(&self) -> Deed {
-        const KINDS: u64 = 16;
+        const KINDS: u64 = 20;
         let mut deeds = self.deeds.lock().unwrap();
         let n = deeds.len() as u64;
         let what = match n % KINDS {
@@ -193,14 +201,21 @@ impl World {
             9 => What::Once,
             10 => What::Folder,
             11 => What::Delete,
-            12 => What::Wake,
-            13 => What::Key,
-            14 => What::Pause,
+            12 | 15 => What::Take, // of one that is stopped, and of one that runs
+            13 => What::Wake,
+            14 => What::Key,
+            16 => What::Forget,
+            17 => What::Pause,
+            18 => What::Touch,
             _ => What::Change, // and so it goes on
         };
-        let about = if what == What::Delete { undeleted(&deeds) } else { None };
+        let about = match what {
+            What::Delete => unasked(&deeds, What::Make),
+            What::Forget => unasked(&deeds, What::Take),
+            _ => None,
+        };
         // Where there is nothing to delete, something is looked at.
-        let what = if what == What::Delete && about.is_none() { What::Look } else { what };
+        let what = if matches!(what, What::Delete | What::Forget) && about.is_none() { What::Look } else { what };
         add(&mut deeds, what, about)
     }
 
@@ -247,8 +262,8 @@ impl World {
         }
         let code = body["error"]["code"].as_str().unwrap_or_default();
         let may_be = match deed.what {
-            What::Pause => code == "bad_request",   // only what runs can be paused
-            What::Change => code == "sandbox_gone", // it was stopped meanwhile
+            What::Pause => code == "bad_request", // only what runs can be paused
+            What::Change | What::Touch => code == "sandbox_gone", // it was stopped meanwhile
             _ => false,
         };
         assert!(code == "outcome_unknown" || may_be, "{deed:?}: {status} {body}");
@@ -272,9 +287,9 @@ fn add(deeds: &mut Vec<Deed>, what: What, about: Option<String>) -> Deed {
     deed
 }
 
-/// A sandbox that was made, and that nobody has asked to be deleted.
-fn undeleted(deeds: &[Deed]) -> Option<String> {
-    let made = deeds.iter().filter(|deed| deed.what == What::Make).filter_map(Deed::done);
-    let mut ids = made.map(|sandbox| sandbox["id"].as_str().unwrap());
+/// A sandbox or a snapshot that was made, and that nobody has asked to be deleted.
+fn unasked(deeds: &[Deed], what: What) -> Option<String> {
+    let made = deeds.iter().filter(|deed| deed.what == what).filter_map(Deed::done);
+    let mut ids = made.map(|made| made["id"].as_str().unwrap());
     ids.find(|id| !deeds.iter().any(|deed| deed.about.as_deref() == Some(id))).map(str::to_owned)
 }

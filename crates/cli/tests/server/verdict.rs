@@ -23,19 +23,22 @@ impl World {
         self.ran_once(server, &deeds, place).await;
         nothing_is_open(server, place).await;
         self.sandboxes_and_records_agree(server, place).await;
+        snapshots_and_records_agree(server, place).await;
         self.ledger_has(server, &deeds, place).await;
     }
 
     async fn is_answered_the_same(&self, server: &Server, deed: &Deed, place: &str) {
         // A key is shown once, what only looks is looked at anew, and neither is kept to be told again.
-        if matches!(deed.what, What::Key | What::Look | What::Pause | What::Change) || self.is_to_be_deleted(deed) {
+        if matches!(deed.what, What::Key | What::Look | What::Pause | What::Change | What::Touch)
+            || self.is_to_be_deleted(deed)
+        {
             return;
         }
         let again = self.ask(server, deed).await.unwrap_or_else(|error| panic!("{place}: {deed:?}: {error:?}"));
         // Of a sandbox or a task it is told how it is now.
         let same = |told: Told| match (deed.what, told) {
             (What::Start(_) | What::Endless | What::Make, Told::Done(answer)) => Told::Done(answer["id"].clone()),
-            (What::Stop | What::Wake, Told::Done(answer)) => Told::Done(answer["id"].clone()),
+            (What::Stop | What::Wake | What::Take, Told::Done(answer)) => Told::Done(answer["id"].clone()),
             (_, told) => told,
         };
         assert_eq!(Some(same(again)), deed.told.clone().map(same), "{place}: {deed:?}");
@@ -43,11 +46,11 @@ impl World {
 
     /// Of one that is gone, nobody can say how it is.
     fn is_to_be_deleted(&self, made: &Deed) -> bool {
-        if made.what != What::Make {
+        if !matches!(made.what, What::Make | What::Take) {
             return false;
         }
         let id = made.done().and_then(|sandbox| sandbox["id"].as_str());
-        self.all().iter().any(|deed| deed.what == What::Delete && deed.about.as_deref() == id)
+        self.all().iter().any(|deed| deed.about.is_some() && deed.about.as_deref() == id)
     }
 
     async fn is_there(&self, server: &Server, deed: &Deed, place: &str) {
@@ -63,6 +66,14 @@ impl World {
             }
             (What::Folder, Some(Told::Done(_))) => {
                 server.get(&format!("/v1/sandboxes/{of_scope}/files/stat?path={}", deed.name())).await;
+            }
+            (What::Take, Some(Told::Done(taken))) if !self.is_to_be_deleted(deed) => {
+                server.get(&format!("/v1/snapshots/{}", taken["id"].as_str().unwrap())).await;
+            }
+            (What::Forget, Some(Told::Done(_))) => {
+                let path = format!("/v1/snapshots/{}", deed.about.as_deref().unwrap());
+                let gone = server.request(Method::GET, &path).send().await.unwrap();
+                assert_eq!(gone.status(), StatusCode::NOT_FOUND, "{place}: {deed:?}");
             }
             (What::Run(lines), Some(Told::Done(answer))) => {
                 let path = format!("/v1/calls/{}/output", answer["call_id"].as_str().unwrap());
@@ -151,7 +162,9 @@ impl World {
                 }
                 What::Make => sandboxes.contains(&("ensure", answer["id"].as_str().unwrap())),
                 What::Delete => sandboxes.contains(&("become", deed.about.as_deref().unwrap())),
-                What::Stop | What::Pause | What::Wake | What::Change | What::Key | What::Look => true,
+                What::Forget => argv.contains(deed.about.as_deref().unwrap()),
+                What::Take => sandboxes.contains(&("snapshot.take", self.shaped.as_str())),
+                What::Stop | What::Pause | What::Wake | What::Change | What::Touch | What::Key | What::Look => true,
             };
             assert!(there, "{place}: {deed:?} is in no row of the ledger");
         }
@@ -189,6 +202,14 @@ async fn records(server: &Server) -> BTreeSet<String> {
             None => return ids,
         }
     }
+}
+
+async fn snapshots_and_records_agree(server: &Server, place: &str) {
+    let list = server.get("/v1/snapshots?limit=1000").await;
+    let records = list["snapshots"].as_array().unwrap().len();
+    let kept = std::fs::read_dir(server.data().join("snapshots")).unwrap().flatten();
+    let kept = kept.filter(|kept| !kept.file_name().to_string_lossy().starts_with('.')).count();
+    assert!(list["next_cursor"].is_string() || records == kept, "{place}: {records} records, {kept} snapshots");
 }
 
 /// Each call has ended, one way or another: what was left open was followed, recorded, or is `unknown`.

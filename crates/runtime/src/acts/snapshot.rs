@@ -6,7 +6,10 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::{Act, Cx, Error, Needs, Result};
+use crate::{
+    Act, Cx, Error, Needs, Result,
+    fault::{self, Point},
+};
 
 /// Of a running sandbox, a paused or a stopped one, which stays what it is.
 pub struct Take;
@@ -41,8 +44,10 @@ impl Act for Take {
         let slot = sandboxes.of_id(&tenant, &sandbox).await?;
         let new = NewSnapshot { tenant, id, physical, sandbox, at: cx.runtime.clock().now() };
         cx.runtime.store().claim_snapshot(new).await?;
+        fault::at(Point::SnapshotClaimed);
         match sandboxes.snapshot(&slot, physical).await {
             Ok(()) => {
+                fault::at(Point::SnapshotTaken);
                 cx.note(|notes| notes.snapshot = Some(SnapshotStep::Ready(id)));
                 Ok(Taken { snapshot: id })
             }
@@ -83,6 +88,7 @@ impl Act for Delete {
         let found = found.ok_or(Error::NoSnapshot(id))?;
         let sandboxes = &cx.runtime.0.sandboxes;
         sandboxes.provider().remove_snapshot(found.physical).await?;
+        fault::at(Point::SnapshotRemoved);
         sandboxes.went();
         cx.note(|notes| notes.snapshot = Some(SnapshotStep::Gone(id)));
         Ok(())
