@@ -94,7 +94,8 @@ async fn one_that_was_taken_and_not_recorded_is_found_by_its_call() {
         let call = cabana_runtime::CallId::now();
         let key = format!("{is_taken}");
         // As the runtime reserves it.
-        let digest = Sha256::new().chain_update("snapshot.take").chain_update([0]).chain_update(stage.sandbox.as_str());
+        let place = format!("{:?}", Place::Sandbox(stage.sandbox.clone()));
+        let digest = Sha256::new().chain_update("snapshot.take").chain_update([0]).chain_update(place);
         let new = NewCall {
             id: call,
             tenant: stage.caller.tenant.clone(),

@@ -89,6 +89,8 @@ async fn one_that_is_used_stays_and_its_name_is_used_once() {
     assert_eq!(good(once().await).await, first, "the same key, the same answer");
     let other = add(&server, "name=other", tar.clone()).header("Idempotency-Key", "k").send().await.unwrap();
     assert_eq!(refused(other).await, (409, "idempotency_mismatch".into()));
+    let changed = add(&server, "name=mine", tar[..tar.len() - 1].to_vec()).header("Idempotency-Key", "k").send().await;
+    assert_eq!(refused(changed.unwrap()).await, (409, "idempotency_mismatch".into()), "another body");
     let second = add(&server, "name=mine", tar.clone()).send().await.unwrap();
     assert_eq!(refused(second).await, (409, "template_exists".into()));
     let spec = json!({ "template": "mine" });

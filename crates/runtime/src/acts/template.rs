@@ -9,20 +9,20 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Act, Cx, Error, Needs, Result};
+use crate::{Act, Call, Cx, Error, Needs, Result};
 
 /// From a tar of a root file system, which comes as it comes.
 pub struct Add {
     pub name: String,
     pub wishes: Overrides,
-    /// How long the body is, where that is said.
-    pub len: Option<u64>,
     pub body: Stream<Bytes>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Added {
     pub name: String,
+    /// SHA-256 of what came.
+    pub input: [u8; 32],
 }
 
 impl Act for Add {
@@ -35,7 +35,7 @@ impl Act for Add {
 
     /// Of what is known before the body comes.
     fn digest(&self) -> [u8; 32] {
-        Sha256::digest(format!("{:?}", (&self.name, &self.wishes, self.len))).into()
+        Sha256::digest(format!("{:?}", (&self.name, &self.wishes))).into()
     }
 
     fn argv(&self) -> Vec<String> {
@@ -43,7 +43,7 @@ impl Act for Add {
     }
 
     async fn run(self, cx: Cx) -> Result<Added> {
-        let Self { name, wishes, body, .. } = self;
+        let Self { name, wishes, body } = self;
         let digest = Arc::new(Mutex::new(Sha256::new()));
         let hashed = digest.clone();
         let body = until(cx.cancel.clone(), body).inspect_ok(move |bytes| {
@@ -53,13 +53,23 @@ impl Act for Add {
         let made = cx.runtime.0.sandboxes.provider().add_template(&name, &wishes, most, body.boxed()).await;
         match made {
             Ok(made) => {
-                let digest = digest.lock().unwrap_or_else(PoisonError::into_inner).clone().finalize();
-                cx.note(|notes| notes.input = Some(digest.into()));
-                Ok(Added { name: made.name })
+                let input = digest.lock().unwrap_or_else(PoisonError::into_inner).clone().finalize().into();
+                cx.note(|notes| notes.input = Some(input));
+                Ok(Added { name: made.name, input })
             }
             Err(_) if cx.cancel.is_cancelled() => Err(Error::Cancelled),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Reads the body and makes nothing. What failed has not read the first one to its end: there is nothing to compare.
+    async fn repeats(mut self, first: Call<Added>) -> Result<()> {
+        let Ok(first) = first.answer().await else { return Ok(()) };
+        let mut digest = Sha256::new();
+        while let Some(bytes) = self.body.try_next().await? {
+            digest.update(bytes);
+        }
+        if first.input == <[u8; 32]>::from(digest.finalize()) { Ok(()) } else { Err(Error::KeyReused) }
     }
 }
 

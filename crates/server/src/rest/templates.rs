@@ -6,7 +6,7 @@ use axum::{
     Json,
     body::Body as HttpBody,
     extract::State,
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, StatusCode},
     middleware::from_fn,
 };
 use cabana_runtime::{
@@ -138,8 +138,7 @@ async fn add(
         env: variables(&headers)?,
         sudo: query.sudo,
     };
-    let len = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    let add = Add { name: query.name, wishes, len, body: received(body) };
+    let add = Add { name: query.name, wishes, body: received(body) };
     let call = app.runtime.call(ask(caller, Place::Nowhere, once), add).await?;
     let id = call.id();
     let added = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
