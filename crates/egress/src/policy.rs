@@ -55,6 +55,15 @@ impl Policy {
         Ok(Policy { mode, own: Arc::new(own.into_iter().collect()) })
     }
 
+    /// Whether it opens anything that is not public: this host, or a network that others do not see.
+    pub fn reaches_inside(&self) -> bool {
+        let Mode::Allow(rules) = &self.mode else { return matches!(self.mode, Mode::Host) };
+        rules.iter().filter_map(Rule::net).any(|net| {
+            let carried = embedded(net.base).into_iter().map(IpAddr::from);
+            std::iter::once(net.base).chain(carried).any(|address| self.block(address).is_some())
+        })
+    }
+
     /// What the guest asked for, before anything is resolved.
     pub fn decide(&self, host: &Host, port: u16) -> Decision {
         match host {
@@ -201,6 +210,19 @@ mod tests {
         let off = Policy::new(&NetworkPolicy::Off, []).unwrap();
         assert_eq!(decide(&off, "example.com").reason, Reason::Off);
         assert_eq!(decide(&off, "8.8.8.8").reason, Reason::Off);
+    }
+
+    #[test]
+    fn a_list_that_opens_something_inside_is_told_from_one_that_does_not() {
+        let inside =
+            ["127.0.0.1:5432", "10.0.0.0/8", "10.1.2.3", "169.254.169.254", "[::1]:80", "fd00::/8", "93.184.216.1"];
+        for rule in inside {
+            assert!(policy(&["example.com", rule]).reaches_inside(), "{rule}");
+        }
+        let outside = ["example.com", "*.example.org:443", "8.8.8.8", "9.9.9.0/24", "93.184.216.2", crate::HOST_NAME];
+        assert!(!policy(&outside).reaches_inside());
+        assert!(!policy(&[]).reaches_inside() && !public().reaches_inside());
+        assert!(Policy::new(&NetworkPolicy::Host, own()).unwrap().reaches_inside());
     }
 
     #[test]

@@ -72,7 +72,7 @@ impl Rule {
         self.port.is_none_or(|own| own == port)
     }
 
-    fn net(&self) -> Option<Net> {
+    pub(crate) fn net(&self) -> Option<Net> {
         match self.what {
             What::Net(net) => Some(net),
             _ => None,

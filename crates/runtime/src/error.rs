@@ -10,6 +10,11 @@ pub enum Error {
     Unauthorized,
     #[error("this needs a key with the role {needs}: this one has the role {has}", needs = name(*needs), has = name(*has))]
     Forbidden { needs: Role, has: Role },
+    #[error(
+        "this network would reach the server's own machine or its inner networks: list what is public, or have the \
+         operator set it with a key of the role admin"
+    )]
+    Inside,
     #[error("the sandbox {0} does not run, and a key with the role read starts none")]
     Asleep(SandboxId),
     #[error("there is no sandbox {0}")]
@@ -56,7 +61,7 @@ impl Error {
     pub fn code(&self) -> Code {
         match self {
             Self::Unauthorized | Self::NoLink => Code::Unauthorized,
-            Self::Forbidden { .. } | Self::Asleep(_) => Code::Forbidden,
+            Self::Forbidden { .. } | Self::Inside | Self::Asleep(_) => Code::Forbidden,
             Self::NoSandbox(_) => Code::SandboxNotFound,
             Self::NoCall(_) => Code::CallNotFound,
             Self::NoTask(_) => Code::TaskNotFound,

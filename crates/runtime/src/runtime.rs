@@ -3,7 +3,7 @@
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use cabana_model::{CallId, Outcome, Role, SandboxId, Tenant, Time};
-use cabana_sandbox::Provider;
+use cabana_sandbox::{NetworkPolicy, Provider};
 use cabana_store::{Done, Entry, Log, NewCall, Reserved, SnapshotStep, Store};
 use futures_util::StreamExt;
 use jiff::SignedDuration;
@@ -13,7 +13,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument as _;
 
 use crate::{
-    Access, Act, Ask, Call, Clock, Cx, Error, Listener, Look, Metrics, Needs, Place, Result, Settings,
+    Access, Act, Ask, Call, Caller, Clock, Cx, Error, Listener, Look, Metrics, Needs, Place, Result, Settings,
     call::{Acting, Notes, RawCall, UnderWay, Work, outcome_of},
     events::Events,
     fault::{self, Point},
@@ -240,6 +240,17 @@ impl Runtime {
         }
     }
 
+    /// What only this machine can reach, its own services too, is the operator's to give.
+    pub(crate) fn check_network(&self, caller: &Caller, network: &NetworkPolicy) -> Result<()> {
+        if caller.role == Role::Admin || *network == self.0.settings.sandbox.network {
+            return Ok(());
+        }
+        match self.0.sandboxes.provider().reaches_inside(network)? {
+            true => Err(Error::Inside),
+            false => Ok(()),
+        }
+    }
+
     /// Which sandbox it is for, and whether there was none. Nothing is started for it.
     async fn resolve(&self, ask: &Ask, needs: Needs) -> Result<Option<(Arc<Slot>, bool)>> {
         if needs == Needs::Nothing {
@@ -248,6 +259,7 @@ impl Runtime {
         let tenant = &ask.caller.tenant;
         if let Place::Scope(_, Some(wanted)) | Place::New(Some(wanted)) | Place::Once(Some(wanted)) = &ask.place {
             wanted.check()?;
+            self.check_network(&ask.caller, &wanted.sandbox.network)?;
             self.0.sandboxes.provider().capabilities().check(&wanted.sandbox)?;
         }
         match &ask.place {

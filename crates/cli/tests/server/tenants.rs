@@ -210,3 +210,43 @@ async fn a_key_that_is_revoked_expired_or_made_up_opens_nothing() {
     assert_eq!(refused(send(&server, &key, Method::GET, list, None).await).await, unauthorized);
     assert_eq!(send(&server, "x", Method::GET, "/livez", None).await.status(), StatusCode::OK);
 }
+
+#[tokio::test]
+async fn the_machines_own_network_is_the_operators_to_give() {
+    let server = Server::start();
+    let ours = server.key_for("us", "use").await;
+    let host = json!({ "network": { "mode": "host" } });
+    let list = |rule: &str| json!({ "network": { "mode": "allowlist", "allow": ["example.com", rule] } });
+    let scope = json!({ "scheme": "fixed", "name": "one" });
+    let ensure = |spec: &Value| json!({ "scope": scope, "spec": spec });
+    for (path, body) in [
+        ("/v1/sandboxes:ensure", ensure(&host)),
+        ("/v1/sandboxes:ensure", ensure(&list("127.0.0.1:5432"))),
+        ("/v1/sandboxes:ensure", ensure(&list("10.0.0.0/8"))),
+        ("/v1/sandboxes:ensure", ensure(&list("169.254.169.254"))),
+        ("/v1/sandboxes", host.clone()),
+        ("/v1/exec", json!({ "spec": host, "command": "true" })),
+    ] {
+        let answer = refused(send(&server, &ours, Method::POST, path, Some(&body)).await).await;
+        assert_eq!(answer, (403, "forbidden".to_owned()), "{path}");
+    }
+    let public = ensure(&list("9.9.9.9:443"));
+    let made = good(send(&server, &ours, Method::POST, "/v1/sandboxes:ensure", Some(&public)).await).await;
+    let sandbox = format!("/v1/sandboxes/{}", made["id"].as_str().unwrap());
+    let answer = refused(send(&server, &ours, Method::PATCH, &sandbox, Some(&host)).await).await;
+    assert_eq!(answer, (403, "forbidden".to_owned()), "nor later");
+    assert_eq!(network_of(&server, &ours, &sandbox).await, "allowlist");
+
+    let admin = server.key_for("us", "admin").await;
+    good(send(&server, &admin, Method::PATCH, &sandbox, Some(&host)).await).await;
+    assert_eq!(network_of(&server, &ours, &sandbox).await, "host");
+    // Where the operator gives it to all, whoever names it asks for nothing more.
+    let open = Server::start_with(&["--net", "host"]);
+    let key = open.key_for("us", "use").await;
+    good(send(&open, &key, Method::POST, "/v1/sandboxes:ensure", Some(&ensure(&host))).await).await;
+}
+
+async fn network_of(server: &Server, key: &str, sandbox: &str) -> String {
+    let sandbox = good(send(server, key, Method::GET, sandbox, None).await).await;
+    sandbox["network"]["mode"].as_str().unwrap().to_owned()
+}

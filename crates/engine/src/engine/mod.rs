@@ -275,6 +275,10 @@ impl Provider for Engine {
         self.shared.capabilities()
     }
 
+    fn reaches_inside(&self, network: &cabana_sandbox::NetworkPolicy) -> Result<bool> {
+        network::reaches_inside(network)
+    }
+
     async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {
         let spec = self.checked(spec)?;
         // A task of its own: who stops waiting does not leave half a sandbox.

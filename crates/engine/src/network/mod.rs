@@ -68,6 +68,10 @@ pub(crate) fn check(wanted: &NetworkPolicy) -> Result<()> {
     policy(wanted).map(drop)
 }
 
+pub(crate) fn reaches_inside(wanted: &NetworkPolicy) -> Result<bool> {
+    policy(wanted).map(|policy| policy.reaches_inside())
+}
+
 fn policy(wanted: &NetworkPolicy) -> Result<Policy> {
     Policy::new(wanted, own_addresses()).map_err(|error| Error::invalid("network", error.to_string()))
 }

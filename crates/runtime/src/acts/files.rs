@@ -16,13 +16,12 @@ use futures_util::{
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tokio::sync::Mutex;
 
 use crate::{
     Act, Call, Cx, Error, Look, Needs, Result,
     exec::within,
     fault::{self, Point},
-    hashing::Hashing,
+    hashing::{digest, hashed},
     watches::Watched,
 };
 
@@ -356,31 +355,22 @@ impl Act for Write {
         {
             sandbox::make_dirs(files.as_ref(), &parent).await?;
         }
-        let hashing = Arc::new(Mutex::new(Hashing::default()));
-        let hashed = hashing.clone();
-        let body = self.body.and_then(move |bytes| {
-            let hashed = hashed.clone();
-            async move { hashed.lock().await.add(bytes.clone()).await.map(|()| bytes) }
-        });
+        let (body, passed) = hashed(self.body);
         let how = sandbox::Write { mode: self.mode, perm: self.perm, len: self.len, ..sandbox::Write::new(self.mode) };
         let cancelled = cx.cancel.clone();
-        let written = files.write(&path, how, body.boxed());
+        let written = files.write(&path, how, body);
         let Some(written) = cancelled.run_until_cancelled(written).await else { return Err(Error::Cancelled) };
         let entry = written?.into();
         fault::at(Point::FileWritten);
-        let input = std::mem::take(&mut *hashing.lock().await).end().await?;
+        let input = passed.digest().await?;
         cx.note(|notes| notes.input = Some(input));
         Ok(Written { entry, input })
     }
 
     /// Reads the body and writes nothing. What failed has not read the first one to its end: there is nothing to compare.
-    async fn repeats(mut self, first: Call<Written>) -> Result<()> {
+    async fn repeats(self, first: Call<Written>) -> Result<()> {
         let Ok(first) = first.answer().await else { return Ok(()) };
-        let mut hashing = Hashing::default();
-        while let Some(bytes) = self.body.try_next().await? {
-            hashing.add(bytes).await?;
-        }
-        if first.input == hashing.end().await? { Ok(()) } else { Err(Error::KeyReused) }
+        if first.input == digest(self.body).await? { Ok(()) } else { Err(Error::KeyReused) }
     }
 }
 

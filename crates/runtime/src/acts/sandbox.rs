@@ -110,7 +110,10 @@ impl Act for Change {
         let slot = cx.runtime.0.sandboxes.of_id(&cx.caller.tenant, &cx.record()?.id).await?;
         let capabilities = cx.runtime.0.sandboxes.provider().capabilities();
         self.limits.as_ref().map_or(Ok(()), |limits| capabilities.check_limits(limits))?;
-        self.network.as_ref().map_or(Ok(()), |network| capabilities.check_network(network))?;
+        if let Some(network) = &self.network {
+            cx.runtime.check_network(&cx.caller, network)?;
+            capabilities.check_network(network)?;
+        }
         self.env.as_ref().map_or(Ok(()), check_env)?;
         let alter = |wanted: &mut Wanted| {
             wanted.sandbox.limits = self.limits.unwrap_or(wanted.sandbox.limits);

@@ -1,7 +1,5 @@
 //! Templates, which are the operator's: whoever asks has been asked for that role before.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
 use bytes::Bytes;
 use cabana_sandbox::{self as sandbox, Overrides, Stream};
 use futures_util::{StreamExt, TryStreamExt, stream::try_unfold};
@@ -9,7 +7,10 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Act, Call, Cx, Error, Needs, Result};
+use crate::{
+    Act, Call, Cx, Error, Needs, Result,
+    hashing::{digest, hashed},
+};
 
 /// From a tar of a root file system, which comes as it comes.
 pub struct Add {
@@ -44,16 +45,12 @@ impl Act for Add {
 
     async fn run(self, cx: Cx) -> Result<Added> {
         let Self { name, wishes, body } = self;
-        let digest = Arc::new(Mutex::new(Sha256::new()));
-        let hashed = digest.clone();
-        let body = until(cx.cancel.clone(), body).inspect_ok(move |bytes| {
-            hashed.lock().unwrap_or_else(PoisonError::into_inner).update(bytes);
-        });
+        let (body, passed) = hashed(until(cx.cancel.clone(), body));
         let most = cx.runtime.settings().template_cap;
-        let made = cx.runtime.0.sandboxes.provider().add_template(&name, &wishes, most, body.boxed()).await;
+        let made = cx.runtime.0.sandboxes.provider().add_template(&name, &wishes, most, body).await;
         match made {
             Ok(made) => {
-                let input = digest.lock().unwrap_or_else(PoisonError::into_inner).clone().finalize().into();
+                let input = passed.digest().await?;
                 cx.note(|notes| notes.input = Some(input));
                 Ok(Added { name: made.name, input })
             }
@@ -63,13 +60,9 @@ impl Act for Add {
     }
 
     /// Reads the body and makes nothing. What failed has not read the first one to its end: there is nothing to compare.
-    async fn repeats(mut self, first: Call<Added>) -> Result<()> {
+    async fn repeats(self, first: Call<Added>) -> Result<()> {
         let Ok(first) = first.answer().await else { return Ok(()) };
-        let mut digest = Sha256::new();
-        while let Some(bytes) = self.body.try_next().await? {
-            digest.update(bytes);
-        }
-        if first.input == <[u8; 32]>::from(digest.finalize()) { Ok(()) } else { Err(Error::KeyReused) }
+        if first.input == digest(self.body).await? { Ok(()) } else { Err(Error::KeyReused) }
     }
 }
 
