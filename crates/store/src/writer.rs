@@ -28,7 +28,7 @@ const QUEUE: usize = 1024;
 /// How many become one record of the journal.
 const BATCH: usize = 256;
 /// How long a transaction is open for others.
-const OPEN: Duration = Duration::from_millis(25);
+const OPEN: Duration = Duration::from_millis(50);
 /// When to try again what the disk refused.
 const AGAIN: Duration = Duration::from_millis(200);
 

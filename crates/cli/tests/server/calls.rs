@@ -23,6 +23,37 @@ async fn fp_14_a_command_says_what_it_said_and_how_it_ended() {
 }
 
 #[tokio::test]
+async fn fp_07_a_command_wakes_its_sandbox_and_its_use_is_noted() {
+    let server = Server::start();
+    let path = format!("/v1/sandboxes/{}", server.ensure("one").await["id"].as_str().unwrap());
+    good(server.post(&format!("{path}/stop"), &json!({})).send().await.unwrap()).await;
+    let stopped = server.get(&path).await;
+    assert_eq!(stopped["state"], "stopped");
+    server.exec("one", "true").await;
+    let used = server.get(&path).await;
+    assert_eq!(used["state"], "running");
+    assert_ne!(used["changed_at"], stopped["changed_at"]);
+    let time = |text: &Value| text.as_str().unwrap().parse::<cabana_model::Time>().unwrap();
+    assert!(time(&used["active_at"]) >= time(&stopped["active_at"]), "{used}");
+}
+
+#[tokio::test]
+async fn fp_16_and_17_a_command_that_fails_or_takes_too_long_is_an_answer() {
+    let server = Server::start();
+    let failed = server.exec("one", "echo why >&2; exit 7").await;
+    assert_eq!((&failed["exit_code"], &failed["stderr"]), (&json!(7), &json!("why\n")));
+    let body = json!({
+        "scope": { "scheme": "fixed", "name": "one" }, "command": "echo begun; echo so far >&2; sleep 600", "timeout_ms": 300,
+    });
+    let late = good(server.post("/v1/exec", &body).send().await.unwrap()).await;
+    assert_eq!(
+        (&late["status"], &late["stdout"], &late["stderr"]),
+        (&json!("timed_out"), &json!("begun\n"), &json!("so far\n"))
+    );
+    assert_eq!(server.stdout("one", "echo still").await, "still\n", "the sandbox goes on");
+}
+
+#[tokio::test]
 async fn xb_01_input_variables_directory_user_and_time_are_as_asked() {
     let server = Server::start();
     let run = async |extra: Value| {

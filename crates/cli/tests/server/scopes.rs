@@ -56,8 +56,57 @@ async fn lb_14_a_hundred_at_once_make_exactly_one() {
 #[tokio::test]
 async fn fp_03_nothing_is_made_before_it_is_used() {
     let server = Server::start();
+    server.key_for("us", "use").await;
     assert_eq!(server.get("/v1/sandboxes").await["sandboxes"], json!([]));
+    let absent = server.request(Method::GET, "/v1/sandboxes/s0123456789abcdef").send().await.unwrap();
+    assert_eq!(refused(absent).await, (404, "sandbox_not_found".into()), "a look makes nothing");
     assert!(server.inits().is_empty());
+    server.exec("one", "true").await;
+    assert_eq!(server.inits().len(), 1);
+}
+
+#[tokio::test]
+async fn lb_03_and_04_a_scope_is_the_launchers_unless_its_template_says_more() {
+    let server = Server::start();
+    let from = |sender: &str, conversation: &str, query: &str| {
+        json!({
+            "launcher_type": "group", "launcher_id": "7", "sender_id": sender,
+            "conversation_id": conversation, "query_id": query,
+        })
+    };
+    let id = async |template: Option<&str>, variables: Value| {
+        let mut scope = json!({ "scheme": "template", "variables": variables });
+        if let Some(template) = template {
+            scope["template"] = json!(template);
+        }
+        let made = server.post("/v1/sandboxes:ensure", &json!({ "scope": scope })).send().await.unwrap();
+        good(made).await["id"].as_str().unwrap().to_owned()
+    };
+    let chat = "{launcher_type}_{launcher_id}";
+    let usual = id(None, from("a", "1", "x")).await;
+    assert_eq!(usual, id(Some(chat), from("b", "2", "y")).await, "lb_07: whoever speaks in the group");
+    let presets = [format!("{chat}_{{sender_id}}"), format!("{chat}_{{conversation_id}}"), "{query_id}".to_owned()];
+    let mut all = BTreeSet::from([usual]);
+    for preset in &presets {
+        let (first, second) = (from("a", "1", "x"), from("b", "2", "y"));
+        all.extend([id(Some(preset), first.clone()).await, id(Some(preset), second).await]);
+        assert!(!all.insert(id(Some(preset), first).await), "the same values, the same sandbox");
+    }
+    assert_eq!(all.len(), 7);
+}
+
+#[tokio::test]
+async fn lb_08_commands_tasks_and_files_of_a_scope_share_its_one_sandbox() {
+    let server = Server::start();
+    let sandbox = server.ensure("one").await["id"].as_str().unwrap().to_owned();
+    let file = format!("/v1/sandboxes/{sandbox}/files?path=note");
+    good(server.request(Method::PUT, &file).body("by file").send().await.unwrap()).await;
+    assert_eq!(server.stdout("one", "cat note").await, "by file");
+    let task = server.begin("one", "echo by task > note").await;
+    assert_eq!(server.ended(&task).await["sandbox"], sandbox.as_str());
+    let read = server.request(Method::GET, &file).send().await.unwrap();
+    assert_eq!(read.text().await.unwrap(), "by task\n");
+    assert_eq!(server.inits().len(), 1);
 }
 
 #[tokio::test]

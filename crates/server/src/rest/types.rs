@@ -24,6 +24,7 @@ pub(super) enum ScopeBody {
     },
     /// What the template gives with these variables; one without a value is `unknown`.
     Template {
+        #[serde(default = "usual_template")]
         #[schema(example = "{launcher_type}_{launcher_id}")]
         template: String,
         #[serde(default)]
@@ -40,6 +41,11 @@ pub(super) enum ScopeBody {
     Fixed {
         name: String,
     },
+}
+
+/// One sandbox for each chat or group, whoever speaks there (LB-3).
+fn usual_template() -> String {
+    "{launcher_type}_{launcher_id}".to_owned()
 }
 
 impl ScopeBody {
