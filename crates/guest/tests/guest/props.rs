@@ -32,8 +32,10 @@ fn build(kit: &Kit, at: &str, nodes: &[(String, Node)]) {
     let mut files: Vec<String> = Vec::new();
     for (name, node) in nodes {
         let name = format!("{at}/{name}");
-        let real = kit.at(&name);
-        if real.exists() || real.is_symlink() || fs::create_dir_all(real.parent().unwrap()).is_err() {
+        let (real, top) = (kit.at(&name), kit.at(at));
+        // A link made before may lead anywhere on this machine: nothing is built behind one.
+        let behind_a_link = real.ancestors().take_while(|above| **above != top).any(|above| above.is_symlink());
+        if behind_a_link || real.exists() || fs::create_dir_all(real.parent().unwrap()).is_err() {
             continue;
         }
         match node {
