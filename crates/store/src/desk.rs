@@ -10,6 +10,7 @@ use crate::{
     fault::{self, Point},
     journal::{Journal, Statements},
     ledger::Tips,
+    schema,
     sql::Col,
 };
 
@@ -76,7 +77,7 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// Runs again what the last one left in the journal.
+    /// Runs again what the last one left in the journal, on the tables that it was written for, and brings these up to date.
     pub(crate) fn open(db: Connection, path: &Path, durability: Durability) -> Result<Self> {
         let folded = folded(&db)?;
         let journal = Journal::open(&path.with_file_name("journal"), folded, durability)?;
@@ -84,6 +85,7 @@ impl Desk {
         let (tips, statements) = (Tips::default(), Statements::default());
         let mut desk = Self { db, tips, statements, journal, folded, open: false, checkpoints };
         desk.fold()?;
+        schema::migrate(&mut desk.db)?;
         Ok(desk)
     }
 

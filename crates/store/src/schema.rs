@@ -6,72 +6,15 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::{Durability, Error, Result};
 
-/// What `user_version` of the database says. There is one so far.
-const VERSION: i64 = 1;
-
 /// How long a statement waits for another process that holds the database.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-// Ids grow with time, so each table and index whose key ends in one is written at its end. A table without rowids is its
-// own index: a lookup by tenant and id, and the list of a tenant, cost no second tree. The partial indexes hold what is
-// open or still has an idempotency key, which is little.
-const TABLES: &str = "
-CREATE TABLE keys (
-    id BLOB PRIMARY KEY, tenant TEXT NOT NULL, role TEXT NOT NULL, name TEXT NOT NULL, subject TEXT,
-    digest BLOB NOT NULL UNIQUE, created INTEGER NOT NULL, expires INTEGER, revoked INTEGER
-) STRICT, WITHOUT ROWID;
+/// What takes a database from each version to the next; an empty one is version 0. What is here is never changed: there are
+/// databases that have run it.
+const STEPS: &[&str] = &[include_str!("schema/1.sql")];
 
-CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
-
-CREATE TABLE sandboxes (
-    physical TEXT PRIMARY KEY, tenant TEXT NOT NULL, id TEXT NOT NULL,
-    scheme TEXT, value TEXT, app TEXT, chat TEXT, scope TEXT,
-    spec TEXT NOT NULL, state TEXT NOT NULL, why TEXT NOT NULL,
-    created INTEGER NOT NULL, changed INTEGER NOT NULL, active INTEGER NOT NULL, version INTEGER NOT NULL,
-    UNIQUE (tenant, id), UNIQUE (tenant, scheme, value)
-) STRICT;
-CREATE INDEX sandboxes_newest ON sandboxes (tenant, created, id);
-CREATE INDEX sandboxes_chat ON sandboxes (tenant, app, chat, created, id) WHERE app IS NOT NULL;
-
-CREATE TABLE calls (
-    tenant TEXT NOT NULL, id BLOB NOT NULL, key BLOB NOT NULL, sandbox TEXT, verb TEXT NOT NULL, front TEXT NOT NULL,
-    digest BLOB NOT NULL, once BLOB, argv TEXT NOT NULL, reserved INTEGER NOT NULL,
-    ended INTEGER, outcome TEXT, code TEXT, answer BLOB, stdout BLOB, stderr BLOB,
-    PRIMARY KEY (tenant, id)
-) STRICT, WITHOUT ROWID;
-CREATE UNIQUE INDEX calls_once ON calls (tenant, once) WHERE once IS NOT NULL;
-CREATE INDEX calls_once_age ON calls (reserved) WHERE once IS NOT NULL;
-CREATE INDEX calls_sandbox ON calls (tenant, sandbox, id) WHERE sandbox IS NOT NULL;
-CREATE INDEX calls_open ON calls (id) WHERE ended IS NULL;
-
-CREATE TABLE tasks (
-    tenant TEXT NOT NULL, id BLOB NOT NULL, call BLOB NOT NULL, key BLOB NOT NULL, sandbox TEXT NOT NULL,
-    argv TEXT NOT NULL, state TEXT NOT NULL, exit TEXT, stdout BLOB, stderr BLOB,
-    started INTEGER NOT NULL, ended INTEGER,
-    PRIMARY KEY (tenant, id)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX tasks_sandbox ON tasks (tenant, sandbox, id);
-CREATE INDEX tasks_open ON tasks (id) WHERE ended IS NULL;
-
-CREATE TABLE snapshots (
-    tenant TEXT NOT NULL, id BLOB NOT NULL, physical BLOB NOT NULL UNIQUE, sandbox TEXT NOT NULL,
-    state TEXT NOT NULL, created INTEGER NOT NULL,
-    PRIMARY KEY (tenant, id)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX snapshots_sandbox ON snapshots (tenant, sandbox, id);
-
--- The last record of the journal that is in the database.
-CREATE TABLE folded (record INTEGER NOT NULL) STRICT;
-INSERT INTO folded VALUES (0);
-
--- The row is the very text that was hashed.
-CREATE TABLE ledger (
-    tenant TEXT NOT NULL, seq INTEGER NOT NULL, row TEXT NOT NULL, hash BLOB NOT NULL,
-    PRIMARY KEY (tenant, seq)
-) STRICT, WITHOUT ROWID;
-";
-
-/// The connection that writes. Makes the tables of a new database.
+/// The connection that writes. A new database has its first tables then. Of an older one the journal comes first: what is in
+/// there was written for the tables of that time.
 pub(crate) fn open_writer(path: &Path, durability: Durability) -> Result<Connection> {
     // Ours alone, before SQLite makes it as the umask says. It gives the files beside it the same mode.
     OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
@@ -87,7 +30,9 @@ pub(crate) fn open_writer(path: &Path, durability: Durability) -> Result<Connect
     )?;
     // Checkpoints have a thread of their own: no commit waits for one.
     db.pragma_update(None, "wal_autocheckpoint", 0)?;
-    migrate(&mut db)?;
+    if version(&db)? == 0 {
+        step(&mut db, 0)?;
+    }
     Ok(db)
 }
 
@@ -113,15 +58,24 @@ fn open(path: &Path, access: OpenFlags, cache: i64) -> Result<Connection> {
     Ok(db)
 }
 
-fn migrate(db: &mut Connection) -> Result<()> {
-    let transaction = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-    match transaction.pragma_query_value(None, "user_version", |row| row.get(0))? {
-        0 => {
-            transaction.execute_batch(TABLES)?;
-            transaction.pragma_update(None, "user_version", VERSION)?;
-        }
-        VERSION => {}
-        found => return Err(Error::Schema { found, known: VERSION }),
+/// What `user_version` of the database says.
+fn version(db: &Connection) -> Result<usize> {
+    let found: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let known = usize::try_from(found).ok().filter(|version| *version <= STEPS.len());
+    known.ok_or(Error::Schema { found, known: STEPS.len() as i64 })
+}
+
+/// From whichever version to the newest. Each step is done as a whole or not at all.
+pub(crate) fn migrate(db: &mut Connection) -> Result<()> {
+    for from in version(db)?..STEPS.len() {
+        step(db, from)?;
     }
+    Ok(())
+}
+
+fn step(db: &mut Connection, from: usize) -> Result<()> {
+    let transaction = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    transaction.execute_batch(STEPS[from])?;
+    transaction.pragma_update(None, "user_version", from as i64 + 1)?;
     Ok(transaction.commit()?)
 }
