@@ -81,6 +81,7 @@ async fn serve(serving: Serving, show_key: bool) -> Result<(), Failure> {
     runtime.listen();
     runtime.forget_keys();
     runtime.tidy();
+    runtime.retain();
     let url = url(&listener)?;
     lock.announce(&url)?;
     if log.json {

@@ -7,10 +7,12 @@ mod code;
 mod id;
 mod path;
 mod record;
+pub mod retention;
 mod scope;
 
 pub use code::Code;
 pub use id::{CallId, ExecId, KeyId, LayerId, ParseIdError, SandboxId, SnapshotId, TaskId, Tenant, User};
 pub use path::{PathError, SandboxPath};
 pub use record::{Outcome, Role, SandboxState, SnapshotState, TaskState, Time};
+pub use retention::Retention;
 pub use scope::{Scheme, Scope, ScopeError, ScopeTemplate};

@@ -1,7 +1,9 @@
 //! What calls can do. One file a verb.
 
+pub mod backup;
 pub mod exec;
 pub mod files;
+pub mod gc;
 pub mod sandbox;
 pub mod snapshot;
 pub mod start;

@@ -2,6 +2,8 @@
 
 use cabana_model::{CallId, Code, KeyId, ParseIdError, PathError, Role, SandboxId, ScopeError, SnapshotId, TaskId};
 
+use crate::space::size;
+
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +37,12 @@ pub enum Error {
     UserRequired,
     #[error("as many directories are watched as can be")]
     TooManyWatches,
+    #[error(
+        "the disk of the server has {} left, and {} are kept free: nothing new is made{help}", size(*free), size(*least)
+    )]
+    LowDisk { free: u64, least: u64, help: String },
+    #[error("what it said is not kept any more")]
+    OutputGone,
     #[error("the call was cancelled")]
     Cancelled,
     #[error("a crash took the call: it may have happened, in part or as a whole")]
@@ -70,6 +78,8 @@ impl Error {
             Self::KeyReused => Code::IdempotencyMismatch,
             Self::UserRequired => Code::UserRequired,
             Self::TooManyWatches => Code::TooManyWatches,
+            Self::LowDisk { .. } => Code::NoSpace,
+            Self::OutputGone => Code::OutputGone,
             Self::Cancelled => Code::Cancelled,
             Self::Unknown => Code::OutcomeUnknown,
             Self::Left => Code::ProviderOffline,

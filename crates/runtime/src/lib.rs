@@ -8,6 +8,7 @@
 //! a repeated request and a follower after a crash are one path.
 
 pub mod acts;
+pub mod backup;
 
 mod access;
 mod call;
@@ -23,12 +24,14 @@ mod output;
 mod ports;
 mod reads;
 mod recover;
+mod retention;
 mod runtime;
 mod said;
 mod sandboxes;
 mod search;
 mod settings;
 mod snapshots;
+mod space;
 mod tasks;
 mod templates;
 mod text;
@@ -36,11 +39,12 @@ mod watches;
 
 pub use access::{Access, Caller, Credential, Issued};
 pub use cabana_model::{
-    CallId, Code, KeyId, Outcome, Role, SandboxId, SandboxState, Scheme, Scope, ScopeTemplate, SnapshotId, TaskId,
-    TaskState, Tenant, Time,
+    CallId, Code, KeyId, Outcome, Retention, Role, SandboxId, SandboxState, Scheme, Scope, ScopeTemplate, SnapshotId,
+    TaskId, TaskState, Tenant, Time,
 };
 pub use cabana_store::{
-    CallRow, Chunk, Error as StoreError, Head, Key, LedgerRow, Log, Page, Record, Snapshot, Stream as Channel, Task,
+    CallRow, Chunk, Dropped, Error as StoreError, Head, Key, LedgerRow, Log, Page, Record, Snapshot, Stream as Channel,
+    Task,
 };
 pub use call::{Act, Ask, Call, Cx, IdempotencyKey, Look, Needs, Place};
 pub use clock::Clock;
@@ -50,8 +54,10 @@ pub use fault::ALL as FAULT_POINTS;
 pub use links::{Grant, Link, Signed, Unlink};
 pub use metrics::{BUCKETS, Metrics, Verb};
 pub use ports::{Connection, Visitor};
+pub use retention::{Collected, Counted};
 pub use runtime::Runtime;
 pub use sandboxes::Wanted;
 pub use search::{Found, Line, search};
 pub use settings::Settings;
+pub use space::Room;
 pub use text::Text;

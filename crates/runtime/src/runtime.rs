@@ -19,8 +19,10 @@ use crate::{
     fault::{self, Point},
     links::Links,
     ports::Visits,
+    retention::Keeper,
     said,
     sandboxes::{Sandboxes, Slot},
+    space::Space,
     tasks::LiveTasks,
     watches::Watches,
 };
@@ -38,6 +40,7 @@ pub(crate) struct Inner {
     pub(crate) metrics: Metrics,
     pub(crate) events: Arc<Events>,
     pub(crate) sandboxes: Sandboxes,
+    pub(crate) keeper: Arc<Keeper>,
     pub(crate) calls: UnderWay,
     pub(crate) live_tasks: LiveTasks,
     pub(crate) watches: Watches,
@@ -57,7 +60,9 @@ const AGAIN: Duration = Duration::from_millis(200);
 impl Runtime {
     pub fn new(provider: Arc<dyn Provider>, store: Store, settings: Settings, clock: Clock) -> Self {
         let (events, settings) = (Arc::new(Events::default()), Arc::new(settings));
-        let sandboxes = Sandboxes::new(provider, store.clone(), clock.clone(), events.clone(), settings.clone());
+        let keeper = Arc::new(Keeper::new(Space::new(settings.data.clone(), settings.min_free)));
+        let sandboxes =
+            Sandboxes::new(provider, store.clone(), clock.clone(), events.clone(), settings.clone(), keeper.clone());
         Self(Arc::new(Inner {
             access: Access::new(store.clone(), clock.clone()),
             links: Links::new(store.clone(), clock.clone()),
@@ -67,6 +72,7 @@ impl Runtime {
             settings,
             events,
             sandboxes,
+            keeper,
             calls: UnderWay::default(),
             live_tasks: LiveTasks::default(),
             watches: Watches::default(),

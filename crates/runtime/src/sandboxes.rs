@@ -24,6 +24,7 @@ use crate::{
     Clock, Error, Result, Settings,
     events::Events,
     fault::{self, Point},
+    retention::Keeper,
 };
 
 /// What a sandbox was asked to be. Its record keeps it.
@@ -61,6 +62,7 @@ pub(crate) struct Sandboxes {
     clock: Clock,
     events: Arc<Events>,
     settings: Arc<Settings>,
+    keeper: Arc<Keeper>,
     slots: Mutex<Slots>,
     /// Something went that may have been the last to need something else.
     went: Notify,
@@ -108,8 +110,9 @@ impl Sandboxes {
         clock: Clock,
         events: Arc<Events>,
         settings: Arc<Settings>,
+        keeper: Arc<Keeper>,
     ) -> Self {
-        Self { provider, store, clock, events, settings, slots: Mutex::default(), went: Notify::new() }
+        Self { provider, store, clock, events, settings, keeper, slots: Mutex::default(), went: Notify::new() }
     }
 
     pub(crate) fn provider(&self) -> &Arc<dyn Provider> {
@@ -194,6 +197,15 @@ impl Sandboxes {
             },
         };
         self.provider.capabilities().check(&wanted.sandbox)?;
+        if let Err(low) = self.keeper.space.check() {
+            // Whoever has one already keeps it.
+            let there = match scope {
+                Some(scope) => self.store.by_scope(tenant, scope).await?,
+                None => None,
+            };
+            return there.map(|record| (self.slots(|slots| slots.insert(record)), false)).ok_or(low);
+        }
+        self.keeper.note_use(&self.store, &wanted.sandbox, self.clock.now()).await?;
         let physical = SandboxId::random();
         let claim = Claim {
             tenant: tenant.clone(),

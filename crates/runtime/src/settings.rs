@@ -1,7 +1,8 @@
 //! What the operator decides.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
+use cabana_model::Retention;
 use cabana_sandbox::{Base, Limits, NetworkPolicy, SandboxSpec};
 
 #[derive(Clone, Debug)]
@@ -18,6 +19,12 @@ pub struct Settings {
     pub grace: Duration,
     /// Of an archive that becomes a template: how much it may hold, once it is unpacked.
     pub template_cap: u64,
+    pub retention: Retention,
+    /// From one look at what may go to the next.
+    pub gc_interval: Duration,
+    /// Where everything lies, and how much of that disk stays free: below it nothing new is made.
+    pub data: Option<PathBuf>,
+    pub min_free: Option<u64>,
 }
 
 impl Default for Settings {
@@ -33,6 +40,10 @@ impl Default for Settings {
             output_cap: 256 << 20,
             grace: Duration::from_secs(2),
             template_cap: 16 << 30,
+            retention: Retention::default(),
+            gc_interval: Duration::from_secs(3600),
+            data: None,
+            min_free: None,
         }
     }
 }

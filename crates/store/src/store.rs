@@ -1,10 +1,15 @@
 //! The front page of the store: how it is opened and closed, and the two ways to the database.
 
-use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt, path::Path, sync::Arc};
+use std::{
+    fs::DirBuilder,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use rusqlite::Connection;
 
-use crate::{Outputs, Result, desk::Tx, reads::Reads, schema, writer::Writer};
+use crate::{Outputs, Result, backup, desk::Tx, reads::Reads, schema, writer::Writer};
 
 /// What an acknowledged write survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +28,7 @@ struct Parts {
     writer: Writer,
     reads: Arc<Reads>,
     outputs: Outputs,
+    path: PathBuf,
 }
 
 impl Store {
@@ -32,12 +38,14 @@ impl Store {
         for dir in [db_dir, outputs_dir] {
             DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         }
+        backup::sweep(db_dir)?;
         let path = db_dir.join("cabana.db");
         let db = schema::open_writer(&path, durability)?;
         Ok(Self(Arc::new(Parts {
             writer: Writer::start(db, &path, durability)?,
             reads: Arc::new(Reads::open(&path)?),
-            outputs: Outputs::new(outputs_dir, durability),
+            outputs: Outputs::at(outputs_dir, durability),
+            path,
         })))
     }
 
@@ -49,6 +57,15 @@ impl Store {
 
     pub fn outputs(&self) -> &Outputs {
         &self.0.outputs
+    }
+
+    pub(crate) fn database(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// Whether the database has all that was acknowledged.
+    pub(crate) async fn is_folded(&self) -> Result<bool> {
+        self.0.writer.is_folded().await
     }
 
     /// Answers when what was acknowledged cannot be lost any more.
@@ -63,7 +80,7 @@ impl Store {
         &self,
         read: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        match self.0.writer.is_folded().await? {
+        match self.is_folded().await? {
             true => self.0.reads.clone().run(read).await,
             false => self.0.writer.look(read).await,
         }

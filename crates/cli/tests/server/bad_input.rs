@@ -63,6 +63,7 @@ fn right(route: &str) -> Value {
         "/v1/sandboxes/{sandbox}/files/move" => json!({ "path": "file", "to": "file" }),
         "/v1/sandboxes/{sandbox}/files/search" | "/v1/sandboxes/{sandbox}/ports/{port}/link" => json!({}),
         "/v1/keys" => json!({ "role": "read" }),
+        "/v1/gc" => json!({ "dry_run": true }),
         "/api/core/ai/sandbox/file" => {
             json!({ "action": "write", "appId": "a", "chatId": "c", "path": "f", "content": "" })
         }

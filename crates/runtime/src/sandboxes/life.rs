@@ -32,7 +32,10 @@ impl Sandboxes {
         let record = slot.record();
         let sandbox = match record.state {
             SandboxState::Deleting => return Err(Error::NoSandbox(record.id.clone())),
-            SandboxState::Provisioning | SandboxState::Failed => self.make(slot, &record, why).await?,
+            SandboxState::Provisioning | SandboxState::Failed => {
+                self.keeper.space.check()?;
+                self.make(slot, &record, why).await?
+            }
             SandboxState::Running | SandboxState::Paused | SandboxState::Stopped => {
                 self.wake(slot, &record, why).await?
             }

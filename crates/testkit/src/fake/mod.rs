@@ -309,6 +309,10 @@ impl Provider for Fake {
         Ok(true)
     }
 
+    async fn unused(&self, _: &[Base]) -> Result<Vec<(String, u64)>> {
+        Ok(Vec::new())
+    }
+
     async fn save(&self, id: &SandboxId) -> Result<Stream<Bytes>> {
         self.save_files(id).map(Self::saved)
     }
@@ -316,6 +320,14 @@ impl Provider for Fake {
     async fn restore(&self, id: &SandboxId, spec: &SandboxSpec, saved: Stream<Bytes>) -> Result<()> {
         self.check(spec)?;
         self.put_back(id, spec, saved).await
+    }
+
+    async fn save_all(&self) -> Result<Stream<Bytes>> {
+        Err(unsupported("backups"))
+    }
+
+    async fn restore_all(&self, _: Stream<Bytes>) -> Result<Vec<String>> {
+        Err(unsupported("backups"))
     }
 
     async fn import(&self, _: &LayerId, _: Stream<Bytes>) -> Result<()> {

@@ -1,0 +1,112 @@
+//! What goes after a while, at a real server: also one that is killed in the middle of it.
+
+use std::{
+    process::{Command, Output},
+    time::Duration,
+};
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::stage::{Server, client, good, refused};
+
+/// Of outputs, everything that has ended goes at once.
+fn forgetful() -> Server {
+    Server::start_with(&["--retention-outputs", "1ms"])
+}
+
+async fn gc(server: &Server, dry_run: bool) -> Value {
+    good(server.post("/v1/gc", &json!({ "dry_run": dry_run })).send().await.unwrap()).await
+}
+
+fn of<'a>(collected: &'a Value, kind: &str) -> &'a Value {
+    collected["kinds"].as_array().unwrap().iter().find(|counted| counted["kind"] == kind).unwrap()
+}
+
+fn files(server: &Server) -> usize {
+    let folders = std::fs::read_dir(server.data().join("outputs")).unwrap();
+    folders.map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap().count()).sum()
+}
+
+pub(crate) fn cabana(server: &Server, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cabana"));
+    for name in ["CABANA_URL", "CABANA_API_KEY", "CABANA_TENANT"] {
+        command.env_remove(name);
+    }
+    command.args(words).env("CABANA_DATA", server.data()).output().unwrap()
+}
+
+#[track_caller]
+pub(crate) fn ledger_is_whole(server: &Server) {
+    let checked = cabana(server, &["ledger", "verify"]);
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+}
+
+#[tokio::test]
+async fn a_dry_run_says_what_goes_and_then_it_goes() {
+    let server = forgetful();
+    let small = server.exec("one", "echo small").await["call_id"].as_str().unwrap().to_owned();
+    let large = server.exec("one", "seq 1 20000").await["call_id"].as_str().unwrap().to_owned();
+    let task = server.begin("one", "seq 1 20000").await;
+    server.ended(&task).await;
+    let running = server.begin("one", "seq 1 20000; sleep 600").await;
+    let output = async |path: &str| server.request(Method::GET, path).send().await.unwrap();
+    let dry = gc(&server, true).await;
+    assert_eq!(of(&dry, "outputs")["count"], 3, "{dry}");
+    assert_eq!((files(&server), output(&format!("/v1/calls/{small}/output")).await.status()), (9, StatusCode::OK));
+    let done = gc(&server, false).await;
+    assert_eq!(of(&done, "outputs"), of(&dry, "outputs"));
+    assert!(of(&done, "outputs")["bytes"].as_u64().unwrap() > 200_000, "{done}");
+    for path in
+        [format!("/v1/calls/{small}/output"), format!("/v1/calls/{large}/output"), format!("/v1/tasks/{task}/output")]
+    {
+        assert_eq!(refused(output(&path).await).await, (410, "output_gone".into()), "{path}");
+    }
+    assert_eq!(files(&server), 3, "what goes on is kept");
+    assert_eq!(output(&format!("/v1/tasks/{running}/output")).await.status(), StatusCode::OK);
+    assert_eq!(server.get(&format!("/v1/calls/{large}")).await["state"], "answered");
+    assert_eq!(of(&gc(&server, true).await, "outputs")["count"], 0);
+
+    let told = cabana(&server, &["gc", "--dry-run"]);
+    let table = String::from_utf8(told.stdout).unwrap();
+    assert!(told.status.success() && table.starts_with("KIND") && table.contains("WOULD GO"), "{table}");
+    let told: Value = serde_json::from_slice(&cabana(&server, &["gc", "--json"]).stdout).unwrap();
+    assert_eq!(told["dry_run"], false);
+    ledger_is_whole(&server);
+}
+
+#[tokio::test]
+async fn only_the_operator_removes_and_takes_along() {
+    let server = Server::start();
+    let ours = server.key_for("us", "use").await;
+    let asked = client().post(format!("{}/v1/gc", server.url)).bearer_auth(&ours).json(&json!({}));
+    assert_eq!(refused(asked.send().await.unwrap()).await, (403, "forbidden".into()));
+    let asked = client().get(format!("{}/v1/backup", server.url)).bearer_auth(&ours);
+    assert_eq!(refused(asked.send().await.unwrap()).await, (403, "forbidden".into()));
+}
+
+#[tokio::test]
+async fn a_kill_in_the_middle_of_it_loses_nothing_else_and_the_next_pass_ends_it() {
+    let mut server = forgetful();
+    for round in 0..4_u64 {
+        let kept = server.begin("one", "seq 1 9000; sleep 600").await;
+        for _ in 0..12 {
+            server.exec("one", "seq 1 9000").await;
+        }
+        let sent = server.post("/v1/gc", &json!({})).send();
+        // At whatever it is then: each round a little later.
+        let _ = tokio::time::timeout(Duration::from_millis(2 + 3 * round), sent).await;
+        server.kill();
+        server.run();
+        let left = of(&gc(&server, false).await, "outputs")["count"].as_u64().unwrap();
+        eprintln!("round {round}: {left} were left");
+        assert_eq!(files(&server), 3, "those of what goes on");
+        let output = server.request(Method::GET, &format!("/v1/tasks/{kept}/output")).send().await.unwrap();
+        assert!(output.text().await.unwrap().starts_with("1\n2\n3\n"));
+        server.request(Method::POST, &format!("/v1/tasks/{kept}/cancel")).send().await.unwrap();
+        server.ended(&kept).await;
+        gc(&server, false).await;
+        assert_eq!(files(&server), 0);
+        ledger_is_whole(&server);
+    }
+}
