@@ -160,3 +160,31 @@ async fn what_is_no_whole_backup_makes_nothing() {
     let ended = restore(&file, &data);
     assert!(told(&ended).contains("code: data_dir_not_ours"), "not over another one: {}", told(&ended));
 }
+
+#[tokio::test]
+async fn a_restore_that_is_killed_leaves_what_no_server_takes_for_its_own() {
+    let server = Server::start();
+    server.stdout("one", "echo text > note").await;
+    let good = server.request(Method::GET, "/v1/backup").send().await.unwrap().bytes().await.unwrap();
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let data = dir.path().join("data");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cabana"));
+    command.env_remove("CABANA_DATA").args(["restore", "-", "--data"]).arg(&data);
+    let mut child = command.stdin(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    std::io::Write::write_all(&mut input, &good[..good.len() - 100]).unwrap();
+    // It has the first parts, and waits for the last.
+    until(|| async { data.join("restoring/db/cabana.db").is_file().then_some(()) }).await;
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!data.join("version").exists());
+    let serve = Command::new(env!("CARGO_BIN_EXE_cabana"))
+        .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+        .arg(&data)
+        .output()
+        .unwrap();
+    assert!(told(&serve).contains("code: data_dir_not_ours"), "{}", told(&serve));
+    let file = dir.path().join("file");
+    fs::write(&file, &good).unwrap();
+    assert!(told(&restore(&file, &data)).contains("code: data_dir_not_ours"), "it says that it is not empty");
+}

@@ -110,3 +110,34 @@ async fn a_kill_in_the_middle_of_it_loses_nothing_else_and_the_next_pass_ends_it
         ledger_is_whole(&server);
     }
 }
+
+#[tokio::test]
+async fn snapshots_that_nobody_uses_go_with_their_layers() {
+    let server = Server::start_with(&["--retention-snapshots", "1ms"]);
+    server.stdout("one", "seq 1 300000 > large").await;
+    let sandbox = server.ensure("one").await["id"].as_str().unwrap().to_owned();
+    let take = server.request(Method::POST, &format!("/v1/sandboxes/{sandbox}/snapshots"));
+    let snapshot = good(take.send().await.unwrap()).await["id"].as_str().unwrap().to_owned();
+    let fork = json!({ "scope": { "scheme": "fixed", "name": "two" }, "spec": { "snapshot": snapshot }, "command": "wc -l < large" });
+    assert_eq!(good(server.post("/v1/exec", &fork).send().await.unwrap()).await["stdout"], "300000\n");
+    let none = gc(&server, false).await;
+    assert_eq!((&of(&none, "snapshots")["count"], &of(&none, "snapshots")["kept"]), (&json!(0), &json!(1)), "{none}");
+    for scope in ["one", "two"] {
+        let id = server.ensure(scope).await["id"].as_str().unwrap().to_owned();
+        let gone = server.request(Method::DELETE, &format!("/v1/sandboxes/{id}")).send().await.unwrap();
+        assert!(gone.status().is_success());
+    }
+    let dry = gc(&server, true).await;
+    assert_eq!((&of(&dry, "snapshots")["count"], &of(&dry, "layers")["count"]), (&json!(1), &json!(1)), "{dry}");
+    assert!(of(&dry, "layers")["bytes"].as_u64().unwrap() > 1_000_000, "{dry}");
+    let done = gc(&server, false).await;
+    assert_eq!(done["kinds"], dry["kinds"]);
+    assert_eq!(server.get("/v1/snapshots").await["snapshots"], json!([]));
+    let layers = std::fs::read_dir(server.data().join("layers")).unwrap();
+    let kept = layers.filter(|entry| entry.as_ref().unwrap().file_name().to_str().unwrap().starts_with("kept-"));
+    assert_eq!(kept.count(), 0);
+    let rows = server.get("/v1/ledger?limit=1000").await;
+    let row = rows["rows"].as_array().unwrap().iter().find(|row| row["verb"] == "snapshot.delete").unwrap().clone();
+    assert_eq!(row["argv"], json!([snapshot, "retention"]));
+    ledger_is_whole(&server);
+}

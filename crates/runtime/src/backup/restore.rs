@@ -149,3 +149,88 @@ async fn received<R: AsyncRead + Unpin>(from: &mut Container<R>, provider: &dyn 
     fed?;
     Ok(restored?)
 }
+
+#[cfg(test)]
+mod tests {
+    use cabana_testkit::Fake;
+    use futures_util::TryStreamExt;
+
+    use super::{super::container::Framer, *};
+
+    const OUTPUT: &str = "fa/0199a1e36ddd427372ba516dbc9344fa.out";
+
+    async fn saved(fake: &Fake) -> Vec<u8> {
+        let parts: Vec<Bytes> = fake.save_all().await.unwrap().try_collect().await.unwrap();
+        parts.concat()
+    }
+
+    async fn database() -> Vec<u8> {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("db"), &dir.path().join("outputs"), Durability::Kill).unwrap();
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut store.copy_database().await.unwrap(), &mut bytes).unwrap();
+        bytes
+    }
+
+    fn output(name: &str) -> (Part, Vec<u8>) {
+        (Part::Output { name: name.to_owned() }, b"said".to_vec())
+    }
+
+    fn end(outputs: u64) -> (Part, Vec<u8>) {
+        (Part::End { outputs }, Vec::new())
+    }
+
+    async fn restored(fake: &Fake, parts: &[(Part, Vec<u8>)]) -> Result<Restored> {
+        let (mut framer, line) = Framer::begin();
+        let mut bytes = line.to_vec();
+        for (part, content) in parts {
+            bytes.extend_from_slice(&framer.part(part).unwrap());
+            framer.piece(content).iter().for_each(|frame| bytes.extend_from_slice(frame));
+            bytes.extend_from_slice(&framer.end());
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        std::fs::create_dir(&data).unwrap();
+        let done = restore(&bytes[..], fake, &data, Durability::Kill).await;
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is made beside it");
+        done
+    }
+
+    #[tokio::test]
+    async fn a_backup_that_says_what_cannot_be_is_refused() {
+        let fake = Fake::new();
+        let (key, database) = ((Part::Key, b"key".to_vec()), (Part::Database, database().await));
+        let sandboxes = (Part::Sandboxes, saved(&fake).await);
+        let all = |between: &[(Part, Vec<u8>)], last: u64| {
+            let mut parts = vec![key.clone(), database.clone()];
+            parts.extend_from_slice(between);
+            parts.extend([sandboxes.clone(), end(last)]);
+            parts
+        };
+        let good = restored(&fake, &all(&[output(OUTPUT)], 1)).await;
+        assert_eq!(good.unwrap(), Restored { outputs: 1, left_out: Vec::new() });
+        let cases = [
+            ("a way out", all(&[output("../../admin.key")], 1)),
+            ("a way out", all(&[output("fa/../0199a1e36ddd427372ba516dbc9344fa.out")], 1)),
+            ("an absolute one", all(&[output("/etc/passwd")], 1)),
+            ("twice", all(&[output(OUTPUT), output(OUTPUT)], 2)),
+            ("another number", all(&[output(OUTPUT)], 2)),
+            ("two keys", vec![key.clone(), key.clone(), end(0)]),
+            ("two databases", vec![database.clone(), database.clone(), end(0)]),
+            ("a long key", vec![(Part::Key, vec![b'x'; 5000]), end(0)]),
+            ("no key", vec![database.clone(), sandboxes.clone(), end(0)]),
+            ("nothing", vec![end(0)]),
+            ("no end", vec![key.clone(), database.clone()]),
+            ("no sandboxes", vec![key.clone(), database.clone(), end(0)]),
+            ("sandboxes that are none", vec![key.clone(), (Part::Sandboxes, b"x".to_vec()), end(0)]),
+            ("sandboxes twice", all(&[sandboxes.clone()], 0)),
+            ("something in its end", vec![key.clone(), (Part::End { outputs: 0 }, b"x".to_vec())]),
+        ];
+        for (what, parts) in cases {
+            let error = restored(&fake, &parts).await.unwrap_err();
+            assert_eq!(error.code(), cabana_model::Code::ArchiveInvalid, "{what}: {error}");
+        }
+        let no_database = [key.clone(), (Part::Database, b"text".to_vec()), sandboxes.clone(), end(0)];
+        assert!(restored(&fake, &no_database).await.is_err());
+    }
+}

@@ -24,7 +24,7 @@ use futures_util::{StreamExt, stream};
 
 pub use fault::Fault;
 use fs::Fs;
-use kept::Kept;
+use kept::{Everything, Kept};
 use sandbox::{FakeSandbox, Session};
 use templates::Made;
 
@@ -36,6 +36,7 @@ pub struct Fake {
     boxes: Arc<Mutex<BTreeMap<SandboxId, Record>>>,
     /// Of saved ones, by their numbers.
     kept: Arc<Mutex<BTreeMap<u64, Kept>>>,
+    everything: Arc<Mutex<BTreeMap<u64, Everything>>>,
     snapshots: Arc<Mutex<BTreeMap<SnapshotId, Kept>>>,
     templates: Arc<Mutex<BTreeMap<String, Made>>>,
     numbers: Arc<AtomicU64>,
@@ -323,11 +324,11 @@ impl Provider for Fake {
     }
 
     async fn save_all(&self) -> Result<Stream<Bytes>> {
-        Err(unsupported("backups"))
+        Ok(Self::saved(self.save_everything()))
     }
 
-    async fn restore_all(&self, _: Stream<Bytes>) -> Result<Vec<String>> {
-        Err(unsupported("backups"))
+    async fn restore_all(&self, saved: Stream<Bytes>) -> Result<Vec<String>> {
+        self.put_everything_back(saved).await
     }
 
     async fn import(&self, _: &LayerId, _: Stream<Bytes>) -> Result<()> {
