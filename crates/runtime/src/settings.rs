@@ -4,6 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use cabana_model::Retention;
 use cabana_sandbox::{Base, Limits, NetworkPolicy, SandboxSpec};
+use jiff::SignedDuration;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -40,10 +41,14 @@ impl Default for Settings {
             output_cap: 256 << 20,
             grace: Duration::from_secs(2),
             template_cap: 16 << 30,
-            retention: Retention::default(),
+            retention: Retention {
+                outputs: Some(SignedDuration::from_hours(30 * 24)),
+                calls: Some(SignedDuration::from_hours(90 * 24)),
+                ..Retention::default()
+            },
             gc_interval: Duration::from_secs(3600),
             data: None,
-            min_free: None,
+            min_free: Some(1 << 30),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use cabana_model::Code;
+use cabana_runtime::backup::{Container, Part};
 use indicatif::HumanBytes;
 use reqwest::Method;
 
@@ -26,6 +27,8 @@ pub(crate) struct Args {
     file: PathBuf,
 }
 
+const CHUNK: usize = 256 << 10;
+
 /// A file has its name when it is whole.
 pub(super) async fn work(args: &Args, server: &Server) -> Result<(), Failure> {
     let request = server.request(Method::GET, At(&["v1", "backup"], &[]));
@@ -40,13 +43,29 @@ pub(super) async fn work(args: &Args, server: &Server) -> Result<(), Failure> {
     // All secrets of the server are in it.
     let opened = options.write(true).create(true).truncate(true).mode(0o600).open(&draft);
     let mut file = opened.map_err(|error| failed(&error))?;
-    let received = receive(server, request, &mut file, &draft).await.and_then(|length| {
-        file.sync_all().and_then(|()| fs::rename(&draft, &args.file)).map_err(|error| failed(&error))?;
+    let received = async {
+        let length = receive(server, request, &mut file, &draft).await?;
+        file.sync_all().map_err(|error| failed(&error))?;
+        check(&draft).await?;
+        fs::rename(&draft, &args.file).map_err(|error| failed(&error))?;
         Ok(length)
-    });
-    let length = received.inspect_err(|_| drop(fs::remove_file(&draft)))?;
+    };
+    let length = received.await.inspect_err(|_: &Failure| drop(fs::remove_file(&draft)))?;
     tell(&format!("{} has {}.", args.file.display(), HumanBytes(length)));
     Ok(())
+}
+
+/// Reads it back, to its end: a backup that cannot be read is noticed now, and not when it is needed.
+async fn check(path: &Path) -> Result<(), Failure> {
+    let file = tokio::fs::File::open(path).await.map_err(|error| at(path, &error))?;
+    let mut container = Container::open(tokio::io::BufReader::with_capacity(CHUNK, file)).await?;
+    loop {
+        let part = container.part().await?;
+        while container.piece().await?.is_some() {}
+        if let Part::End { .. } = part {
+            return Ok(container.end().await?);
+        }
+    }
 }
 
 async fn receive(

@@ -8,7 +8,7 @@ use std::{
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::stage::{Server, client, good, refused};
+use crate::stage::{Server, client, good, refused, until};
 
 /// Of outputs, everything that has ended goes at once.
 fn forgetful() -> Server {
@@ -50,6 +50,7 @@ async fn a_dry_run_says_what_goes_and_then_it_goes() {
     let task = server.begin("one", "seq 1 20000").await;
     server.ended(&task).await;
     let running = server.begin("one", "seq 1 20000; sleep 600").await;
+    until(|| async { (files(&server) == 9).then_some(()) }).await;
     let output = async |path: &str| server.request(Method::GET, path).send().await.unwrap();
     let dry = gc(&server, true).await;
     assert_eq!(of(&dry, "outputs")["count"], 3, "{dry}");
@@ -90,6 +91,7 @@ async fn a_kill_in_the_middle_of_it_loses_nothing_else_and_the_next_pass_ends_it
     let mut server = forgetful();
     for round in 0..4_u64 {
         let kept = server.begin("one", "seq 1 9000; sleep 600").await;
+        until(|| async { (files(&server) == 3).then_some(()) }).await;
         for _ in 0..12 {
             server.exec("one", "seq 1 9000").await;
         }

@@ -80,7 +80,7 @@ async fn what_would_be_given_back_is_what_is_given_back() {
     let one = Alone::new().await;
     let engine = &one.engine;
     let sandbox = one.create(&one.spec()).await;
-    shell(&*sandbox, "user", "head -c 3000000 /dev/zero | tr '\\0' x > /home/user/large").await.ok();
+    shell(&*sandbox, "user", "for i in {1..30}; do printf %100000s x; done > /home/user/large").await.ok();
     engine.stop(sandbox.id()).await.unwrap();
     let base = engine.snapshot(sandbox.id(), SnapshotId::now()).await.unwrap();
     let tiny = Base::Named("tiny".into());
@@ -120,7 +120,8 @@ async fn a_stream_that_lies_is_refused() {
     let (data, engine) = empty().await;
     let layer = "kept-7d444840-9dc0-11d1-b245-5ffdce74fad2";
     let tar = vec![0; 1024];
-    let defaults = json!({ "user": "root", "workdir": "/", "env": {} });
+    let defaults = Defaults { user: User::root(), workdir: SandboxPath::root(), env: Default::default() };
+    let defaults = serde_json::to_value(defaults).unwrap();
     let head = |layers: Value, kept: u64| json!({ "layers": layers, "kept": kept, "trees": [], "defaults": defaults, "fingerprint": null });
     let digest = "0".repeat(64);
     let spec = serde_json::to_value(SandboxSpec::new(Base::Named("tiny".into()))).unwrap();
