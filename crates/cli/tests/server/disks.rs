@@ -208,11 +208,10 @@ async fn a_disk_that_is_nearly_full_takes_nothing_new() {
     std::fs::File::options().write(true).open(&filler).unwrap().set_len(filled - (3 << 20)).unwrap();
     let full = || (507, "no_space".to_owned());
     let ensure = json!({ "scope": { "scheme": "fixed", "name": "three" } });
-    let low = until(|| async {
-        let answer = server.post("/v1/sandboxes:ensure", &ensure).send().await.unwrap();
-        (!answer.status().is_success()).then_some(answer)
-    });
-    assert_eq!(told_to_come_back(low.await).await, full());
+    let metrics = async || server.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
+    until(|| async { metrics().await.contains("\ncabana_disk_low 1\n").then_some(()) }).await;
+    let new = server.post("/v1/sandboxes:ensure", &ensure).send().await.unwrap();
+    assert_eq!(told_to_come_back(new).await, full());
     let put = server.request(Method::PUT, &format!("/v1/sandboxes/{sandbox}/files?path=new")).body("text");
     assert_eq!(told_to_come_back(put.send().await.unwrap()).await, full());
     let take = server.request(Method::POST, &format!("/v1/sandboxes/{sandbox}/snapshots"));
@@ -223,8 +222,6 @@ async fn a_disk_that_is_nearly_full_takes_nothing_new() {
     assert_eq!(told_to_come_back(once.send().await.unwrap()).await, full());
     let told = server.post("/v1/sandboxes", &json!({})).send().await.unwrap().json::<Value>().await.unwrap();
     assert!(told["error"]["message"].as_str().unwrap().contains("are kept free"), "{told}");
-    let metrics = server.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
-    assert!(metrics.contains("\ncabana_disk_low 1\n"), "{metrics}");
     // What is there goes on, wakes up, and can be deleted.
     assert_eq!(server.stdout("one", "ls").await, "");
     assert_eq!(server.stdout("two", "cat note; rm note").await, "text\n");

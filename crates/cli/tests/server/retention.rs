@@ -8,7 +8,10 @@ use std::{
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::stage::{Server, client, good, refused, until};
+use crate::{
+    stage::{Server, client, good, refused, until},
+    verdict::output as output_of,
+};
 
 /// Of outputs, everything that has ended goes at once.
 fn forgetful() -> Server {
@@ -50,7 +53,8 @@ async fn a_dry_run_says_what_goes_and_then_it_goes() {
     let task = server.begin("one", "seq 1 20000").await;
     server.ended(&task).await;
     let running = server.begin("one", "seq 1 20000; sleep 600").await;
-    until(|| async { (files(&server) == 9).then_some(()) }).await;
+    let said = async || output_of(&server, &format!("/v1/tasks/{running}/output")).await;
+    until(|| async { said().await.ends_with("\n20000\n").then_some(()) }).await;
     let output = async |path: &str| server.request(Method::GET, path).send().await.unwrap();
     let dry = gc(&server, true).await;
     assert_eq!(of(&dry, "outputs")["count"], 3, "{dry}");
@@ -80,7 +84,7 @@ async fn a_dry_run_says_what_goes_and_then_it_goes() {
 async fn only_the_operator_removes_and_takes_along() {
     let server = Server::start();
     let ours = server.key_for("us", "use").await;
-    let asked = client().post(format!("{}/v1/gc", server.url)).bearer_auth(&ours).json(&json!({}));
+    let asked = client().post(format!("{}/v1/gc", server.url)).bearer_auth(&ours).json(&json!({ "dry_run": true }));
     assert_eq!(refused(asked.send().await.unwrap()).await, (403, "forbidden".into()));
     let asked = client().get(format!("{}/v1/backup", server.url)).bearer_auth(&ours);
     assert_eq!(refused(asked.send().await.unwrap()).await, (403, "forbidden".into()));
@@ -95,7 +99,7 @@ async fn a_kill_in_the_middle_of_it_loses_nothing_else_and_the_next_pass_ends_it
         for _ in 0..12 {
             server.exec("one", "seq 1 9000").await;
         }
-        let sent = server.post("/v1/gc", &json!({})).send();
+        let sent = server.post("/v1/gc", &json!({ "dry_run": false })).send();
         // At whatever it is then: each round a little later.
         let _ = tokio::time::timeout(Duration::from_millis(2 + 3 * round), sent).await;
         server.kill();

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cabana_engine::Engine;
-use cabana_sandbox::{Base, Error, Found, Lifetime, Provider, Result, SandboxId, SandboxSpec, SnapshotId, State, User};
+use cabana_sandbox::{
+    Base, Defaults, Error, Found, Lifetime, Provider, Result, SandboxId, SandboxPath, SandboxSpec, SnapshotId, State,
+    User,
+};
 use futures_util::TryStreamExt;
 use serde_json::{Value, json};
 

@@ -30,8 +30,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct CollectBody {
-    /// Change nothing, and say what would go.
-    #[serde(default)]
+    /// Change nothing, and say what would go. It has to be said either way.
     dry_run: bool,
 }
 
