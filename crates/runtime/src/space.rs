@@ -71,11 +71,10 @@ impl Space {
         *seen = Some((Instant::now(), room));
         drop(seen);
         if room.is_low() != self.low.swap(room.is_low(), Ordering::Relaxed) {
-            match room.is_low() {
-                true => {
-                    tracing::warn!(free = room.free, least = room.least, "the disk is nearly full: nothing new is made")
-                }
-                false => tracing::info!(free = room.free, "the disk has room again"),
+            if room.is_low() {
+                tracing::warn!(free = room.free, least = room.least, "the disk is nearly full: nothing new is made");
+            } else {
+                tracing::info!(free = room.free, "the disk has room again");
             }
         }
         Some(room)

@@ -112,7 +112,7 @@ impl Shared {
                     Err(error) => left_out.push(elsewhere(&format!("snapshot {name}"), error)?),
                 },
                 Item::Sandbox { id, spec, stands } => match self.stood_on(&stands, &kept) {
-                    Ok(plan) => self.make_stopped(&id, Record { spec, plan })?,
+                    Ok(plan) => self.make_stopped(&id, &Record { spec, plan })?,
                     Err(error) => left_out.push(elsewhere(&format!("sandbox {id}"), error)?),
                 },
                 Item::LeftOut(what) => left_out.push(what),

@@ -87,13 +87,13 @@ impl Shared {
         if let Some(user) = &spec.user {
             plan.defaults.user = user.clone();
         }
-        self.make_stopped(id, Record { spec, plan })?;
+        self.make_stopped(id, &Record { spec, plan })?;
         fresh.named();
         Ok(())
     }
 
-    pub(super) fn make_stopped(&self, id: &SandboxId, record: Record) -> Result<()> {
-        let (home, _owned) = self.homes.make(id, &record)?;
+    pub(super) fn make_stopped(&self, id: &SandboxId, record: &Record) -> Result<()> {
+        let (home, _owned) = self.homes.make(id, record)?;
         dress_new(&self.store, &record.plan, &home.fs()).inspect_err(|_| drop(home.remove()))
     }
 

@@ -223,7 +223,7 @@ mod tests {
             ("no end", vec![key.clone(), database.clone()]),
             ("no sandboxes", vec![key.clone(), database.clone(), end(0)]),
             ("sandboxes that are none", vec![key.clone(), (Part::Sandboxes, b"x".to_vec()), end(0)]),
-            ("sandboxes twice", all(&[sandboxes.clone()], 0)),
+            ("sandboxes twice", all(std::slice::from_ref(&sandboxes), 0)),
             ("something in its end", vec![key.clone(), (Part::End { outputs: 0 }, b"x".to_vec())]),
         ];
         for (what, parts) in cases {
