@@ -54,6 +54,7 @@ fn start(args: &Args, data: &Path) -> Result<Restored, Failure> {
         .build()
         .map_err(|error| Failure::new(Code::Internal, format!("starting threads: {error}")))?;
     let draft = data.join(DRAFT);
+    fs::create_dir(&draft).map_err(|error| failed(&draft, &error))?; // whoever else restores into it is refused here
     let restored = runtime.block_on(async {
         let engine = Engine::open(Config::new(draft.clone())).await?;
         let restored = restore(tokio::fs::File::from_std(file), &*engine, &draft, Durability::Full).await;
@@ -87,6 +88,7 @@ fn place(data: &Path) -> io::Result<()> {
         names.push(entry?.file_name());
     }
     names.sort_by_key(|name| name == OsStr::new(LAST));
+    rustix::fs::syncfs(fs::File::open(&draft)?)?; // what makes it ours must not survive a power cut that the rest did not
     for name in names {
         fs::rename(draft.join(&name), data.join(&name))?;
     }

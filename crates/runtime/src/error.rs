@@ -2,7 +2,7 @@
 
 use cabana_model::{CallId, Code, KeyId, ParseIdError, PathError, Role, SandboxId, ScopeError, SnapshotId, TaskId};
 
-use crate::space::size;
+const LOW_DISK: &str = ": delete what nobody needs any more, or tell the operator";
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -37,10 +37,11 @@ pub enum Error {
     UserRequired,
     #[error("as many directories are watched as can be")]
     TooManyWatches,
-    #[error(
-        "the disk of the server has {} left, and {} are kept free: nothing new is made{help}", size(*free), size(*least)
-    )]
-    LowDisk { free: u64, least: u64, help: String },
+    #[error("the disk of the server is nearly full, and nothing new is made{}", about.as_deref().unwrap_or(LOW_DISK))]
+    LowDisk {
+        /// How full it is of what: the operator's to know.
+        about: Option<String>,
+    },
     #[error("what it said is not kept any more")]
     OutputGone,
     #[error("the call was cancelled")]
@@ -64,6 +65,14 @@ pub enum Error {
 impl Error {
     pub fn invalid(field: &'static str, why: impl Into<String>) -> Self {
         Self::Invalid { field, why: why.into() }
+    }
+
+    /// What is left of it for whoever has this role: one tenant hears nothing of others.
+    pub(crate) fn told_to(self, role: Role) -> Self {
+        match self {
+            Self::LowDisk { .. } if role != Role::Admin => Self::LowDisk { about: None },
+            error => error,
+        }
     }
 
     pub fn code(&self) -> Code {

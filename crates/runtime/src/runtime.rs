@@ -259,6 +259,10 @@ impl Runtime {
 
     /// Which sandbox it is for, and whether there was none. Nothing is started for it.
     async fn resolve(&self, ask: &Ask, needs: Needs) -> Result<Option<(Arc<Slot>, bool)>> {
+        self.found(ask, needs).await.map_err(|error| error.told_to(ask.caller.role))
+    }
+
+    async fn found(&self, ask: &Ask, needs: Needs) -> Result<Option<(Arc<Slot>, bool)>> {
         if needs == Needs::Nothing {
             return Ok(None);
         }
@@ -291,8 +295,8 @@ impl Runtime {
         notes: &Arc<std::sync::Mutex<Notes>>,
         work: Box<dyn Work>,
     ) -> Result<bytes::Bytes> {
-        let cx = self.ready(ask, about, found, call, notes).await?;
-        work.run(cx).await
+        let worked = async { work.run(self.ready(ask, about, found, call, notes).await?).await };
+        worked.await.map_err(|error| error.told_to(ask.caller.role))
     }
 
     async fn ready(
@@ -428,7 +432,7 @@ impl Runtime {
         let (call, _tell) = RawCall::new(id, self.0.store.outputs().begin(id.uuid(), 0));
         let looked = match self.ready(&ask, &about, found.as_ref(), &call, &notes).await {
             Ok(cx) => look.run(cx).await,
-            Err(error) => Err(error),
+            Err(error) => Err(error.told_to(ask.caller.role)),
         };
         let outcome = match &looked {
             Ok(_) => Outcome::Answered(bytes::Bytes::new()),

@@ -87,7 +87,8 @@ impl Space {
                 self.refused.fetch_add(1, Ordering::Relaxed);
                 self.noticed.notify_one();
                 let help = self.help.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                Err(Error::LowDisk { free: room.free, least: room.least, help })
+                let (free, least) = (size(room.free), size(room.least));
+                Err(Error::LowDisk { about: Some(format!(": it has {free} left, and {least} are kept free{help}")) })
             }
             _ => Ok(()),
         }

@@ -18,7 +18,7 @@ use rustix::{
 use serde_json::{Value, json};
 
 use crate::{
-    stage::{Server, good, until},
+    stage::{Server, client, good, until},
     verdict::output,
 };
 
@@ -202,6 +202,7 @@ async fn a_disk_that_is_nearly_full_takes_nothing_new() {
     server.stdout("two", "echo text > note").await;
     let two = server.ensure("two").await["id"].as_str().unwrap().to_owned();
     good(server.post(&format!("/v1/sandboxes/{two}/stop"), &json!({})).send().await.unwrap()).await;
+    let key = server.key_for("us", "use").await;
     let filler = fill(server.data());
     let filled = std::fs::metadata(&filler).unwrap().len();
     // A fiftieth of the disk is more than this.
@@ -222,6 +223,11 @@ async fn a_disk_that_is_nearly_full_takes_nothing_new() {
     assert_eq!(told_to_come_back(once.send().await.unwrap()).await, full());
     let told = server.post("/v1/sandboxes", &json!({})).send().await.unwrap().json::<Value>().await.unwrap();
     assert!(told["error"]["message"].as_str().unwrap().contains("are kept free"), "{told}");
+    // What all of them take together is nothing that one tenant learns.
+    let ours = client().post(format!("{}/v1/sandboxes", server.url)).bearer_auth(key).json(&json!({}));
+    let told = ours.send().await.unwrap().json::<Value>().await.unwrap();
+    let message = told["error"]["message"].as_str().unwrap();
+    assert!(message.contains("nearly full") && !message.contains(char::is_numeric), "{message}");
     // What is there goes on, wakes up, and can be deleted.
     assert_eq!(server.stdout("one", "ls").await, "");
     assert_eq!(server.stdout("two", "cat note; rm note").await, "text\n");

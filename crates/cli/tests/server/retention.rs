@@ -1,10 +1,13 @@
 //! What goes after a while, at a real server: also one that is killed in the middle of it.
 
 use std::{
+    path::Path,
     process::{Command, Output},
     time::Duration,
 };
 
+use cabana_model::{CallId, KeyId, Tenant, Time};
+use cabana_store::{Durability, Entry, Store};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -146,4 +149,79 @@ async fn snapshots_that_nobody_uses_go_with_their_layers() {
     let row = rows["rows"].as_array().unwrap().iter().find(|row| row["verb"] == "snapshot.delete").unwrap().clone();
     assert_eq!(row["argv"], json!([snapshot, "retention"]));
     ledger_is_whole(&server);
+}
+
+/// As if a server had served two days ago.
+fn served_long_ago(data: &Path) {
+    let (db, outputs) = (data.join("db"), data.join("outputs"));
+    let write = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let store = Store::open(&db, &outputs, Durability::Kill).unwrap();
+            for _ in 0..5 {
+                let entry = Entry {
+                    tenant: Tenant::default(),
+                    key: KeyId::now(),
+                    sandbox: None,
+                    call: CallId::now(),
+                    verb: "exec".into(),
+                    argv: vec!["true".into()],
+                    input_digest: None,
+                    output_digest: None,
+                    outcome: "answered".into(),
+                    exit: Some(0),
+                    duration_ms: 1,
+                    policy: None,
+                    at: Time::now() - jiff::SignedDuration::from_hours(49),
+                };
+                store.note(entry).await.unwrap();
+            }
+            store.close().await;
+        });
+    };
+    std::thread::spawn(write).join().unwrap();
+}
+
+fn tamper(server: &Server, sql: &str) {
+    let script = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute(sys.argv[2]); db.commit()";
+    let done = Command::new("python3").args(["-c", script]).arg(server.data().join("db/cabana.db")).arg(sql).status();
+    assert!(done.unwrap().success());
+}
+
+#[tokio::test]
+async fn a_ledger_without_its_oldest_days_is_verified_and_what_was_cut_is_found() {
+    let mut server = Server::prepared(&["--retention-ledger", "24h"], served_long_ago);
+    server.stdout("one", "true").await;
+    ledger_is_whole(&server);
+    let dry = gc(&server, true).await;
+    assert_eq!(of(&dry, "ledger")["count"], 5, "{dry}");
+    assert_eq!(of(&gc(&server, false).await, "ledger")["count"], 5);
+    let told = server.get("/v1/ledger").await;
+    assert_eq!(
+        (&told["dropped"]["seq"], &told["dropped"]["rows"], &told["rows"][0]["seq"]),
+        (&json!(5), &json!(5), &json!(6))
+    );
+    let said = told["rows"].as_array().unwrap().iter().find(|row| row["verb"] == "ledger.drop").unwrap();
+    assert_eq!(said["argv"][2], told["dropped"]["hash"]);
+    let verify = |server: &Server| {
+        let checked = cabana(server, &["ledger", "verify"]);
+        (checked.status.success(), String::from_utf8_lossy(&checked.stderr).into_owned())
+    };
+    let (whole, words) = verify(&server);
+    assert!(whole && words.contains("Those up to 5 were dropped"), "{words}");
+    for (sql, finds) in [
+        ("DELETE FROM ledger WHERE seq = 6", "what comes after row 5 is missing"),
+        // As if more had been dropped, with a hash that fits.
+        (
+            "UPDATE ledger_dropped SET seq = 7, hash = (SELECT hash FROM ledger WHERE seq = 7 AND tenant = 'default')",
+            "none of its rows says that those before it were dropped",
+        ),
+        ("DELETE FROM ledger_dropped", "what comes after row 0 is missing"),
+    ] {
+        server.stop();
+        tamper(&server, sql);
+        server.run();
+        let (whole, words) = verify(&server);
+        assert!(!whole && words.contains(finds), "{sql}: {words}");
+    }
 }
