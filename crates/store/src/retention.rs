@@ -77,7 +77,7 @@ const TASK: &str = "'task' AS kind, tenant, id, started AS begun, ended, false A
     NULL AS task_ended, coalesce(length(stdout) + length(stderr), 0) AS bytes FROM tasks";
 
 impl Store {
-    /// Those that ended before then and have what they said in their rows, the oldest first, after the one that was seen last.
+    /// Those that ended before then and have something that they said in their rows, the oldest first, after the one that was seen last.
     pub async fn said_before(&self, before: Time, after: Option<Over>, limit: u32) -> Result<Vec<Over>> {
         self.read(move |db| {
             // One kind after the other.
@@ -88,7 +88,7 @@ impl Store {
             };
             let page = |what: &str, table: &str, after: Option<&Over>| {
                 let sql = format!(
-                    "SELECT {what} WHERE {table}.stdout IS NOT NULL AND {table}.ended < ?1
+                    "SELECT {what} WHERE (length({table}.stdout) > 0 OR length({table}.stderr) > 0) AND {table}.ended < ?1
                      AND ({table}.ended, {table}.tenant, {table}.id) > (?2, ?3, ?4)
                      ORDER BY {table}.ended, {table}.tenant, {table}.id LIMIT ?5"
                 );

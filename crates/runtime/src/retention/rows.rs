@@ -42,7 +42,7 @@ impl Pass<'_> {
             let page = self.runtime.store().said_before(before, after.take(), AT_ONCE).await?;
             let Some(last) = page.last().cloned() else { return Ok(()) };
             let due: Vec<Over> = page.into_iter().filter(|over| self.has_due_output(over)).collect();
-            for over in due.iter().filter(|over| over.bytes > 0) {
+            for over in &due {
                 self.counted(Kind::Outputs).add(|| name(&over.id), over.bytes);
             }
             if !self.dry_run {

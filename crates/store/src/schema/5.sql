@@ -1,7 +1,6 @@
--- How long things are kept. What a small output takes is in the row of its call or task: those that have one, by when they
--- ended.
-CREATE INDEX calls_said ON calls (ended) WHERE stdout IS NOT NULL;
-CREATE INDEX tasks_said ON tasks (ended) WHERE stdout IS NOT NULL;
+-- How long things are kept. A small output is in the row of its call or task: those that said something, by when they ended.
+CREATE INDEX calls_said ON calls (ended) WHERE length(stdout) > 0 OR length(stderr) > 0;
+CREATE INDEX tasks_said ON tasks (ended) WHERE length(stdout) > 0 OR length(stderr) > 0;
 
 -- What a ledger lacks at its beginning, and what the last row of that was.
 CREATE TABLE ledger_dropped (
