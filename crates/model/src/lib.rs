@@ -5,6 +5,8 @@
 
 mod code;
 mod id;
+mod life;
+mod lifecycle;
 mod path;
 mod record;
 pub mod retention;
@@ -12,7 +14,9 @@ mod scope;
 
 pub use code::Code;
 pub use id::{CallId, ExecId, KeyId, LayerId, ParseIdError, SandboxId, SnapshotId, TaskId, Tenant, User};
+pub use life::{Hooked, Life, Operation, Phase, Reality, SandboxState, Then};
+pub use lifecycle::{Action, Due, Facts, Hook, Lifecycle, LifecycleError, Sentence, Verdict, Work};
 pub use path::{PathError, SandboxPath};
-pub use record::{Outcome, Role, SandboxState, SnapshotState, TaskState, Time};
+pub use record::{Outcome, Role, SnapshotState, TaskState, Time};
 pub use retention::Retention;
 pub use scope::{Scheme, Scope, ScopeError, ScopeTemplate};

@@ -29,6 +29,8 @@ pub enum Kind {
     Templates,
     /// Those that nothing needs. They have no time of their own.
     Layers,
+    /// Archives of sandboxes that are not there any more. They have none either.
+    Blobs,
 }
 
 /// What is known of one thing.
@@ -43,8 +45,8 @@ pub struct Kept {
 const DAY: i64 = 86_400;
 
 impl Kind {
-    pub const ALL: [Self; 6] =
-        [Self::Outputs, Self::Calls, Self::Ledger, Self::Snapshots, Self::Templates, Self::Layers];
+    pub const ALL: [Self; 7] =
+        [Self::Outputs, Self::Calls, Self::Ledger, Self::Snapshots, Self::Templates, Self::Layers, Self::Blobs];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -54,6 +56,7 @@ impl Kind {
             Self::Snapshots => "snapshots",
             Self::Templates => "templates",
             Self::Layers => "layers",
+            Self::Blobs => "blobs",
         }
     }
 }
@@ -67,7 +70,7 @@ impl Retention {
             Kind::Ledger => self.ledger,
             Kind::Snapshots => self.snapshots,
             Kind::Templates => self.templates,
-            Kind::Layers => None,
+            Kind::Layers | Kind::Blobs => None,
         };
         let before = now.checked_sub(limit?).ok()?;
         match kind {
@@ -111,7 +114,7 @@ mod tests {
             Kind::Ledger => retention.ledger,
             Kind::Snapshots => retention.snapshots,
             Kind::Templates => retention.templates,
-            Kind::Layers => None,
+            Kind::Layers | Kind::Blobs => None,
         }
     }
 

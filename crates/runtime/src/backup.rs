@@ -8,10 +8,10 @@
 mod container;
 mod restore;
 
-use std::{fs::File, io::Read};
+use std::{collections::HashSet, fs::File, io::Read};
 
 use bytes::Bytes;
-use cabana_sandbox::{Error as SandboxError, Stream};
+use cabana_sandbox::{Error as SandboxError, SandboxId, Stream};
 use cabana_store::Outputs;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::mpsc;
@@ -84,9 +84,30 @@ impl Writer {
                 }
             }
         }
+        // Before the sandboxes, since one that is brought back meanwhile loses its archive; and once more after them, since one
+        // that is packed away meanwhile has one then.
+        let mut archived = HashSet::new();
+        count += self.archives(runtime, &mut archived).await?;
         self.stream(Part::Sandboxes, sandboxes).await?;
-        self.part(&Part::End { outputs: count }).await?;
+        count += self.archives(runtime, &mut archived).await?;
+        self.part(&Part::End { files: count }).await?;
         self.end().await
+    }
+
+    async fn archives(&mut self, runtime: &Runtime, had: &mut HashSet<SandboxId>) -> Result<u64> {
+        let (blobs, mut count) = (runtime.store().blobs(), 0);
+        for (id, _) in blobs.all().await? {
+            if had.contains(&id) {
+                continue;
+            }
+            let opened = blobs.open_file(&id).map_err(|error| SandboxError::failed("opening an archive", error))?;
+            if let Some(file) = opened {
+                self.file(Part::Archive { of: id.to_string() }, file).await?;
+                had.insert(id);
+                count += 1;
+            }
+        }
+        Ok(count)
     }
 
     /// As long as it is now: what is written to it meanwhile is in no backup.

@@ -18,11 +18,14 @@ mod events;
 mod exec;
 mod fault;
 mod hashing;
+mod hooks;
+mod leases;
 mod links;
 mod metrics;
 mod output;
 mod ports;
 mod reads;
+mod reaper;
 mod recover;
 mod retention;
 mod runtime;
@@ -35,16 +38,17 @@ mod space;
 mod tasks;
 mod templates;
 mod text;
+mod told;
 mod watches;
 
 pub use access::{Access, Caller, Credential, Issued};
 pub use cabana_model::{
-    CallId, Code, KeyId, Outcome, Retention, Role, SandboxId, SandboxState, Scheme, Scope, ScopeTemplate, SnapshotId,
-    TaskId, TaskState, Tenant, Time,
+    Action, CallId, Code, Hook, KeyId, Lifecycle, Outcome, Retention, Role, SandboxId, SandboxState, Scheme, Scope,
+    ScopeTemplate, SnapshotId, TaskId, TaskState, Tenant, Time,
 };
 pub use cabana_store::{
-    CallRow, Chunk, Dropped, Error as StoreError, Head, Key, LedgerRow, Log, Page, Record, Snapshot, Stream as Channel,
-    Task,
+    CallRow, Chunk, Dropped, Error as StoreError, Head, Key, Lease, LedgerRow, Log, Page, Record, Snapshot,
+    Stream as Channel, Task, Token, Which,
 };
 pub use call::{Act, Ask, Call, Cx, IdempotencyKey, Look, Needs, Place};
 pub use clock::Clock;
@@ -54,10 +58,12 @@ pub use fault::ALL as FAULT_POINTS;
 pub use links::{Grant, Link, Signed, Unlink};
 pub use metrics::{BUCKETS, Metrics, Verb};
 pub use ports::{Connection, Visitor};
+pub use reaper::Reaped;
 pub use retention::{Collected, Counted};
 pub use runtime::Runtime;
-pub use sandboxes::Wanted;
+pub use sandboxes::{Kind, Wanted};
 pub use search::{Found, Line, search};
 pub use settings::Settings;
 pub use space::Room;
 pub use text::Text;
+pub use told::Told;

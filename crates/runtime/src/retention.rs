@@ -167,6 +167,7 @@ impl Runtime {
         pass.calls().await?;
         pass.ledgers().await?;
         pass.bases().await?;
+        pass.blobs().await?;
         let collected = Collected { dry_run, kinds: pass.counts.values().cloned().collect() };
         if !dry_run {
             self.0.keeper.passes.fetch_add(1, Ordering::Relaxed);

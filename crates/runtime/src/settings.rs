@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use cabana_model::Retention;
+use cabana_model::{Action, Lifecycle, Retention};
 use cabana_sandbox::{Base, Limits, NetworkPolicy, SandboxSpec};
 use jiff::SignedDuration;
 
@@ -20,6 +20,12 @@ pub struct Settings {
     pub grace: Duration,
     /// Of an archive that becomes a template: how much it may hold, once it is unpacked.
     pub template_cap: u64,
+    /// When a sandbox rests and goes that does not say so itself.
+    pub lifecycle: Lifecycle,
+    /// At the latest so long after the last time, sandboxes are looked after.
+    pub reaper_interval: Duration,
+    /// So many of them at a time.
+    pub reaper_batch: u32,
     pub retention: Retention,
     /// From one look at what may go to the next.
     pub gc_interval: Duration,
@@ -41,6 +47,17 @@ impl Default for Settings {
             output_cap: 256 << 20,
             grace: Duration::from_secs(2),
             template_cap: 16 << 30,
+            lifecycle: Lifecycle {
+                idle_sec: Some(300),
+                idle_action: Some(Action::Stop),
+                hard_sec: Some(0),
+                hard_action: Some(Action::Stop),
+                archive_after_sec: Some(0),
+                delete_after_sec: Some(0),
+                ..Lifecycle::default()
+            },
+            reaper_interval: Duration::from_secs(60),
+            reaper_batch: 50,
             retention: Retention {
                 outputs: Some(SignedDuration::from_hours(30 * 24)),
                 calls: Some(SignedDuration::from_hours(90 * 24)),

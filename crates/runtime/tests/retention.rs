@@ -34,7 +34,7 @@ struct Stage {
 impl Stage {
     async fn new(retention: Retention) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(&dir.path().join("db"), &dir.path().join("outputs"), Durability::Kill).unwrap();
+        let store = Store::open(dir.path(), Durability::Kill).unwrap();
         // The files of outputs have times of the machine.
         let (fake, clock) = (Fake::new(), Clock::at(Time::now()));
         let settings = Settings { sandbox: Fake::spec(), retention, ..Settings::default() };
@@ -45,7 +45,7 @@ impl Stage {
     }
 
     fn ask(&self, place: Place) -> Ask {
-        Ask { caller: self.caller.clone(), place, key: None, front: "test" }
+        Ask { caller: self.caller.clone(), place, key: None, lease: None, front: "test" }
     }
 
     fn later(&self, days: i32) {
@@ -56,6 +56,7 @@ impl Stage {
         let wanted = base.map(|base| Wanted {
             sandbox: SandboxSpec { base, ..Fake::spec() },
             env: BTreeMap::new(),
+            lifecycle: Default::default(),
             once: false,
             snapshot: None,
         });
@@ -279,8 +280,13 @@ async fn a_snapshot_goes_when_nothing_was_made_from_it_for_long() {
     };
     let (used, unused) = (take().await, take().await);
     stage.later(9);
-    let place =
-        Place::New(Some(Wanted { sandbox: Fake::spec(), env: BTreeMap::new(), once: false, snapshot: Some(used) }));
+    let place = Place::New(Some(Wanted {
+        sandbox: Fake::spec(),
+        env: BTreeMap::new(),
+        lifecycle: Default::default(),
+        once: false,
+        snapshot: Some(used),
+    }));
     let fork = stage.runtime.call(stage.ask(place), Ensure).await.unwrap().answer().await.unwrap().sandbox;
     stage.later(2);
     assert_eq!(stage.pass().await, went(&[("snapshots", 1)]));
@@ -314,6 +320,20 @@ async fn a_template_goes_when_nothing_was_made_from_it_for_long() {
     assert_eq!(stage.pass().await, went(&[("templates", 1)]), "the one that was used for a moment");
     let left = stage.runtime.templates().await.unwrap();
     assert_eq!(left.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["used"]);
+}
+
+#[tokio::test]
+async fn archives_of_nobody_go_and_others_stay() {
+    let stage = Stage::new(Retention::default()).await;
+    let sandbox = stage.ensure("one", None).await;
+    let physical = stage.runtime.sandbox(&stage.caller.tenant, &sandbox).await.unwrap().physical;
+    let blobs = stage.runtime.store().blobs();
+    for id in [&physical, &SandboxId::random()] {
+        let body = stream::iter([Ok::<_, cabana_store::Error>(Bytes::from_static(b"saved"))]);
+        assert_eq!(blobs.keep(id, body).await.unwrap(), 5);
+    }
+    assert_eq!(stage.pass().await, went(&[("blobs", 1)]));
+    assert_eq!(blobs.all().await.unwrap(), [(physical, 5)]);
 }
 
 #[tokio::test]

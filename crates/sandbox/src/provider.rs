@@ -63,6 +63,9 @@ pub trait Provider: Send + Sync {
     /// Makes a stopped one of what was saved. There already: an error. A stream that is not whole is `Archive`, and makes
     /// nothing.
     async fn restore(&self, id: &SandboxId, spec: &SandboxSpec, saved: Stream<Bytes>) -> Result<()>;
+    /// Its files are saved elsewhere: lets go of them, and keeps what they stand on. For everybody but `restore` and `destroy`
+    /// it is absent then. One that is not stopped is refused; done already is Ok.
+    async fn shelve(&self, id: &SandboxId) -> Result<()>;
     /// All persistent sandboxes, each as it is at one moment, with all templates and snapshots. In this provider's own format.
     /// What goes meanwhile may be in it or not.
     async fn save_all(&self) -> Result<Stream<Bytes>>;

@@ -11,6 +11,7 @@ mod files_search;
 mod gc;
 mod keys;
 mod ledger;
+mod lifecycle;
 mod ports;
 mod sandboxes;
 mod snapshots;
@@ -34,6 +35,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(chat_files::routes())
         .merge(keys::routes())
         .merge(ledger::routes())
+        .merge(lifecycle::routes())
         .merge(terminal::routes())
         .merge(ports::routes())
         .merge(events::routes())

@@ -9,6 +9,7 @@
 //! - [`Outputs`] keeps what commands said: a little in memory and then in the call's row, more in files.
 
 mod backup;
+mod blobs;
 mod calls;
 mod checkpoints;
 mod desk;
@@ -16,6 +17,7 @@ mod error;
 mod fault;
 mod journal;
 mod keys;
+mod leases;
 pub mod ledger;
 mod outputs;
 mod page;
@@ -30,15 +32,17 @@ mod store;
 mod tasks;
 mod writer;
 
+pub use blobs::Blobs;
 pub use calls::{CallRow, Done, Inline, NewCall, Reserved};
 pub use error::{Error, Result};
 pub use fault::ALL as FAULT_POINTS;
 pub use keys::{Key, NewKey};
+pub use leases::{Lease, Token};
 pub use ledger::{Dropped, Entry, Head, LedgerRow, Older};
 pub use outputs::{Chunk, Ended, Log, OutputFile, Outputs, Stored, Stream};
 pub use page::Page;
 pub use retention::{Over, OverId, Used, UsedKind};
-pub use sandboxes::{Claim, Claimed, Record, Transition};
+pub use sandboxes::{By, Claim, Claimed, Moved, Record, Transition, Which};
 pub use snapshots::{NewSnapshot, Snapshot, SnapshotStep};
 pub use store::{Durability, Store};
 pub use tasks::{NewTask, Task, TaskEnd};

@@ -1,7 +1,7 @@
 //! What is over and may go. What goes is the caller's to decide: here it is found and removed, a few rows at a time, so that no
 //! call waits for a day's worth of them.
 
-use cabana_model::{Tenant, Time};
+use cabana_model::{SandboxId, Tenant, Time};
 use rusqlite::{OptionalExtension, Row, params};
 use uuid::Uuid;
 
@@ -175,6 +175,34 @@ impl Store {
                 tx.execute(sql, params![Col(id.tenant()), id.uuid().as_bytes()])?;
             }
             Ok(())
+        })
+        .await
+    }
+
+    /// What sandboxes of all tenants were asked to be, after this one.
+    pub async fn specs(&self, after: Option<SandboxId>, limit: u32) -> Result<Vec<(SandboxId, String)>> {
+        self.read(move |db| {
+            let sql = "SELECT physical, spec FROM sandboxes WHERE physical > ? ORDER BY physical LIMIT ?";
+            let mut statement = db.prepare_cached(sql)?;
+            let after = after.as_ref().map_or("", SandboxId::as_str);
+            let rows =
+                statement.query_map(params![after, limit], |row| Ok((get(row, "physical")?, row.get("spec")?)))?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+        .await
+    }
+
+    /// Those of these that no sandbox has.
+    pub async fn nobodys(&self, physicals: Vec<SandboxId>) -> Result<Vec<SandboxId>> {
+        self.read(move |db| {
+            let mut statement = db.prepare_cached("SELECT 1 FROM sandboxes WHERE physical = ?")?;
+            let mut nobodys = Vec::new();
+            for physical in physicals {
+                if !statement.exists([Col(&physical)])? {
+                    nobodys.push(physical);
+                }
+            }
+            Ok(nobodys)
         })
         .await
     }

@@ -9,7 +9,7 @@ use std::{
 
 use rusqlite::Connection;
 
-use crate::{Outputs, Result, backup, desk::Tx, reads::Reads, schema, writer::Writer};
+use crate::{Blobs, Outputs, Result, backup, desk::Tx, reads::Reads, schema, writer::Writer};
 
 /// What an acknowledged write survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,23 +28,26 @@ struct Parts {
     writer: Writer,
     reads: Arc<Reads>,
     outputs: Outputs,
+    blobs: Blobs,
     path: PathBuf,
 }
 
 impl Store {
-    /// Blocks. Makes what is missing.
-    pub fn open(db_dir: &Path, outputs_dir: &Path, durability: Durability) -> Result<Self> {
+    /// In the folders `db`, `outputs` and `blobs` of the data directory. Blocks. Makes what is missing.
+    pub fn open(data: &Path, durability: Durability) -> Result<Self> {
+        let (db, outputs, blobs) = (data.join("db"), data.join("outputs"), data.join("blobs"));
         // What was said and asked is nobody else's business.
-        for dir in [db_dir, outputs_dir] {
+        for dir in [&db, &outputs, &blobs] {
             DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         }
-        backup::sweep(db_dir)?;
-        let path = db_dir.join("cabana.db");
-        let db = schema::open_writer(&path, durability)?;
+        backup::sweep(&db)?;
+        let path = db.join("cabana.db");
+        let writer = schema::open_writer(&path, durability)?;
         Ok(Self(Arc::new(Parts {
-            writer: Writer::start(db, &path, durability)?,
+            writer: Writer::start(writer, &path, durability)?,
             reads: Arc::new(Reads::open(&path)?),
-            outputs: Outputs::at(outputs_dir, durability),
+            outputs: Outputs::at(&outputs, durability),
+            blobs: Blobs::at(&blobs, durability),
             path,
         })))
     }
@@ -57,6 +60,10 @@ impl Store {
 
     pub fn outputs(&self) -> &Outputs {
         &self.0.outputs
+    }
+
+    pub fn blobs(&self) -> &Blobs {
+        &self.0.blobs
     }
 
     pub(crate) fn database(&self) -> &Path {

@@ -49,6 +49,10 @@ async fn furnish(server: &Server) -> (String, String, String) {
     good(server.post("/v1/exec", &fork).send().await.unwrap()).await;
     let based = json!({ "scope": { "scheme": "fixed", "name": "based" }, "spec": { "template": "mine" }, "command": "echo of based > note" });
     good(server.post("/v1/exec", &based).send().await.unwrap()).await;
+    let packed = json!({ "scope": { "scheme": "fixed", "name": "packed" }, "spec": { "template": "mine" }, "command": "echo of packed > note" });
+    good(server.post("/v1/exec", &packed).send().await.unwrap()).await;
+    let packed = server.ensure("packed").await["id"].as_str().unwrap().to_owned();
+    good(server.request(Method::POST, &format!("/v1/sandboxes/{packed}/archive")).send().await.unwrap()).await;
     let call = server.exec("running", "seq 1 20000").await["call_id"].as_str().unwrap().to_owned();
     let task = server.begin("running", "echo begun; sleep 600").await;
     (snapshot, call, task)
@@ -90,7 +94,8 @@ async fn a_backup_under_load_becomes_a_server_that_serves() {
     ledger_is_whole(&second);
     let listed = second.get("/v1/sandboxes").await;
     let listed = listed["sandboxes"].as_array().unwrap();
-    assert!(listed.len() == 4 && listed.iter().all(|sandbox| sandbox["state"] == "stopped"), "{listed:?}");
+    let states = |state: &str| listed.iter().filter(|sandbox| sandbox["state"] == state).count();
+    assert_eq!((listed.len(), states("stopped"), states("archived")), (5, 4, 1), "{listed:?}");
     assert_eq!(second.get(&format!("/v1/tasks/{task}")).await["state"], "unknown");
     let whole: String = (1..=20_000).map(|n| format!("{n}\n")).collect();
     assert_eq!(output(&second, &format!("/v1/calls/{call}/output")).await, whole);
@@ -99,6 +104,7 @@ async fn a_backup_under_load_becomes_a_server_that_serves() {
     assert_eq!(second.stdout("running", "cat note").await, "of running\n");
     assert_eq!(second.stdout("fork", "cat note").await, "of running\nof fork\n");
     assert_eq!(second.stdout("based", "cat note; pwd").await, "of based\n/srv/work\n");
+    assert_eq!(second.stdout("packed", "cat note; pwd").await, "of packed\n/srv/work\n");
     // What was there when it began is there, without a hole.
     let log = second.stdout("running", "cat log").await;
     let lines: Vec<usize> = log.lines().map(|line| line.parse().unwrap()).collect();

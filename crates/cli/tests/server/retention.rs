@@ -153,11 +153,11 @@ async fn snapshots_that_nobody_uses_go_with_their_layers() {
 
 /// As if a server had served two days ago.
 fn served_long_ago(data: &Path) {
-    let (db, outputs) = (data.join("db"), data.join("outputs"));
+    let data = data.to_owned();
     let write = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
-            let store = Store::open(&db, &outputs, Durability::Kill).unwrap();
+            let store = Store::open(&data, Durability::Kill).unwrap();
             for _ in 0..5 {
                 let entry = Entry {
                     tenant: Tenant::default(),

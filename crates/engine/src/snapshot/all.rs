@@ -13,7 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use cabana_guest::tree;
-use cabana_sandbox::{Error, Lifetime, Result, SandboxId, SandboxSpec, SnapshotId, Source, Stream, Template};
+use cabana_sandbox::{Base, Error, Lifetime, Result, SandboxId, SandboxSpec, SnapshotId, Source, Stream, Template};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 
@@ -28,6 +28,7 @@ use crate::{
     home::Record,
     layers::{Draft, LayerName, Templates},
     plan::Plan,
+    shelf::Shelved,
 };
 
 const NAME: &[u8] = b"cabana sandboxes ";
@@ -48,6 +49,11 @@ enum Item {
         id: SandboxId,
         spec: SandboxSpec,
         stands: Stands,
+    },
+    /// One whose files are saved elsewhere: what they stand on.
+    Shelved {
+        id: SandboxId,
+        shelved: Shelved,
     },
     /// What could not be saved, and why.
     LeftOut(String),
@@ -115,6 +121,7 @@ impl Shared {
                     Ok(plan) => self.make_stopped(&id, &Record { spec, plan })?,
                     Err(error) => left_out.push(elsewhere(&format!("sandbox {id}"), error)?),
                 },
+                Item::Shelved { id, shelved } => self.homes.shelf.write(&id, &shelved)?,
                 Item::LeftOut(what) => left_out.push(what),
                 Item::End => break,
             }
@@ -203,6 +210,14 @@ impl Saver<'_> {
         }
         for id in self.shared.homes.all() {
             self.sandbox(id, here)?;
+        }
+        // After the sandboxes: one that is shelved meanwhile is here.
+        for (id, shelved) in self.shared.homes.shelf.all()? {
+            let there: Vec<_> = shelved.layers.iter().copied().filter(|layer| self.shared.store.has(layer)).collect();
+            if shelved.base != Base::Host {
+                self.layers(there.into_iter())?;
+            }
+            self.item(&Item::Shelved { id, shelved })?;
         }
         self.item(&Item::End)
     }

@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     engine::{Shared, blocking},
+    fault::{self, Point},
     files::fed,
     home::Record,
     layers::{Draft, LayerName, Store},
@@ -89,6 +90,9 @@ impl Shared {
         }
         self.make_stopped(id, &Record { spec, plan })?;
         fresh.named();
+        fault::at(Point::ShelfRestored);
+        // What is left there holds a layer for longer than needed, and nothing else.
+        let _ = self.homes.shelf.remove(id);
         Ok(())
     }
 

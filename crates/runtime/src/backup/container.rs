@@ -25,11 +25,15 @@ pub enum Part {
     Output {
         name: String,
     },
+    /// The archive of one sandbox, by the provider's own id.
+    Archive {
+        of: String,
+    },
     /// As the provider saved them.
     Sandboxes,
     /// Nothing comes after it.
     End {
-        outputs: u64,
+        files: u64,
     },
 }
 
@@ -238,7 +242,7 @@ mod tests {
             flip in 1..=255u8,
         ) {
             let mut parts = parts;
-            parts.push((Part::End { outputs: 3 }, Vec::new()));
+            parts.push((Part::End { files: 3 }, Vec::new()));
             let bytes = written(&parts);
             let whole: Vec<_> = parts.into_iter().map(|(part, pieces)| (part, pieces.concat())).collect();
             prop_assert_eq!(now(read(&bytes)).unwrap(), whole);
@@ -265,7 +269,7 @@ mod tests {
     #[test]
     fn a_long_piece_is_many_frames() {
         let long = vec![7; 2 * FRAME + 1];
-        let bytes = written(&[(Part::Database, vec![long.clone()]), (Part::End { outputs: 0 }, Vec::new())]);
+        let bytes = written(&[(Part::Database, vec![long.clone()]), (Part::End { files: 0 }, Vec::new())]);
         assert_eq!(now(read(&bytes)).unwrap()[0].1, long);
     }
 }

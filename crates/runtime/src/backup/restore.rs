@@ -9,8 +9,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use cabana_sandbox::{Error as SandboxError, Provider};
-use cabana_store::{Durability, OutputFile, Outputs, Store};
+use cabana_sandbox::{Error as SandboxError, Provider, SandboxId};
+use cabana_store::{Blobs, Durability, OutputFile, Outputs, Store};
 use futures_util::{StreamExt, stream};
 use tokio::{io::AsyncRead, sync::mpsc};
 
@@ -23,7 +23,8 @@ const KEY: u64 = 4 << 10;
 /// What was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
-    pub outputs: u64,
+    /// Outputs and archives.
+    pub files: u64,
     /// What is not there, and why.
     pub left_out: Vec<String>,
 }
@@ -36,8 +37,8 @@ pub async fn restore(
     data: &Path,
     durability: Durability,
 ) -> Result<Restored> {
-    let (db, outputs) = (data.join("db"), data.join("outputs"));
-    for dir in [&db, &outputs] {
+    let (db, outputs, blobs) = (data.join("db"), data.join("outputs"), data.join("blobs"));
+    for dir in [&db, &outputs, &blobs] {
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
     }
     let mut container = Container::open(from).await?;
@@ -54,19 +55,21 @@ pub async fn restore(
             }
             Part::Output { name } => {
                 let file = OutputFile::new(&name).ok_or_else(|| bad(format!("no output has a file {name:?}")))?;
-                let made =
-                    Outputs::at(&outputs, durability).create_file(&file).map_err(|error| match error.kind() {
-                        std::io::ErrorKind::AlreadyExists => bad(format!("{name} is in it twice")),
-                        _ => failed(error),
-                    })?;
-                copy(&mut container, made, u64::MAX).await?;
+                let made = Outputs::at(&outputs, durability).create_file(&file);
+                copy(&mut container, made.map_err(|error| again(error, &name))?, u64::MAX).await?;
+                count += 1;
+            }
+            Part::Archive { of } => {
+                let id = SandboxId::new(of).map_err(|error| bad(error.to_string()))?;
+                let made = Blobs::at(&blobs, durability).create_file(&id);
+                copy(&mut container, made.map_err(|error| again(error, id.as_str()))?, u64::MAX).await?;
                 count += 1;
             }
             Part::Sandboxes => {
                 first(&mut had.sandboxes, "the sandboxes")?;
                 had.left_out = received(&mut container, provider).await?;
             }
-            Part::End { outputs: told } => {
+            Part::End { files: told } => {
                 if container.piece().await?.is_some() || told != count {
                     return Err(bad("its end does not fit what came before it").into());
                 }
@@ -79,11 +82,12 @@ pub async fn restore(
         return Err(bad("a part of it is missing").into());
     }
     // A database that is none is noticed here, and an older one is brought up to date.
-    let opened = tokio::task::spawn_blocking(move || Store::open(&db, &outputs, durability));
+    let data = data.to_owned();
+    let opened = tokio::task::spawn_blocking(move || Store::open(&data, durability));
     let store = opened.await.map_err(|error| SandboxError::failed("opening the database", error))??;
     store.tenants().await?;
     store.close().await;
-    Ok(Restored { outputs: count, left_out: had.left_out })
+    Ok(Restored { files: count, left_out: had.left_out })
 }
 
 #[derive(Default)]
@@ -103,6 +107,13 @@ fn first(had: &mut bool, what: &str) -> Result<()> {
 
 fn create(path: &Path) -> Result<File> {
     Ok(OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?)
+}
+
+fn again(error: std::io::Error, name: &str) -> SandboxError {
+    match error.kind() {
+        std::io::ErrorKind::AlreadyExists => bad(format!("{name} is in it twice")),
+        _ => failed(error),
+    }
 }
 
 fn failed(error: std::io::Error) -> SandboxError {
@@ -166,7 +177,7 @@ mod tests {
 
     async fn database() -> Vec<u8> {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(&dir.path().join("db"), &dir.path().join("outputs"), Durability::Kill).unwrap();
+        let store = Store::open(dir.path(), Durability::Kill).unwrap();
         let mut bytes = Vec::new();
         std::io::Read::read_to_end(&mut store.copy_database().await.unwrap(), &mut bytes).unwrap();
         bytes
@@ -176,8 +187,8 @@ mod tests {
         (Part::Output { name: name.to_owned() }, b"said".to_vec())
     }
 
-    fn end(outputs: u64) -> (Part, Vec<u8>) {
-        (Part::End { outputs }, Vec::new())
+    fn end(files: u64) -> (Part, Vec<u8>) {
+        (Part::End { files }, Vec::new())
     }
 
     async fn restored(fake: &Fake, parts: &[(Part, Vec<u8>)]) -> Result<Restored> {
@@ -208,12 +219,13 @@ mod tests {
             parts
         };
         let good = restored(&fake, &all(&[output(OUTPUT)], 1)).await;
-        assert_eq!(good.unwrap(), Restored { outputs: 1, left_out: Vec::new() });
+        assert_eq!(good.unwrap(), Restored { files: 1, left_out: Vec::new() });
         let cases = [
             ("a way out", all(&[output("../../admin.key")], 1)),
             ("a way out", all(&[output("fa/../0199a1e36ddd427372ba516dbc9344fa.out")], 1)),
             ("an absolute one", all(&[output("/etc/passwd")], 1)),
             ("twice", all(&[output(OUTPUT), output(OUTPUT)], 2)),
+            ("an archive that leads out", all(&[(Part::Archive { of: "../../x".into() }, b"x".to_vec())], 1)),
             ("another number", all(&[output(OUTPUT)], 2)),
             ("two keys", vec![key.clone(), key.clone(), end(0)]),
             ("two databases", vec![database.clone(), database.clone(), end(0)]),
@@ -224,7 +236,7 @@ mod tests {
             ("no sandboxes", vec![key.clone(), database.clone(), end(0)]),
             ("sandboxes that are none", vec![key.clone(), (Part::Sandboxes, b"x".to_vec()), end(0)]),
             ("sandboxes twice", all(std::slice::from_ref(&sandboxes), 0)),
-            ("something in its end", vec![key.clone(), (Part::End { outputs: 0 }, b"x".to_vec())]),
+            ("something in its end", vec![key.clone(), (Part::End { files: 0 }, b"x".to_vec())]),
         ];
         for (what, parts) in cases {
             let error = restored(&fake, &parts).await.unwrap_err();

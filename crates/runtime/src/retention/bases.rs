@@ -12,6 +12,9 @@ use cabana_store::{Snapshot, Used, UsedKind};
 use super::Pass;
 use crate::{Result, Wanted};
 
+/// How many are looked at at once.
+const AT_ONCE: u32 = 1000;
+
 /// What a sandbox of this spec uses.
 pub(crate) fn used_by(spec: &SandboxSpec) -> Option<(UsedKind, String)> {
     match &spec.base {
@@ -96,10 +99,16 @@ impl Pass<'_> {
     /// What sandboxes use now counts as used now, so that its time begins when the last of them goes.
     async fn uses(&self) -> Result<Uses> {
         let mut now: HashSet<_> = used_by(&self.runtime.settings().sandbox).into_iter().collect();
-        for record in self.runtime.store().all_sandboxes().await? {
-            // What cannot be read uses nothing that it could ever be made from again.
-            let wanted: Option<Wanted> = serde_json::from_str(&record.spec).ok();
-            now.extend(wanted.and_then(|wanted| used_by(&wanted.sandbox)));
+        let mut after = None;
+        loop {
+            let page = self.runtime.store().specs(after.take(), AT_ONCE).await?;
+            let Some((last, _)) = page.last() else { break };
+            after = Some(last.clone());
+            for (_, spec) in &page {
+                // What cannot be read uses nothing that it could ever be made from again.
+                let wanted: Option<Wanted> = serde_json::from_str(spec).ok();
+                now.extend(wanted.and_then(|wanted| used_by(&wanted.sandbox)));
+            }
         }
         if !self.dry_run {
             for (kind, name) in &now {

@@ -1,9 +1,9 @@
 //! What was said, asked and recorded.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use cabana_model::{
-    Time,
+    SandboxId, Time,
     retention::{Kept, Kind},
 };
 use cabana_store::{Outputs, Over, OverId, Stored, ledger::DROP};
@@ -114,6 +114,25 @@ impl Pass<'_> {
     fn is_due_call(&self, before: Time, over: &Over) -> bool {
         let task_stays = over.task.is_some_and(|ended| ended.is_none_or(|ended| ended >= before));
         self.is_due(Kind::Calls, Kept { over: over.ended, needed: over.keyed || task_stays })
+    }
+
+    /// Archives that a sudden end left behind: the record of a sandbox goes last.
+    pub(super) async fn blobs(&mut self) -> Result<()> {
+        let (store, all) = (self.runtime.store(), self.runtime.store().blobs().all().await?);
+        let nobodys = store.nobodys(all.iter().map(|(id, _)| id.clone()).collect()).await?;
+        let nobodys: HashSet<SandboxId> = nobodys.into_iter().collect();
+        for (id, bytes) in all {
+            self.go_on()?;
+            if !nobodys.contains(&id) {
+                self.counted(Kind::Blobs).keep(bytes);
+                continue;
+            }
+            self.counted(Kind::Blobs).add(|| id.to_string(), bytes);
+            if !self.dry_run {
+                store.blobs().remove(&id).await?;
+            }
+        }
+        Ok(())
     }
 
     pub(super) async fn ledgers(&mut self) -> Result<()> {

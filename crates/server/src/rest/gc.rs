@@ -43,7 +43,7 @@ struct CollectedBody {
 
 #[derive(Serialize, ToSchema)]
 struct CountedBody {
-    /// `outputs`, `calls` (with tasks), `ledger` (its rows), `snapshots`, `templates` or `layers`.
+    /// `outputs`, `calls` (with tasks), `ledger` (its rows), `snapshots`, `templates`, `layers` or `blobs` (archives that are nobody's).
     kind: String,
     count: u64,
     /// What they took on the disk. What snapshots and templates took is that of their layers.

@@ -225,7 +225,7 @@ async fn a_copy_of_the_database_has_all_that_was_acknowledged_and_leaves_nothing
         std::fs::create_dir(dir.path().join("db")).unwrap();
         let mut into = std::fs::File::create(dir.path().join("db/cabana.db")).unwrap();
         std::io::copy(file.as_mut().unwrap(), &mut into).unwrap();
-        let copy = Store::open(&dir.path().join("db"), &dir.path().join("outputs"), Durability::Kill).unwrap();
+        let copy = Store::open(dir.path(), Durability::Kill).unwrap();
         let rows = chain(&copy, &us).await;
         assert!(rows.len() as u64 >= 40 * (round - 1) + 20, "{} in round {round}", rows.len());
         assert_eq!(verified(&rows, None), Ok(rows.len() as u64));
