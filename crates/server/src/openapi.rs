@@ -27,6 +27,7 @@ use crate::{App, health, metrics, rest};
         (name = "templates", description = "What sandboxes are made from"),
         (name = "keys", description = "Who may do what"),
         (name = "ledger", description = "The record of everything"),
+        (name = "retention", description = "What goes after a while, and backups"),
         (name = "health", description = "For whoever watches the server"),
     ),
 )]

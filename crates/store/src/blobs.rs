@@ -26,12 +26,17 @@ pub struct Blobs {
 }
 
 impl Blobs {
+    /// In a directory that is there. What is being written lies in `drafts` beside it.
+    pub fn at(dir: &Path, durability: Durability) -> Self {
+        Self { dir: dir.into(), drafts: dir.with_file_name("drafts"), durability }
+    }
+
     /// Blocks. Removes what a kill left half written.
-    pub(crate) fn open(dir: &Path, drafts: &Path, durability: Durability) -> io::Result<Self> {
-        for left in std::fs::read_dir(drafts)? {
+    pub(crate) fn sweep(&self) -> io::Result<()> {
+        for left in std::fs::read_dir(&self.drafts)? {
             std::fs::remove_file(left?.path())?;
         }
-        Ok(Self { dir: dir.into(), drafts: drafts.into(), durability })
+        Ok(())
     }
 
     fn path(&self, physical: &SandboxId) -> PathBuf {
@@ -80,6 +85,33 @@ impl Blobs {
             chunk.truncate(read);
             Ok((read > 0).then(|| (chunk.into(), file)))
         })))
+    }
+
+    /// Whose there are, and how long each is.
+    pub async fn all(&self) -> Result<Vec<(SandboxId, u64)>> {
+        let (mut entries, mut all) = (fs::read_dir(&self.dir).await?, Vec::new());
+        while let Some(entry) = entries.next_entry().await? {
+            let id = entry.file_name().into_string().ok().and_then(|name| SandboxId::new(name).ok());
+            match (id, entry.metadata().await) {
+                (Some(id), Ok(about)) => all.push((id, about.len())),
+                (_, Err(error)) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+                _ => {} // a draft, or removed meanwhile
+            }
+        }
+        Ok(all)
+    }
+
+    /// `None`: it was removed meanwhile.
+    pub fn open_file(&self, physical: &SandboxId) -> io::Result<Option<std::fs::File>> {
+        match std::fs::File::open(self.path(physical)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            file => file.map(Some),
+        }
+    }
+
+    /// Of what a backup holds. There must be none.
+    pub fn create_file(&self, physical: &SandboxId) -> io::Result<std::fs::File> {
+        std::fs::File::create_new(self.path(physical))
     }
 
     /// Absent is fine.
