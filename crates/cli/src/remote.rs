@@ -11,6 +11,7 @@ mod output;
 mod place;
 mod progress;
 mod ps;
+mod quota;
 mod reap;
 mod rm;
 mod server;
@@ -21,6 +22,7 @@ mod stop;
 pub(crate) mod table;
 mod template;
 mod upload;
+mod usage;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -44,6 +46,8 @@ pub(crate) enum Verb {
     Snapshot(snapshot::Args),
     Open(open::Args),
     Key(key::Args),
+    Quota(quota::Args),
+    Usage(usage::Args),
     Ledger(ledger::Args),
 }
 
@@ -101,6 +105,8 @@ async fn work(verb: Verb, server: &Server) -> Result<u8, Failure> {
         Verb::Snapshot(args) => snapshot::work(args, server).await,
         Verb::Open(args) => open::work(&args, server).await,
         Verb::Key(args) => key::work(args, server).await,
+        Verb::Quota(args) => quota::work(args, server).await,
+        Verb::Usage(args) => usage::work(&args, server).await,
         Verb::Ledger(args) => ledger::work(args, server).await,
     }
     .map(|()| 0)

@@ -24,6 +24,8 @@ mod metrics;
 mod port_attacks;
 mod port_links;
 mod ports;
+mod profiles;
+mod quotas;
 mod remote;
 #[path = "../common/root.rs"]
 mod root;

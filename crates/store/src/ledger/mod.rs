@@ -20,18 +20,7 @@ impl Store {
     /// In the order in which it happened.
     pub async fn ledger(&self, tenant: &Tenant, after: u64, limit: u32) -> Result<Vec<LedgerRow>> {
         let tenant = tenant.clone();
-        self.read(move |db| {
-            let sql = "SELECT seq, row, hash FROM ledger WHERE tenant = ? AND seq > ? ORDER BY seq LIMIT ?";
-            let mut statement = db.prepare_cached(sql)?;
-            let after = i64::try_from(after).unwrap_or(i64::MAX);
-            let mut rows = statement.query(params![Col(&tenant), after, limit])?;
-            let mut read = Vec::new();
-            while let Some(row) = rows.next()? {
-                read.push(unseal(&tenant, row.get(0)?, row.get_ref(1)?.as_str().unwrap_or_default(), row.get(2)?)?);
-            }
-            Ok(read)
-        })
-        .await
+        self.read(move |db| rows(db, &tenant, after, limit)).await
     }
 
     /// The tip. Whoever keeps it elsewhere can show later that the end was not cut off.
@@ -56,6 +45,18 @@ impl Store {
         })
         .await
     }
+}
+
+pub(crate) fn rows(db: &Connection, tenant: &Tenant, after: u64, limit: u32) -> Result<Vec<LedgerRow>> {
+    let sql = "SELECT seq, row, hash FROM ledger WHERE tenant = ? AND seq > ? ORDER BY seq LIMIT ?";
+    let mut statement = db.prepare_cached(sql)?;
+    let after = i64::try_from(after).unwrap_or(i64::MAX);
+    let mut rows = statement.query(params![Col(tenant), after, limit])?;
+    let mut read = Vec::new();
+    while let Some(row) = rows.next()? {
+        read.push(unseal(tenant, row.get(0)?, row.get_ref(1)?.as_str().unwrap_or_default(), row.get(2)?)?);
+    }
+    Ok(read)
 }
 
 /// The row as it was written. One that cannot be read was changed by somebody else.
