@@ -13,7 +13,7 @@ use cabana_model::{Amounts, Bucket, Exceeded, KeyId, Quota, SandboxId, Tenant, T
 use cabana_sandbox::Limits;
 use cabana_store::{Held, Owner, Record};
 
-use crate::{Caller, Clock, Error, Result};
+use crate::{Caller, Clock, Error, Result, Settings};
 
 /// Whose count it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -45,8 +45,8 @@ pub(crate) struct Quotas(Arc<Shared>);
 
 struct Shared {
     clock: Clock,
-    /// Of a tenant, where its own says nothing.
-    usual: Quota,
+    /// They say what a tenant may have, where its own quota says nothing.
+    settings: Arc<Settings>,
     counted: Mutex<Counted>,
 }
 
@@ -143,8 +143,8 @@ fn running(limits: &Limits) -> Amounts {
 }
 
 impl Quotas {
-    pub(crate) fn new(clock: Clock, usual: Quota) -> Self {
-        Self(Arc::new(Shared { clock, usual, counted: Mutex::default() }))
+    pub(crate) fn new(clock: Clock, settings: Arc<Settings>) -> Self {
+        Self(Arc::new(Shared { clock, settings, counted: Mutex::default() }))
     }
 
     fn counted<T>(&self, act: impl FnOnce(&mut Counted) -> T) -> T {
@@ -154,7 +154,7 @@ impl Quotas {
     fn limits(&self, counted: &Counted, who: &Who) -> Quota {
         let set = counted.set.get(who).copied().unwrap_or_default();
         match who {
-            Who::Tenant(_) => set.or(self.0.usual),
+            Who::Tenant(_) => set.or(self.0.settings.quota),
             Who::Key(_) => set,
         }
     }
@@ -204,7 +204,7 @@ impl Quotas {
 
     pub(crate) fn measures_somebody(&self) -> bool {
         let set = |counted: &mut Counted| counted.set.values().any(|quota| quota.stored_bytes.is_some());
-        self.0.usual.stored_bytes.is_some() || self.counted(set)
+        self.0.settings.quota.stored_bytes.is_some() || self.counted(set)
     }
 
     /// As it was just measured.

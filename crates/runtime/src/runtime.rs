@@ -62,7 +62,7 @@ const AGAIN: Duration = Duration::from_millis(200);
 impl Runtime {
     pub fn new(provider: Arc<dyn Provider>, store: Store, settings: Settings, clock: Clock) -> Self {
         let (events, settings) = (Arc::new(Events::default()), Arc::new(settings));
-        let quotas = Quotas::new(clock.clone(), settings.quota);
+        let quotas = Quotas::new(clock.clone(), settings.clone());
         let sandboxes =
             Sandboxes::new(provider, store.clone(), clock.clone(), events.clone(), settings.clone(), quotas.clone());
         Self(Arc::new(Inner {
