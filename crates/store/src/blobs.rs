@@ -16,18 +16,22 @@ use tokio::{
 use crate::{Durability, Result};
 
 const CHUNK: usize = 256 << 10;
-const DRAFT: &str = "draft";
-
 /// The files of sandboxes that are packed away, by the provider's own ids.
 #[derive(Clone)]
 pub struct Blobs {
     dir: PathBuf,
+    /// Where they are written. What is left there by a kill is nobody's.
+    drafts: PathBuf,
     durability: Durability,
 }
 
 impl Blobs {
-    pub(crate) fn new(dir: &Path, durability: Durability) -> Self {
-        Self { dir: dir.into(), durability }
+    /// Blocks. Removes what a kill left half written.
+    pub(crate) fn open(dir: &Path, drafts: &Path, durability: Durability) -> io::Result<Self> {
+        for left in std::fs::read_dir(drafts)? {
+            std::fs::remove_file(left?.path())?;
+        }
+        Ok(Self { dir: dir.into(), drafts: drafts.into(), durability })
     }
 
     fn path(&self, physical: &SandboxId) -> PathBuf {
@@ -40,7 +44,7 @@ impl Blobs {
         physical: &SandboxId,
         mut body: impl Stream<Item = Result<Bytes, E>> + Unpin,
     ) -> Result<u64, E> {
-        let draft = self.path(physical).with_extension(DRAFT);
+        let draft = self.drafts.join(physical.as_str());
         let io = |error: io::Error| E::from(error.into());
         let kept = async {
             let (mut file, mut length) = (File::create(&draft).await.map_err(io)?, 0);
@@ -80,12 +84,9 @@ impl Blobs {
 
     /// Absent is fine.
     pub async fn remove(&self, physical: &SandboxId) -> Result<()> {
-        for path in [self.path(physical), self.path(physical).with_extension(DRAFT)] {
-            match fs::remove_file(path).await {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-                _ => {}
-            }
+        match fs::remove_file(self.path(physical)).await {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }

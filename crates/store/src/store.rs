@@ -27,11 +27,11 @@ struct Parts {
 }
 
 impl Store {
-    /// In the folders `db`, `outputs` and `blobs` of the data directory. Blocks. Makes what is missing.
+    /// In folders of the data directory. Blocks. Makes what is missing.
     pub fn open(data: &Path, durability: Durability) -> Result<Self> {
-        let (db, outputs, blobs) = (data.join("db"), data.join("outputs"), data.join("blobs"));
+        let [db, outputs, blobs, drafts] = ["db", "outputs", "blobs", "drafts"].map(|name| data.join(name));
         // What was said and asked is nobody else's business.
-        for dir in [&db, &outputs, &blobs] {
+        for dir in [&db, &outputs, &blobs, &drafts] {
             DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         }
         let path = db.join("cabana.db");
@@ -40,7 +40,7 @@ impl Store {
             writer: Writer::start(writer, &path, durability)?,
             reads: Arc::new(Reads::open(&path)?),
             outputs: Outputs::new(&outputs, durability),
-            blobs: Blobs::new(&blobs, durability),
+            blobs: Blobs::open(&blobs, &drafts, durability)?,
         })))
     }
 
