@@ -127,6 +127,8 @@ async fn copies(data: &Path, many: usize) -> Result<u64> {
             id: physical.clone(),
             physical: physical.clone(),
             spec: like.spec.clone(),
+            key: like.key.context("nobody made the sleeper")?,
+            disk: None,
             at: Time::now(),
         };
         let Claimed::Made(record) = store.claim(claim).await? else { continue };

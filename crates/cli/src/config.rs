@@ -3,6 +3,7 @@
 mod file;
 mod flags;
 mod kind;
+mod named;
 mod page;
 mod resolve;
 mod serving;

@@ -13,6 +13,7 @@ mod output;
 mod place;
 mod progress;
 mod ps;
+mod quota;
 mod reap;
 mod rm;
 mod server;
@@ -23,6 +24,7 @@ mod stop;
 pub(crate) mod table;
 mod template;
 mod upload;
+mod usage;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -46,6 +48,8 @@ pub(crate) enum Verb {
     Snapshot(snapshot::Args),
     Open(open::Args),
     Key(key::Args),
+    Quota(quota::Args),
+    Usage(usage::Args),
     Ledger(ledger::Args),
     Gc(gc::Args),
     Backup(backup::Args),
@@ -105,6 +109,8 @@ async fn work(verb: Verb, server: &Server) -> Result<u8, Failure> {
         Verb::Snapshot(args) => snapshot::work(args, server).await,
         Verb::Open(args) => open::work(&args, server).await,
         Verb::Key(args) => key::work(args, server).await,
+        Verb::Quota(args) => quota::work(args, server).await,
+        Verb::Usage(args) => usage::work(&args, server).await,
         Verb::Ledger(args) => ledger::work(args, server).await,
         Verb::Gc(args) => gc::work(&args, server).await,
         Verb::Backup(args) => Box::pin(backup::work(&args, server)).await,

@@ -84,6 +84,7 @@ async fn serve(serving: Serving, show_key: bool) -> Result<(), Failure> {
     runtime.find_strangers();
     runtime.tidy();
     runtime.retain();
+    runtime.measure();
     let url = url(&listener)?;
     lock.announce(&url)?;
     if log.json {

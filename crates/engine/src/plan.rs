@@ -173,6 +173,8 @@ fn check_layers(store: &Store, plan: &Plan) -> Result<()> {
 pub(crate) struct Mounts {
     /// Where the overlays are inside.
     pub(crate) overlays: Vec<Vec<u8>>,
+    /// What can be written where the root cannot.
+    pub(crate) writable: Vec<Vec<u8>>,
     pub(crate) all: Vec<Mount>,
 }
 
@@ -234,7 +236,17 @@ pub(crate) fn mounts(data: &DataDir, store: &Store, record: &Record, fs: &Path, 
             }
         }
     }
-    Ok(Mounts { overlays, all })
+    Ok(Mounts { overlays, writable: writable(&plan.defaults), all })
+}
+
+/// Where a session works, and what is there for a while. Not all of it, where a session works in the root itself.
+fn writable(defaults: &Defaults) -> Vec<Vec<u8>> {
+    let mut all = vec![layers::WORKSPACE.into(), b"/tmp".to_vec(), b"/var/tmp".to_vec()];
+    let workdir = defaults.workdir.as_bytes();
+    if workdir != b"/" && !all.iter().any(|path| path == workdir) {
+        all.push(workdir.to_vec());
+    }
+    all
 }
 
 fn open(path: &Path, place: Place, read_only: bool, owners: Owners) -> Result<Mount> {

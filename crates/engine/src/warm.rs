@@ -216,6 +216,7 @@ impl Shared {
             mounts: places,
             volatile: spec.lifetime == Lifetime::Ephemeral,
             sudo: spec.sudo,
+            writable: spec.read_only_root.then_some(mounts.writable),
             shared_memory: spec.limits.memory.map_or(SHARED_MEMORY, |memory| SHARED_MEMORY.min(memory / 2)),
         };
         let sent = warm.channel.send(&plan.encode(), &fds).await;

@@ -223,6 +223,7 @@ steps! {
     Attach = "attaching a layer",
     Overlay = "mounting the overlay",
     View = "mounting a view",
+    ReadOnly = "making the root read-only",
     Proc = "mounting a fresh /proc",
     Mask = "masking a part of /proc",
     Dev = "making /dev",
@@ -268,6 +269,8 @@ pub(crate) struct SetupPlan {
     /// Writes need not reach the disk: the sandbox ends with its owner.
     pub(crate) volatile: bool,
     pub(crate) sudo: bool,
+    /// There where the root can only be read: the directories inside that can be written all the same.
+    pub(crate) writable: Option<Vec<Vec<u8>>>,
     /// Bytes that `/dev/shm` takes: they are memory, and a full one must leave some for the commands that empty it.
     pub(crate) shared_memory: u64,
 }
@@ -282,7 +285,9 @@ impl SetupPlan {
                 Place::View { at, directory } => out.u32(2).u32(u32::from(*directory)).bytes(at),
             };
         }
-        out.u32(u32::from(self.volatile) | u32::from(self.sudo) << 1).u64(self.shared_memory).done()
+        let read_only = self.writable.is_some();
+        let flags = u32::from(self.volatile) | u32::from(self.sudo) << 1 | u32::from(read_only) << 2;
+        out.u32(flags).u64(self.shared_memory).list(self.writable.as_deref().unwrap_or_default()).done()
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
@@ -302,7 +307,9 @@ impl SetupPlan {
         })?;
         let flags = from.u32()?;
         let shared_memory = from.u64()?;
-        from.end(Self { overlays, mounts, volatile: flags & 1 != 0, sudo: flags & 2 != 0, shared_memory })
+        let writable = from.list(4, |from| Ok(from.bytes()?.to_vec()))?;
+        let writable = (flags & 4 != 0).then_some(writable);
+        from.end(Self { overlays, mounts, volatile: flags & 1 != 0, sudo: flags & 2 != 0, writable, shared_memory })
     }
 }
 
@@ -686,6 +693,7 @@ mod tests {
             shared_memory: 1 << 33,
             volatile: true,
             sudo: false,
+            writable: Some(vec![b"/workspace".to_vec()]),
         }
     }
 

@@ -4,19 +4,25 @@
 //! error code that has a page. What a value promises is checked once, where it is made.
 
 mod code;
+mod dialect;
 mod id;
 mod life;
 mod lifecycle;
 mod path;
+mod profile;
+mod quota;
 mod record;
 pub mod retention;
 mod scope;
 
 pub use code::Code;
+pub use dialect::{Dialect, DialectError, Reaper, Texts};
 pub use id::{CallId, ExecId, KeyId, LayerId, ParseIdError, SandboxId, SnapshotId, TaskId, Tenant, User};
 pub use life::{Hooked, Life, Operation, Phase, Reality, SandboxState, Then};
 pub use lifecycle::{Action, Due, Facts, Hook, Lifecycle, LifecycleError, Sentence, Verdict, Work};
 pub use path::{PathError, SandboxPath};
+pub use profile::{Clamped, Field, Most, MountMode, NetworkMode, Profile, ProfileError, Traits};
+pub use quota::{Amounts, BOUNDLESS, Bucket, Exceeded, Quota, Resource, admit, amount};
 pub use record::{Outcome, Role, SnapshotState, TaskState, Time};
 pub use retention::Retention;
 pub use scope::{Scheme, Scope, ScopeError, ScopeTemplate};

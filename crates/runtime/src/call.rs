@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Caller, Error, Result, Runtime, Wanted,
+    quotas::Pass,
     sandboxes::{Awake, Kind, Slot},
 };
 
@@ -73,6 +74,8 @@ pub enum Needs {
 /// Something that changes things. One file a verb; every front calls the same.
 pub trait Act: Send + Sized + 'static {
     const VERB: &'static str;
+    /// Whether it begins a command in the background.
+    const BEGINS_TASK: bool = false;
     /// What it is to the sandbox while it goes on.
     const KIND: Kind = Kind::Call;
     /// Small: whoever repeats the call reads it back. Bulk goes into the output.
@@ -83,6 +86,10 @@ pub trait Act: Send + Sized + 'static {
     /// For the ledger: names and numbers, never a secret.
     fn argv(&self) -> Vec<String>;
     fn run(self, cx: Cx) -> impl Future<Output = Result<Self::Answer>> + Send;
+    /// Whether it leaves something that is kept: whoever stores too much may not. What removes something may always.
+    fn stores(&self) -> bool {
+        true
+    }
     /// Asked of one that repeats another, and so is not run. What came with it as a stream is in no digest: it is compared here.
     fn repeats(self, first: Call<Self::Answer>) -> impl Future<Output = Result<()>> + Send {
         drop(first);
@@ -122,6 +129,8 @@ pub(crate) struct Notes {
     pub(crate) tell: Option<watch::Sender<Option<Outcome>>>,
     pub(crate) exit: Option<i64>,
     pub(crate) input: Option<[u8; 32]>,
+    /// For the task that it begins.
+    pub(crate) task: Option<Pass>,
     /// What its end means for a snapshot.
     pub(crate) snapshot: Option<SnapshotStep>,
 }

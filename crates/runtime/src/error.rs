@@ -1,7 +1,8 @@
 //! Why something was not done. Knows nothing of HTTP.
 
 use cabana_model::{
-    CallId, Code, KeyId, LifecycleError, ParseIdError, PathError, Role, SandboxId, ScopeError, SnapshotId, TaskId, Time,
+    BOUNDLESS, CallId, Code, Exceeded, KeyId, LifecycleError, ParseIdError, PathError, Role, SandboxId, ScopeError,
+    SnapshotId, TaskId, Time,
 };
 
 const LOW_DISK: &str = ": delete what nobody needs any more, or tell the operator";
@@ -23,8 +24,13 @@ pub enum Error {
     Asleep(SandboxId),
     #[error("there is no sandbox {0}")]
     NoSandbox(SandboxId),
-    #[error("{holder} has a lease on the sandbox until {until}")]
-    Busy { holder: String, until: Time },
+    #[error("{}", .text.clone().unwrap_or_else(|| format!("{holder} has a lease on the sandbox until {until}")))]
+    Busy {
+        holder: String,
+        until: Time,
+        /// As its dialect says it.
+        text: Option<String>,
+    },
     #[error("the lease has ended, or was never this one")]
     LeaseLost,
     #[error("there is no call {0}")]
@@ -50,6 +56,12 @@ pub enum Error {
     },
     #[error("what it said is not kept any more")]
     OutputGone,
+    #[error("{0}")]
+    Exceeded(Exceeded),
+    #[error("the quota calls_per_sec is {limit}, and so many calls came within a second")]
+    RateLimited { limit: u64 },
+    #[error("the quota {name} would be {limit}, and {used} is in use", name = .0.quota.as_str(), limit = .0.limit, used = in_use(.0))]
+    BelowUse(Exceeded),
     #[error("the call was cancelled")]
     Cancelled,
     #[error("a crash took the call: it may have happened, in part or as a whole")]
@@ -97,6 +109,9 @@ impl Error {
             Self::TooManyWatches => Code::TooManyWatches,
             Self::LowDisk { .. } => Code::NoSpace,
             Self::OutputGone => Code::OutputGone,
+            Self::Exceeded(_) => Code::QuotaExceeded,
+            Self::RateLimited { .. } => Code::RateLimited,
+            Self::BelowUse(_) => Code::QuotaBelowUse,
             Self::Cancelled => Code::Cancelled,
             Self::Unknown => Code::OutcomeUnknown,
             Self::Left => Code::ProviderOffline,
@@ -105,6 +120,13 @@ impl Error {
             Self::Sandbox(error) => error.code(),
             Self::Store(error) => error.code(),
         }
+    }
+}
+
+fn in_use(exceeded: &Exceeded) -> String {
+    match exceeded.used {
+        used if used >= BOUNDLESS => "a sandbox without a limit of its own".into(),
+        used => used.to_string(),
     }
 }
 

@@ -64,6 +64,10 @@ impl Act for Take {
         Needs::Record
     }
 
+    fn stores(&self) -> bool {
+        false
+    }
+
     fn digest(&self) -> [u8; 32] {
         Sha256::digest(serde_json::to_vec(self).unwrap_or_default()).into()
     }
@@ -104,6 +108,10 @@ impl Act for Renew {
         Needs::Record
     }
 
+    fn stores(&self) -> bool {
+        false
+    }
+
     fn digest(&self) -> [u8; 32] {
         Sha256::digest(serde_json::to_vec(self).unwrap_or_default()).into()
     }
@@ -130,6 +138,10 @@ impl Act for Release {
         Needs::Record
     }
 
+    fn stores(&self) -> bool {
+        false
+    }
+
     fn digest(&self) -> [u8; 32] {
         Sha256::digest(self.0).into()
     }
@@ -152,8 +164,14 @@ impl Sandboxes {
         slot.set_lease(Some(there.clone()));
         match there.token == token {
             true => Ok(there),
-            false => Err(Error::Busy { holder: there.holder, until: there.until }),
+            false => Err(self.busy(slot, there)),
         }
+    }
+
+    /// In the words of its dialect, where that has some.
+    pub(crate) fn busy(&self, slot: &Slot, lease: Lease) -> Error {
+        let text = slot.wanted().ok().and_then(|wanted| self.dialect_of(&wanted)?.texts.busy.clone());
+        Error::Busy { holder: lease.holder, until: lease.until, text }
     }
 
     async fn renew(&self, slot: &Arc<Slot>, token: Token, lasts: Duration) -> Result<Lease> {

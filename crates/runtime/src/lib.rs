@@ -20,10 +20,13 @@ mod fault;
 mod hashing;
 mod hooks;
 mod leases;
+mod limits;
 mod links;
 mod metrics;
 mod output;
 mod ports;
+mod profiles;
+mod quotas;
 mod reads;
 mod reaper;
 mod recover;
@@ -43,21 +46,24 @@ mod watches;
 
 pub use access::{Access, Caller, Credential, Issued};
 pub use cabana_model::{
-    Action, CallId, Code, Hook, KeyId, Lifecycle, Outcome, Retention, Role, SandboxId, SandboxState, Scheme, Scope,
-    ScopeTemplate, SnapshotId, TaskId, TaskState, Tenant, Time,
+    Action, Amounts, BOUNDLESS, CallId, Clamped, Code, Exceeded, Hook, KeyId, Lifecycle, Outcome, Quota, Resource,
+    Retention, Role, SandboxId, SandboxState, Scheme, Scope, ScopeTemplate, SnapshotId, TaskId, TaskState, Tenant,
+    Time,
 };
 pub use cabana_store::{
-    CallRow, Chunk, Dropped, Error as StoreError, Head, Key, Lease, LedgerRow, Log, Page, Record, Snapshot,
-    Stream as Channel, Task, Token, Which,
+    CallRow, Chunk, Dropped, Error as StoreError, Head, Key, Lease, LedgerRow, Log, Owner, Page, Record, Snapshot,
+    Stream as Channel, Task, Token, Usage, Which,
 };
 pub use call::{Act, Ask, Call, Cx, IdempotencyKey, Look, Needs, Place};
 pub use clock::Clock;
 pub use error::{Error, Result};
 pub use events::{Event, Happened, Heard, Listener};
 pub use fault::ALL as FAULT_POINTS;
+pub use limits::Standing;
 pub use links::{Grant, Link, Signed, Unlink};
 pub use metrics::{BUCKETS, Metrics, Verb};
 pub use ports::{Connection, Visitor};
+pub use profiles::Wish;
 pub use reaper::Reaped;
 pub use retention::{Collected, Counted};
 pub use runtime::Runtime;

@@ -165,6 +165,10 @@ impl Act for Unlink {
         Needs::Record
     }
 
+    fn stores(&self) -> bool {
+        false
+    }
+
     fn digest(&self) -> [u8; 32] {
         [0; 32]
     }

@@ -47,6 +47,8 @@ impl Verb {
 pub struct Metrics {
     verbs: Mutex<HashMap<Tenant, HashMap<String, Verb>>>,
     ledger_rows: AtomicU64,
+    /// By the name of the quota.
+    refused: Mutex<HashMap<Tenant, HashMap<&'static str, u64>>>,
 }
 
 impl Metrics {
@@ -63,6 +65,23 @@ impl Metrics {
             None => of_tenant.entry(verb.to_owned()).or_default(),
         };
         of_verb.add(outcome.as_str(), spent);
+    }
+
+    /// A call was too much, and has no row.
+    pub(crate) fn refused(&self, tenant: &Tenant, quota: &'static str) {
+        let mut all = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        *all.entry(tenant.clone()).or_default().entry(quota).or_default() += 1;
+    }
+
+    /// Of one tenant or of all, in order.
+    pub fn refusals(&self, tenant: Option<&Tenant>) -> Vec<(Tenant, &'static str, u64)> {
+        let all = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = all.iter().filter(|(name, _)| tenant.is_none_or(|tenant| tenant == *name));
+        let mut rows: Vec<_> =
+            wanted.flat_map(|(tenant, of)| of.iter().map(|(quota, count)| (tenant.clone(), *quota, *count))).collect();
+        drop(all);
+        rows.sort();
+        rows
     }
 
     pub(crate) fn ledger_row(&self) {

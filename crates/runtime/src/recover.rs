@@ -22,6 +22,7 @@ use crate::{
     fault::{self, Point},
     said,
     sandboxes::{Change, Kind},
+    tasks::Staying,
 };
 
 /// Why a sandbox goes that was made for one call.
@@ -32,6 +33,7 @@ const AT_ONCE: usize = 8;
 impl Runtime {
     /// Before the first front opens.
     pub async fn recover(&self) -> Result<()> {
+        self.load_quotas().await?;
         self.find_sandboxes().await?;
         fault::at(Point::RecoverSandboxes);
         for task in self.0.store.open_tasks().await? {
@@ -149,14 +151,16 @@ impl Runtime {
             Reattached::Missing => self.task_is_lost(&task).await,
             Reattached::Running(process) => {
                 let slot = self.0.sandboxes.of_id(&task.tenant, &task.sandbox).await?;
-                let awake = Some(slot.awake(Kind::Task));
-                self.follow_task(task, sandbox, log, awake, move |log, cancel, grace| async move {
+                let pass = Some(self.0.quotas.left_task(&task.tenant, task.key));
+                let staying = Staying { awake: Some(slot.awake(Kind::Task)), pass };
+                self.follow_task(task, sandbox, log, staying, move |log, cancel, grace| async move {
                     follow(process, None, &log, &cancel, grace, |_| ()).await
                 });
                 Ok(())
             }
             Reattached::Exited(exit, rest) => {
-                self.follow_task(task, sandbox, log, None, move |log, _, _| async move {
+                let staying = Staying { awake: None, pass: None };
+                self.follow_task(task, sandbox, log, staying, move |log, _, _| async move {
                     said_meanwhile(&log, rest).await?;
                     Ok(Followed { exit, cancelled: false })
                 });
@@ -206,7 +210,7 @@ impl Runtime {
                     call.cancel.cancel(); // whoever sat at it went with the last server
                 }
                 self.0.calls.add(call.clone());
-                let runtime = self.clone();
+                let (runtime, pass) = (self.clone(), self.0.quotas.left_call(&row.tenant, row.key));
                 let work = async move {
                     let (cancel, log): (&CancellationToken, _) = (&call.cancel, &call.output);
                     let followed = follow(process, None, log, cancel, runtime.0.settings.grace, |_| ());
@@ -220,6 +224,7 @@ impl Runtime {
                         Err(error) => Err(error),
                     };
                     let outcome = outcome_of(answer);
+                    drop(pass); // whoever hears of its end may begin another
                     match runtime.settle_left(&row, outcome.clone(), Some(log), number).await {
                         Ok(()) => {
                             let _ = tell.send(Some(outcome));

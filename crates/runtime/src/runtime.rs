@@ -2,7 +2,7 @@
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
-use cabana_model::{CallId, Outcome, Role, SandboxId, Tenant, Time};
+use cabana_model::{CallId, Outcome, Resource, Role, SandboxId, Tenant, Time};
 use cabana_sandbox::{NetworkPolicy, Provider};
 use cabana_store::{By, Done, Entry, Log, NewCall, Reserved, SnapshotStep, Store};
 use futures_util::StreamExt;
@@ -19,6 +19,7 @@ use crate::{
     fault::{self, Point},
     links::Links,
     ports::Visits,
+    quotas::{Pass, Quotas, Wants},
     recover::ONCE_ENDED,
     retention::Keeper,
     said,
@@ -46,6 +47,9 @@ pub(crate) struct Inner {
     pub(crate) live_tasks: LiveTasks,
     pub(crate) watches: Watches,
     pub(crate) visits: Visits,
+    pub(crate) quotas: Quotas,
+    /// One after the other: each is judged by what is in use.
+    pub(crate) setting_quotas: tokio::sync::Mutex<()>,
     pub(crate) tasks: TaskTracker,
     /// Nothing new is begun once it is set; what goes on is left to the next server.
     pub(crate) closing: CancellationToken,
@@ -62,8 +66,16 @@ impl Runtime {
     pub fn new(provider: Arc<dyn Provider>, store: Store, settings: Settings, clock: Clock) -> Self {
         let (events, settings) = (Arc::new(Events::default()), Arc::new(settings));
         let keeper = Arc::new(Keeper::new(Space::new(settings.data.clone(), settings.min_free)));
-        let sandboxes =
-            Sandboxes::new(provider, store.clone(), clock.clone(), events.clone(), settings.clone(), keeper.clone());
+        let quotas = Quotas::new(clock.clone(), settings.clone());
+        let sandboxes = Sandboxes::new(
+            provider,
+            store.clone(),
+            clock.clone(),
+            events.clone(),
+            settings.clone(),
+            keeper.clone(),
+            quotas.clone(),
+        );
         Self(Arc::new(Inner {
             access: Access::new(store.clone(), clock.clone()),
             links: Links::new(store.clone(), clock.clone()),
@@ -78,6 +90,8 @@ impl Runtime {
             live_tasks: LiveTasks::default(),
             watches: Watches::default(),
             visits: Visits::default(),
+            quotas,
+            setting_quotas: tokio::sync::Mutex::default(),
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
         }))
@@ -157,7 +171,8 @@ impl Runtime {
     pub async fn call<A: Act>(&self, ask: Ask, act: A) -> Result<Call<A::Answer>> {
         // Asked for only by whoever repeats it, and that is known by its key.
         let digest = ask.key.map_or([0; 32], |_| digest_of(A::VERB, &ask.place, &act.digest()));
-        let about = About { verb: A::VERB, kind: A::KIND, needs: act.needs(), digest, argv: act.argv() };
+        let wants = Wants { task: A::BEGINS_TASK, stores: act.stores() };
+        let about = About { verb: A::VERB, kind: A::KIND, needs: act.needs(), wants, digest, argv: act.argv() };
         let (call, left) = self.begin(ask, about, Box::new(Acting(act))).await?;
         if let Some(act) = left {
             act.repeats(call.clone()).await?;
@@ -168,9 +183,9 @@ impl Runtime {
     /// The act comes back when it repeats another, and so is not run.
     async fn begin(&self, ask: Ask, about: About, work: Box<dyn Work>) -> Result<(RawCall, Option<Box<dyn Work>>)> {
         let id = CallId::now();
-        let found = match self.resolve(&ask, about.needs).await {
-            // It may have gone by this very call: the same key gives the same answer.
-            Err(error @ Error::NoSandbox(_)) if ask.key.is_some() => {
+        let (mut pass, found) = match self.admitted(&ask, &about).await {
+            // It may have gone, or have taken the last of a quota, by this very call: the same key gives the same answer.
+            Err(error @ (Error::NoSandbox(_) | Error::Exceeded(_))) if ask.key.is_some() => {
                 return match self.0.store.repeated(self.new_call(&ask, &about, id, None)).await? {
                     Some(Reserved::Running(first) | Reserved::Done(first, _)) => {
                         Ok((self.followed(&ask, first).await?, Some(work)))
@@ -205,8 +220,10 @@ impl Runtime {
         let span = said::span(about.verb, id, &ask.caller.tenant, slot.as_deref());
         let work = async move {
             let begun = Instant::now();
-            let notes = Arc::new(std::sync::Mutex::new(Notes { tell: Some(tell.clone()), ..Notes::default() }));
+            let notes = Notes { tell: Some(tell.clone()), task: pass.task(), ..Notes::default() };
+            let notes = Arc::new(std::sync::Mutex::new(notes));
             let result = runtime.work(&ask, &about, found.as_ref(), &call, &notes, work).await;
+            drop(pass); // whoever hears of its end may begin another
             if let Err(Error::Left) = result {
                 call.output.end(); // for whoever reads along
                 return runtime.0.calls.remove(id);
@@ -259,6 +276,28 @@ impl Runtime {
         }
     }
 
+    /// Whether it may begin, by all quotas. What is refused here leaves no row: a flood fills nothing. It is counted.
+    async fn admitted(&self, ask: &Ask, about: &About) -> Result<(Pass, Option<(Arc<Slot>, bool)>)> {
+        let admitted = self.admit(ask, about).await;
+        match &admitted {
+            Err(Error::Exceeded(exceeded)) => self.0.metrics.refused(&ask.caller.tenant, exceeded.quota.as_str()),
+            Err(Error::RateLimited { .. }) => {
+                self.0.metrics.refused(&ask.caller.tenant, Resource::CallsPerSec.as_str());
+            }
+            _ => {}
+        }
+        admitted
+    }
+
+    async fn admit(&self, ask: &Ask, about: &About) -> Result<(Pass, Option<(Arc<Slot>, bool)>)> {
+        let pass = self.0.quotas.call(&ask.caller, about.wants)?;
+        let found = self.resolve(ask, about.needs).await?;
+        if let (Some((slot, _)), Needs::Running, true) = (&found, about.needs, ask.caller.role > Role::Read) {
+            self.0.sandboxes.make_room(slot)?;
+        }
+        Ok((pass, found))
+    }
+
     /// Which sandbox it is for, and whether there was none. Nothing is started for it.
     async fn resolve(&self, ask: &Ask, needs: Needs) -> Result<Option<(Arc<Slot>, bool)>> {
         self.found(ask, needs).await.map_err(|error| error.told_to(ask.caller.role))
@@ -268,21 +307,21 @@ impl Runtime {
         if needs == Needs::Nothing {
             return Ok(None);
         }
-        let tenant = &ask.caller.tenant;
+        let (caller, tenant) = (&ask.caller, &ask.caller.tenant);
         if let Place::Scope(_, Some(wanted)) | Place::New(Some(wanted)) | Place::Once(Some(wanted)) = &ask.place {
             wanted.check()?;
             self.check_network(&ask.caller, &wanted.sandbox.network)?;
             self.0.sandboxes.provider().capabilities().check(&wanted.sandbox)?;
         }
         match &ask.place {
-            Place::Scope(scope, wanted) => self.0.sandboxes.of_scope(tenant, scope, wanted.as_ref()).await.map(Some),
+            Place::Scope(scope, wanted) => self.0.sandboxes.of_scope(caller, scope, wanted.as_ref()).await.map(Some),
             Place::Chat { app, chat, user } => {
-                self.0.sandboxes.of_chat(tenant, app, chat, user.as_deref()).await.map(Some)
+                self.0.sandboxes.of_chat(caller, app, chat, user.as_deref()).await.map(Some)
             }
             Place::Sandbox(id) => self.0.sandboxes.of_id(tenant, id).await.map(|slot| Some((slot, false))),
             Place::New(wanted) | Place::Once(wanted) => {
                 let once = matches!(ask.place, Place::Once(_));
-                self.0.sandboxes.of_nobody(tenant, wanted.as_ref(), once).await.map(|slot| Some((slot, true)))
+                self.0.sandboxes.of_nobody(caller, wanted.as_ref(), once).await.map(|slot| Some((slot, true)))
             }
             Place::Nowhere => Err(Error::invalid("sandbox", "is not named: give a scope or an id")),
         }
@@ -420,8 +459,9 @@ impl Runtime {
 
     /// Something that changes nothing: it is done here and now, and leaves its row.
     pub async fn look<L: Look>(&self, ask: Ask, look: L) -> Result<(CallId, L::Answer)> {
-        let about = About { verb: L::VERB, kind: Kind::Call, needs: look.needs(), digest: [0; 32], argv: look.argv() };
-        let (id, found) = (CallId::now(), self.resolve(&ask, about.needs).await?);
+        let (needs, wants) = (look.needs(), Wants::default());
+        let about = About { verb: L::VERB, kind: Kind::Call, needs, wants, digest: [0; 32], argv: look.argv() };
+        let (id, (_pass, found)) = (CallId::now(), self.admitted(&ask, &about).await?);
         let span = said::span(about.verb, id, &ask.caller.tenant, found.as_ref().map(|(slot, _)| &**slot));
         self.looked(ask, about, id, found, look).instrument(span).await
     }
@@ -475,6 +515,7 @@ struct About {
     verb: &'static str,
     kind: Kind,
     needs: Needs,
+    wants: Wants,
     digest: [u8; 32],
     argv: Vec<String>,
 }

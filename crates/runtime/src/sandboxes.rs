@@ -9,13 +9,13 @@ mod life;
 mod slot;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 
-use cabana_model::{Lifecycle, SandboxId, SandboxState, Scheme, Scope, SnapshotId, Tenant};
+use cabana_model::{Dialect, Lifecycle, SandboxId, SandboxState, Scheme, Scope, SnapshotId, Tenant};
 use cabana_sandbox::{Base, Provider, SandboxSpec, check_env};
-use cabana_store::{Claim, Claimed, Record, Store, Which};
+use cabana_store::{Admitted, Claim, Record, Store, Which};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -25,9 +25,11 @@ pub(crate) use self::{
     slot::{Awake, Slot},
 };
 use crate::{
-    Clock, Error, Result, Settings,
+    Caller, Clock, Error, Result, Settings,
     events::Events,
     fault::{self, Point},
+    profiles::Wish,
+    quotas::Quotas,
     retention::Keeper,
 };
 
@@ -45,6 +47,12 @@ pub struct Wanted {
     pub snapshot: Option<SnapshotId>,
     #[serde(default)]
     pub lifecycle: Lifecycle,
+    /// Named for it; where none is, the server's own.
+    #[serde(default)]
+    pub dialect: Option<String>,
+    /// Named for it; where none is, the dialect's usual one.
+    #[serde(default)]
+    pub profile: Option<String>,
 }
 
 impl Wanted {
@@ -76,6 +84,7 @@ pub(crate) struct Sandboxes {
     events: Arc<Events>,
     settings: Arc<Settings>,
     keeper: Arc<Keeper>,
+    quotas: Quotas,
     slots: Mutex<Slots>,
     /// Something went that may have been the last to need something else.
     went: Notify,
@@ -90,13 +99,19 @@ struct Slots {
     by_physical: HashMap<SandboxId, Weak<Slot>>,
     by_id: HashMap<(Tenant, SandboxId), Weak<Slot>>,
     by_scope: HashMap<(Tenant, Scheme, String), Weak<Slot>>,
+    /// Those that went last, and those before them.
+    gone: [HashSet<SandboxId>; 2],
 }
 
 impl Slots {
-    /// The one that is there already, or this one.
+    /// The one that is there already, or this one. What was read before it went is no sandbox any more: whoever made it again
+    /// would make one without a record.
     fn insert(&mut self, record: Record, clock: &Clock) -> Arc<Slot> {
         if let Some(slot) = self.by_physical.get(&record.physical).and_then(Weak::upgrade) {
             return slot;
+        }
+        if self.gone.iter().any(|gone| gone.contains(&record.physical)) {
+            return Arc::new(Slot::new(Record { state: SandboxState::Deleting, ..record }, clock.clone()));
         }
         if self.by_physical.len() > 64 + 2 * self.live.len() {
             self.by_physical.retain(|_, slot| slot.strong_count() > 0);
@@ -112,6 +127,21 @@ impl Slots {
         }
         slot
     }
+
+    /// Its record went just now.
+    fn forget(&mut self, record: &Record) {
+        /// Far more than go while somebody reads one record.
+        const REMEMBERED: usize = 2048;
+        self.by_physical.remove(&record.physical);
+        self.by_id.remove(&(record.tenant.clone(), record.id.clone()));
+        if let Some(scope) = &record.scope {
+            self.by_scope.remove(&scope_key(&record.tenant, scope));
+        }
+        if self.gone[0].len() >= REMEMBERED {
+            self.gone[1] = std::mem::take(&mut self.gone[0]);
+        }
+        self.gone[0].insert(record.physical.clone());
+    }
 }
 
 fn scope_key(tenant: &Tenant, scope: &Scope) -> (Tenant, Scheme, String) {
@@ -126,6 +156,7 @@ impl Sandboxes {
         events: Arc<Events>,
         settings: Arc<Settings>,
         keeper: Arc<Keeper>,
+        quotas: Quotas,
     ) -> Self {
         Self {
             provider,
@@ -134,6 +165,7 @@ impl Sandboxes {
             events,
             settings,
             keeper,
+            quotas,
             slots: Mutex::default(),
             went: Notify::new(),
             sooner: Notify::new(),
@@ -161,32 +193,30 @@ impl Sandboxes {
         act(&mut self.slots.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    pub(crate) fn dialect_of(&self, wanted: &Wanted) -> Option<&Dialect> {
+        self.settings.dialect_of(wanted)
+    }
+
     /// What a sandbox becomes that nobody describes further.
-    pub(crate) fn usual(&self) -> Wanted {
-        Wanted {
-            sandbox: self.settings.sandbox.clone(),
-            env: BTreeMap::new(),
-            once: false,
-            snapshot: None,
-            lifecycle: Lifecycle::default(),
-        }
+    pub(crate) fn usual(&self) -> Result<Wanted> {
+        Ok(self.settings.wanted(Wish::default())?.0)
     }
 
     /// The scope's sandbox: however many ask at once, it is one. True when there was none.
     pub(crate) async fn of_scope(
         &self,
-        tenant: &Tenant,
+        caller: &Caller,
         scope: &Scope,
         wanted: Option<&Wanted>,
     ) -> Result<(Arc<Slot>, bool)> {
-        let key = scope_key(tenant, scope);
+        let key = scope_key(&caller.tenant, scope);
         loop {
             let known = self.slots(|slots| slots.by_scope.get(&key).and_then(Weak::upgrade));
             match known {
                 Some(slot) if slot.is_deleting() => self.finish_delete(&slot).await?,
                 Some(slot) => return Ok((slot, false)),
                 None => {
-                    let (slot, made) = self.claim(tenant, Some(scope), wanted).await?;
+                    let (slot, made) = self.claim(caller, Some(scope), wanted).await?;
                     if !slot.is_deleting() {
                         return Ok((slot, made));
                     }
@@ -196,22 +226,23 @@ impl Sandboxes {
     }
 
     /// A sandbox without a scope; for one call alone, or to stay.
-    pub(crate) async fn of_nobody(&self, tenant: &Tenant, wanted: Option<&Wanted>, once: bool) -> Result<Arc<Slot>> {
-        let wanted = Wanted { once, ..wanted.cloned().unwrap_or_else(|| self.usual()) };
-        Ok(self.claim(tenant, None, Some(&wanted)).await?.0)
+    pub(crate) async fn of_nobody(&self, caller: &Caller, wanted: Option<&Wanted>, once: bool) -> Result<Arc<Slot>> {
+        let wanted = Wanted { once, ..wanted.cloned().map_or_else(|| self.usual(), Ok)? };
+        Ok(self.claim(caller, None, Some(&wanted)).await?.0)
     }
 
     async fn claim(
         &self,
-        tenant: &Tenant,
+        caller: &Caller,
         scope: Option<&Scope>,
         wanted: Option<&Wanted>,
     ) -> Result<(Arc<Slot>, bool)> {
+        let tenant = &caller.tenant;
         let usual;
         let wanted = match wanted {
             Some(wanted) => wanted,
             None => {
-                usual = self.usual();
+                usual = self.usual()?;
                 &usual
             }
         };
@@ -249,17 +280,22 @@ impl Sandboxes {
             physical,
             scope: scope.cloned(),
             spec: serde_json::to_string(wanted).map_err(|error| Error::invalid("spec", error.to_string()))?,
+            key: caller.key,
+            disk: wanted.sandbox.limits.disk,
             at: self.clock.now(),
         };
-        let (record, made) = match self.store.claim(claim).await? {
-            Claimed::There(record) => (record, false),
-            Claimed::Made(record) => (record, true),
-        };
-        if made {
-            fault::at(Point::SandboxClaimed);
-            self.tell(&record);
+        let admit = self.quotas.claim(caller, &claim.physical, &wanted.sandbox.limits);
+        match self.store.claim_if(claim, admit).await? {
+            Admitted::There(record) => Ok((self.slots(|slots| slots.insert(record, &self.clock)), false)),
+            Admitted::Made(record, room) => {
+                fault::at(Point::SandboxClaimed);
+                self.tell(&record);
+                let slot = self.slots(|slots| slots.insert(record, &self.clock));
+                slot.set_room(Some(room));
+                Ok((slot, true))
+            }
+            Admitted::Refused(exceeded) => Err(Error::Exceeded(exceeded)),
         }
-        Ok((self.slots(|slots| slots.insert(record, &self.clock)), made))
     }
 
     pub(crate) async fn of_id(&self, tenant: &Tenant, id: &SandboxId) -> Result<Arc<Slot>> {
@@ -278,18 +314,18 @@ impl Sandboxes {
     /// The chat's sandbox, by whomever it was made. True when there was none.
     pub(crate) async fn of_chat(
         &self,
-        tenant: &Tenant,
+        caller: &Caller,
         app: &str,
         chat: &str,
         user: Option<&str>,
     ) -> Result<(Arc<Slot>, bool)> {
-        let record = self.store.by_chat(tenant, app, chat).await?;
+        let record = self.store.by_chat(&caller.tenant, app, chat).await?;
         let slot = record.map(|record| self.slots(|slots| slots.insert(record, &self.clock)));
         match slot.filter(|slot| !slot.is_deleting()) {
             Some(slot) => Ok((slot, false)),
             None => {
                 let scope = Scope::chat_of(app, user.ok_or(Error::UserRequired)?, chat)?;
-                self.of_scope(tenant, &scope, None).await
+                self.of_scope(caller, &scope, None).await
             }
         }
     }

@@ -1,8 +1,8 @@
 //! What the operator decides.
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-use cabana_model::{Action, Lifecycle, Retention};
+use cabana_model::{Action, Dialect, Lifecycle, Profile, Quota, Retention};
 use cabana_sandbox::{Base, Limits, NetworkPolicy, SandboxSpec};
 use jiff::SignedDuration;
 
@@ -20,6 +20,12 @@ pub struct Settings {
     pub grace: Duration,
     /// Of an archive that becomes a template: how much it may hold, once it is unpacked.
     pub template_cap: u64,
+    /// What a tenant may have, where nobody has set its quota.
+    pub quota: Quota,
+    pub profiles: BTreeMap<String, Profile>,
+    pub dialects: BTreeMap<String, Dialect>,
+    /// Of sandboxes that name none.
+    pub dialect: Option<String>,
     /// When a sandbox rests and goes that does not say so itself.
     pub lifecycle: Lifecycle,
     /// At the latest so long after the last time, sandboxes are looked after.
@@ -47,6 +53,10 @@ impl Default for Settings {
             output_cap: 256 << 20,
             grace: Duration::from_secs(2),
             template_cap: 16 << 30,
+            quota: Quota::NONE,
+            profiles: BTreeMap::new(),
+            dialects: BTreeMap::new(),
+            dialect: None,
             lifecycle: Lifecycle {
                 idle_sec: Some(300),
                 idle_action: Some(Action::Stop),

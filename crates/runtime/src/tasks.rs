@@ -20,11 +20,18 @@ use crate::{
     acts::exec::{ExitTold, exit_number},
     exec::{self, Followed},
     fault::{self, Point},
+    quotas::Pass,
     sandboxes::Awake,
 };
 
 /// Between two tries to record what could not be recorded.
 const AGAIN: Duration = Duration::from_millis(200);
+
+/// What a task has as long as it runs: its sandbox awake, and its place in the quotas.
+pub(crate) struct Staying {
+    pub(crate) awake: Option<Awake>,
+    pub(crate) pass: Option<Pass>,
+}
 
 /// Tasks that run.
 #[derive(Default)]
@@ -59,11 +66,11 @@ impl Runtime {
         sandbox: Arc<dyn Sandbox>,
         process: Process,
         input: Option<Bytes>,
-        awake: Option<Awake>,
+        staying: Staying,
     ) {
         let id = task.id;
         let log = self.0.store.outputs().begin(id.uuid(), self.0.settings.output_cap);
-        self.follow_task(task, sandbox, log, awake, move |log, cancel, grace| async move {
+        self.follow_task(task, sandbox, log, staying, move |log, cancel, grace| async move {
             let away = |error: &_| tracing::error!(task = %id, %error, "what a task says cannot be kept yet");
             exec::follow(process, input, &log, &cancel, grace, away).await
         });
@@ -75,7 +82,7 @@ impl Runtime {
         task: NewTask,
         sandbox: Arc<dyn Sandbox>,
         log: Arc<Log>,
-        awake: Option<Awake>,
+        staying: Staying,
         follow: impl FnOnce(Arc<Log>, CancellationToken, Duration) -> F + Send + 'static,
     ) where
         F: Future<Output = Result<Followed>> + Send,
@@ -89,11 +96,12 @@ impl Runtime {
         let span = error_span!(parent: None, "task", task = %task.id, call = %task.call, tenant = %task.tenant, sandbox = %task.sandbox);
         span.follows_from(Span::current());
         let work = async move {
-            let _awake = awake;
+            let Staying { awake: _awake, pass } = staying;
             let begun = Instant::now();
             let follow = follow(live.log.clone(), live.cancel.clone(), runtime.0.settings.grace);
             let Some(followed) = runtime.0.closing.run_until_cancelled(follow).await else { return };
             fault::at(Point::TaskEnded);
+            drop(pass); // whoever hears of its end may begin another
             let state = runtime.end_task(&task, followed, &live, begun).await;
             if let Some(state) = state {
                 fault::at(Point::TaskRecorded);

@@ -57,6 +57,8 @@ impl Stage {
             sandbox: SandboxSpec { base, ..Fake::spec() },
             env: BTreeMap::new(),
             lifecycle: Default::default(),
+            dialect: None,
+            profile: None,
             once: false,
             snapshot: None,
         });
@@ -284,6 +286,8 @@ async fn a_snapshot_goes_when_nothing_was_made_from_it_for_long() {
         sandbox: Fake::spec(),
         env: BTreeMap::new(),
         lifecycle: Default::default(),
+        dialect: None,
+        profile: None,
         once: false,
         snapshot: Some(used),
     }));

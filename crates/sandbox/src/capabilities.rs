@@ -50,6 +50,7 @@ pub struct Capabilities {
     pub templates: bool,
     pub search: bool,
     pub late_views: bool,
+    pub read_only_root: bool,
     pub host_base: bool,
     pub outlives_server: bool,
     pub replays_output: bool,
@@ -60,6 +61,7 @@ impl Capabilities {
     pub fn check(&self, spec: &SandboxSpec) -> Result<()> {
         self.check_limits(&spec.limits)?;
         self.check_network(&spec.network)?;
+        self.require(self.read_only_root || !spec.read_only_root, "a read-only root")?;
         self.require(self.host_base || spec.base != crate::Base::Host, "the host base")
     }
 

@@ -17,6 +17,10 @@ pub struct SandboxSpec {
     pub user: Option<User>,
     /// Whether setuid programs gain anything inside.
     pub sudo: bool,
+    /// Whether its root can only be read. What can be written is its working directory, `/workspace`, what is there for
+    /// a while (`/tmp`, `/var/tmp`, `/dev/shm`), and its views as they say.
+    #[serde(default)]
+    pub read_only_root: bool,
     pub lifetime: Lifetime,
 }
 
@@ -30,6 +34,7 @@ impl SandboxSpec {
             views: Vec::new(),
             user: None,
             sudo: false,
+            read_only_root: false,
             lifetime: Lifetime::Persistent,
         }
     }

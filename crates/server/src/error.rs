@@ -6,8 +6,9 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use cabana_runtime::{CallId, Code, Error};
+use cabana_runtime::{BOUNDLESS, CallId, Code, Error};
 use serde::Serialize;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 pub(crate) type Answer<T> = Result<T, Refused>;
@@ -18,6 +19,7 @@ pub(crate) struct Refused {
     status: StatusCode,
     code: Code,
     message: String,
+    details: Option<Value>,
     call: Option<CallId>,
 }
 
@@ -36,6 +38,10 @@ struct ErrorInfo {
     /// What to do about it.
     hint: &'static str,
     docs: String,
+    /// Numbers behind the message, where there are some: of a quota `quota`, `limit`, `used` and `wanted`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    details: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     call_id: Option<CallId>,
@@ -45,7 +51,7 @@ struct ErrorInfo {
 
 impl Refused {
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { status: status(code), code, message: message.into(), call: None }
+        Self { status: status(code), code, message: message.into(), details: None, call: None }
     }
 
     pub(crate) fn invalid(field: &str, why: impl std::fmt::Display) -> Self {
@@ -86,6 +92,7 @@ fn status(code: Code) -> StatusCode {
         | Code::OutcomeUnknown
         | Code::LeaseLost
         | Code::SandboxBusy
+        | Code::QuotaBelowUse
         | Code::SandboxGone
         | Code::SandboxInUse
         | Code::SandboxPaused
@@ -103,7 +110,9 @@ fn status(code: Code) -> StatusCode {
         | Code::Unsupported
         | Code::UserRequired
         | Code::WorkdirNotFound => StatusCode::BAD_REQUEST,
-        Code::TooManyStreams | Code::TooManyWatches => StatusCode::TOO_MANY_REQUESTS,
+        Code::QuotaExceeded | Code::RateLimited | Code::TooManyStreams | Code::TooManyWatches => {
+            StatusCode::TOO_MANY_REQUESTS
+        }
         Code::PortClosed | Code::PortFailed => StatusCode::BAD_GATEWAY,
         Code::TimedOut => StatusCode::GATEWAY_TIMEOUT,
         Code::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
@@ -123,7 +132,21 @@ impl From<Error> for Refused {
         if code.is_fault() && !matches!(error, Error::Recorded { .. }) {
             tracing::error!(code = code.as_str(), %error, "a request failed");
         }
-        Self::new(code, error.to_string())
+        Self { details: details(&error), ..Self::new(code, error.to_string()) }
+    }
+}
+
+/// What has no bound is null.
+fn details(error: &Error) -> Option<Value> {
+    let number = |amount: u128| u64::try_from(amount).ok().filter(|amount| u128::from(*amount) < BOUNDLESS);
+    match error {
+        Error::Exceeded(exceeded) | Error::BelowUse(exceeded) => {
+            let wanted = (!exceeded.is_boundless()).then_some(exceeded.wanted).and_then(number);
+            let (quota, used) = (exceeded.quota.as_str(), number(exceeded.used));
+            Some(json!({ "quota": quota, "limit": exceeded.limit, "used": used, "wanted": wanted }))
+        }
+        Error::RateLimited { limit } => Some(json!({ "quota": "calls_per_sec", "limit": limit })),
+        _ => None,
     }
 }
 
@@ -154,14 +177,15 @@ const LONGEST: usize = 1000;
 impl Refused {
     /// As it is told where the status is told already.
     pub(crate) fn body(self) -> ErrorBody {
-        let Self { status, code, mut message, call } = self;
+        let Self { status, code, mut message, details, call } = self;
         if message.len() > LONGEST {
             message.truncate(message.floor_char_boundary(LONGEST));
             message.push('…');
         }
         let docs = format!("docs/errors/{code}.md");
         let retryable = is_retryable(status);
-        let error = ErrorInfo { code: code.as_str(), message, hint: code.hint(), docs, call_id: call, retryable };
+        let error =
+            ErrorInfo { code: code.as_str(), message, hint: code.hint(), docs, details, call_id: call, retryable };
         ErrorBody { error }
     }
 }

@@ -29,6 +29,7 @@ async fn metrics(State(app): State<App>, Reader(caller): Reader) -> Response {
     let all = caller.role == Role::Admin;
     let mut page = Page::default();
     page.calls(&runtime.metrics().verbs((!all).then_some(&caller.tenant)));
+    page.refusals(&runtime.metrics().refusals((!all).then_some(&caller.tenant)));
     if all {
         let (sandboxes, calls) = runtime.load();
         page.one("cabana_sandboxes_live", "gauge", "Sandboxes that run.", sandboxes);
@@ -88,6 +89,14 @@ impl Page {
             self.one("cabana_disk_low", "gauge", "Whether that is so little that nothing new is made.", low);
         }
         self.one("cabana_disk_refused_total", "counter", "What was refused since the disk was nearly full.", refused);
+    }
+
+    fn refusals(&mut self, refusals: &[(Tenant, &'static str, u64)]) {
+        let name = "cabana_calls_refused_total";
+        self.head(name, "counter", "Calls that a quota refused.");
+        for (tenant, quota, count) in refusals {
+            self.line(format_args!("{name}{{tenant=\"{tenant}\",quota=\"{quota}\"}} {count}"));
+        }
     }
 
     /// Tenants and verbs are plain words: nothing in them needs to be quoted.

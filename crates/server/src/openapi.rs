@@ -26,6 +26,7 @@ use crate::{App, health, metrics, rest};
         (name = "snapshots", description = "The files of a sandbox at one moment, for others to begin with"),
         (name = "templates", description = "What sandboxes are made from"),
         (name = "keys", description = "Who may do what"),
+        (name = "quotas", description = "How much a tenant and a key may have, and what they used"),
         (name = "ledger", description = "The record of everything"),
         (name = "retention", description = "What goes after a while, and backups"),
         (name = "health", description = "For whoever watches the server"),

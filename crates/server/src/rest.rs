@@ -13,12 +13,14 @@ mod keys;
 mod ledger;
 mod lifecycle;
 mod ports;
+mod quotas;
 mod sandboxes;
 mod snapshots;
 mod tasks;
 mod templates;
 mod terminal;
 mod types;
+mod usage;
 
 use utoipa_axum::router::OpenApiRouter;
 
@@ -34,6 +36,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(files::routes())
         .merge(chat_files::routes())
         .merge(keys::routes())
+        .merge(quotas::routes())
+        .merge(usage::routes())
         .merge(ledger::routes())
         .merge(lifecycle::routes())
         .merge(terminal::routes())

@@ -1,12 +1,15 @@
 //! The records of sandboxes. A record is claimed before its sandbox is made, so none exists that nobody knows of.
 
-use cabana_model::{Life, Phase, SandboxId, SandboxState, Scope, Tenant, Time};
+use std::convert::Infallible;
+
+use cabana_model::{KeyId, Life, Phase, SandboxId, SandboxState, Scope, Tenant, Time};
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
 use crate::{
-    Error, Page, Result, Store,
+    Admitted, Error, Held, Page, Result, Store,
     desk::Tx,
     leases::{self, Lease, Token},
+    quotas::{bounded, held},
     sql::{Col, get, maybe},
 };
 
@@ -20,6 +23,10 @@ pub struct Claim {
     pub physical: SandboxId,
     /// JSON; the store does not look into it.
     pub spec: String,
+    /// Who makes it.
+    pub key: KeyId,
+    /// What its files may take.
+    pub disk: Option<u64>,
     pub at: Time,
 }
 
@@ -37,6 +44,8 @@ pub struct Record {
     pub physical: SandboxId,
     pub scope: Option<Scope>,
     pub spec: String,
+    /// Who made it, as far as that is known.
+    pub key: Option<KeyId>,
     pub state: SandboxState,
     /// What its operation has to do next.
     pub phase: Option<Phase>,
@@ -112,17 +121,10 @@ pub enum Which {
 impl Store {
     /// Looking and making are one transaction: of any number of callers, one makes it.
     pub async fn claim(&self, claim: Claim) -> Result<Claimed> {
-        self.write(move |tx| {
-            if let Some(scope) = &claim.scope
-                && let Some(record) = of_scope(tx.reads(), &claim.tenant, scope)?
-            {
-                return Ok(Claimed::There(record));
-            }
-            insert(tx, &claim)?;
-            let made = one(tx.reads(), "physical = ?", [Col(&claim.physical)])?;
-            made.map(Claimed::Made).ok_or_else(|| Error::Corrupt("a record that was just written is not there".into()))
+        Ok(match self.claim_if(claim, |_| Ok::<_, Infallible>(())).await? {
+            Admitted::There(record) => Claimed::There(record),
+            Admitted::Made(record, ()) => Claimed::Made(record),
         })
-        .await
     }
 
     pub async fn sandbox(&self, tenant: &Tenant, id: &SandboxId) -> Result<Option<Record>> {
@@ -311,12 +313,13 @@ impl Store {
         .await
     }
 
-    /// It is due then, since its spec says when it is. `None`: it has another version by now.
+    /// With what its files may take then. It is due then, since its spec says when it is. `None`: it has another version by now.
     pub async fn change_spec(
         &self,
         physical: &SandboxId,
         version: u64,
         spec: String,
+        disk: Option<u64>,
         due: Time,
     ) -> Result<Option<Record>> {
         let physical = physical.clone();
@@ -324,8 +327,8 @@ impl Store {
             if at_version(tx.reads(), &physical, version)?.is_none() {
                 return Ok(None);
             }
-            let sql = "UPDATE sandboxes SET spec = ?, due = ?, version = version + 1 WHERE physical = ?";
-            tx.execute(sql, params![spec, Col(&due), Col(&physical)])?;
+            let sql = "UPDATE sandboxes SET spec = ?, disk = ?, due = ?, version = version + 1 WHERE physical = ?";
+            tx.execute(sql, params![spec, bounded(disk), Col(&due), Col(&physical)])?;
             Ok(one(tx.reads(), "physical = ?", [Col(&physical)])?)
         })
         .await
@@ -342,14 +345,35 @@ impl Store {
     }
 }
 
+/// `admit` is asked where one would be made.
+pub(crate) fn claimed<T, E>(
+    tx: &mut Tx<'_>,
+    claim: &Claim,
+    admit: impl FnOnce(Held) -> Result<T, E>,
+) -> Result<Admitted<T, E>> {
+    if let Some(scope) = &claim.scope
+        && let Some(record) = of_scope(tx.reads(), &claim.tenant, scope)?
+    {
+        return Ok(Admitted::There(record));
+    }
+    let admitted = match admit(held(tx.reads(), &claim.tenant, Some(claim.key))?) {
+        Ok(admitted) => admitted,
+        Err(refused) => return Ok(Admitted::Refused(refused)),
+    };
+    insert(tx, claim)?;
+    let made = one(tx.reads(), "physical = ?", [Col(&claim.physical)])?;
+    let made = made.ok_or_else(|| Error::Corrupt("a record that was just written is not there".into()))?;
+    Ok(Admitted::Made(made, admitted))
+}
+
 fn insert(tx: &mut Tx<'_>, claim: &Claim) -> Result<usize> {
     let scope = claim.scope.as_ref();
     let chat = scope.and_then(Scope::chat);
     tx.execute(
         "INSERT INTO sandboxes
            (physical, tenant, id, scheme, value, app, chat, scope, spec, state, phase, why, created, changed, active,
-            version)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 'claimed', ?12, ?12, ?12, 1)",
+            version, key, disk)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 'claimed', ?12, ?12, ?12, 1, ?13, ?14)",
         params![
             Col(&claim.physical),
             Col(&claim.tenant),
@@ -363,6 +387,8 @@ fn insert(tx: &mut Tx<'_>, claim: &Claim) -> Result<usize> {
             Col(&Life::CLAIMED.state),
             Life::CLAIMED.phase.as_ref().map(Col),
             Col(&claim.at),
+            Col(&claim.key),
+            bounded(claim.disk),
         ],
     )
 }
@@ -391,6 +417,7 @@ fn row(row: &Row<'_>) -> rusqlite::Result<Record> {
         physical: get(row, "physical")?,
         scope: maybe(row, "scope")?,
         spec: row.get("spec")?,
+        key: maybe(row, "key")?,
         state: get(row, "state")?,
         phase: maybe(row, "phase")?,
         why: row.get("why")?,

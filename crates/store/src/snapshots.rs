@@ -50,7 +50,8 @@ impl Store {
     pub async fn claim_snapshot(&self, new: NewSnapshot) -> Result<()> {
         self.write(move |tx| {
             tx.execute(
-                "INSERT INTO snapshots (tenant, id, physical, sandbox, state, created) VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT INTO snapshots (tenant, id, physical, sandbox, state, created, stored) VALUES (?1, ?2, ?3, ?4, ?5, ?6,
+                   coalesce((SELECT stored FROM sandboxes WHERE tenant = ?1 AND id = ?4), 0))",
                 params![
                     Col(&new.tenant),
                     Col(&new.id),

@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, io::ErrorKind, path::Path};
 
 use toml::de::{DeTable, DeValue};
 
-use super::table::{SETTINGS, nearest, sections};
+use super::{
+    named::{self, Named},
+    table::{SETTINGS, nearest, sections},
+};
 
 pub(crate) const USUAL: &str = "/etc/cabana/cabana.toml";
 
@@ -13,6 +16,7 @@ pub(crate) const USUAL: &str = "/etc/cabana/cabana.toml";
 pub(crate) struct File {
     pub(crate) path: String,
     pub(crate) said: BTreeMap<String, Said>,
+    pub(crate) named: Named,
     /// What is not understood of it.
     pub(crate) wrong: Vec<String>,
 }
@@ -37,14 +41,21 @@ pub(crate) fn parse(path: &str, text: &str) -> File {
     let line_of = |at: usize| text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count() + 1;
     let (mut said, mut wrong) = (BTreeMap::new(), Vec::new());
     let (table, errors) = DeTable::parse_recoverable(text);
+    let is_toml = errors.is_empty();
     for error in errors {
         let line = error.span().map_or(1, |span| line_of(span.start));
         wrong.push(format!("{path}:{line}: {}", error.message()));
     }
     for (section, inner) in table.get_ref().iter() {
         let (line, section) = (line_of(section.span().start), section.get_ref().as_ref());
+        if named::SECTIONS.contains(&section) {
+            continue;
+        }
         if !sections().any(|known| known == section) {
-            wrong.push(format!("{path}:{line}: there is no section [{section}]{}", meant(section, sections())));
+            wrong.push(format!(
+                "{path}:{line}: there is no section [{section}]{}",
+                meant(section, sections().chain(named::SECTIONS))
+            ));
             continue;
         }
         let DeValue::Table(inner) = inner.get_ref() else {
@@ -65,7 +76,16 @@ pub(crate) fn parse(path: &str, text: &str) -> File {
             }
         }
     }
-    File { path: path.to_owned(), said, wrong }
+    // What is no TOML was told above.
+    let named = match is_toml {
+        true => {
+            let (named, bad) = named::parse(path, text, line_of);
+            wrong.extend(bad);
+            named
+        }
+        false => Named::default(),
+    };
+    File { path: path.to_owned(), said, named, wrong }
 }
 
 /// As a flag or variable would say it.

@@ -25,6 +25,8 @@ pub(crate) enum Kind {
     List,
     /// A URL that may hold a password: never shown.
     Secret,
+    /// Of something that is set up elsewhere.
+    Name,
 }
 
 impl Kind {
@@ -40,8 +42,8 @@ impl Kind {
             Self::Time | Self::TimeOrNone => amounts::duration(text).map(|_| ()),
             Self::Choice(choices) if choices.contains(&text) => Ok(()),
             Self::Choice(choices) => Err(format!("is one of {}", choices.join(", "))),
-            Self::File | Self::Secret if text.is_empty() => Err("is empty".into()),
-            Self::File | Self::Secret => Ok(()),
+            Self::File | Self::Secret | Self::Name if text.is_empty() => Err("is empty".into()),
+            Self::File | Self::Secret | Self::Name => Ok(()),
             Self::List => match list(text).iter().any(|part| part.is_empty() || part.contains(char::is_whitespace)) {
                 true => Err("has an empty part, or one with a space in it".into()),
                 false => Ok(()),
@@ -67,6 +69,7 @@ impl Kind {
             Self::Choice(choices) => choices.iter().map(|choice| format!("`{choice}`")).collect::<Vec<_>>().join(", "),
             Self::List => "list of texts".into(),
             Self::Secret => "URL, never shown".into(),
+            Self::Name => "name".into(),
         }
     }
 
@@ -83,6 +86,7 @@ impl Kind {
             Self::Choice(_) => "CHOICE",
             Self::List => "RULE",
             Self::Secret => "URL",
+            Self::Name => "NAME",
         }
     }
 }

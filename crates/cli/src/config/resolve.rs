@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use super::{
     file::{File, meant},
+    named::Named,
     table::{SETTINGS, Setting, sections},
 };
 
 /// Each setting with what it is, and who said so.
 #[derive(Debug)]
-pub(crate) struct Resolved(pub(crate) Vec<Found>);
+pub(crate) struct Resolved(pub(crate) Vec<Found>, pub(crate) Named);
 
 #[derive(Debug)]
 pub(crate) struct Found {
@@ -58,7 +59,7 @@ pub(crate) fn resolve(
         }
     });
     let found = found.collect();
-    if wrong.is_empty() { Ok(Resolved(found)) } else { Err(wrong) }
+    if wrong.is_empty() { Ok(Resolved(found, file.named.clone())) } else { Err(wrong) }
 }
 
 fn place(setting: &Setting, from: &Origin) -> String {

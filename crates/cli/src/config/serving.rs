@@ -1,8 +1,9 @@
 //! The settings as the parts of the server take them.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use cabana_engine::{Config, NetworkSettings};
+use cabana_model::{Quota, Reaper};
 use cabana_runtime::{Action, Lifecycle, Retention, Settings};
 use cabana_sandbox::{Limits, NetworkPolicy};
 use cabana_server::Bounds;
@@ -11,13 +12,16 @@ use jiff::SignedDuration;
 
 use super::{
     kind::{NONE, address, domain, list, number, switch},
+    named,
     resolve::{Origin, Resolved},
     table::{
-        ALLOW, ARCHIVE_AFTER, CA, CPUS, DELETE_AFTER, DISK, DURABILITY, EXEC_TIMEOUT, EXEC_TIMEOUT_MAX, GC_INTERVAL,
-        HARD, HARD_ACTION, IDLE, IDLE_ACTION, INODES, INSECURE_HTTP, IO, KEEP_CALLS, KEEP_LEDGER, KEEP_OUTPUTS,
-        KEEP_SNAPSHOTS, KEEP_TEMPLATES, LISTEN, LOG_FORMAT, LOG_LEVEL, MAX_BODY, MAX_CONNECTIONS, MAX_STREAMS, MEMORY,
-        MIN_FREE, MODE, OPEN_FILES, OUTPUT, PIDS, PREVIEW_DOMAIN, REAP_BATCH, REAP_INTERVAL, SPARES, Setting,
-        TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
+        ALLOW, ARCHIVE_AFTER, CA, CPUS, DELETE_AFTER, DIALECT, DISK, DURABILITY, EXEC_TIMEOUT, EXEC_TIMEOUT_MAX,
+        GC_INTERVAL, HARD, HARD_ACTION, IDLE, IDLE_ACTION, INODES, INSECURE_HTTP, IO, KEEP_CALLS, KEEP_LEDGER,
+        KEEP_OUTPUTS, KEEP_SNAPSHOTS, KEEP_TEMPLATES, LISTEN, LOG_FORMAT, LOG_LEVEL, MAX_BODY, MAX_CONNECTIONS,
+        MAX_STREAMS, MEMORY, MIN_FREE, MODE, OPEN_FILES, OUTPUT, PIDS, PREVIEW_DOMAIN, QUOTA_CALLS_PER_SEC,
+        QUOTA_CONCURRENT_CALLS, QUOTA_CPUS, QUOTA_DISK, QUOTA_MEMORY, QUOTA_RUNNING, QUOTA_SANDBOXES, QUOTA_STORED,
+        QUOTA_TASKS, REAP_BATCH, REAP_INTERVAL, SPARES, Setting, TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY,
+        UPSTREAM_PROXY,
     },
 };
 use crate::amounts::{duration, processors, size};
@@ -116,6 +120,18 @@ fn settings(resolved: &Resolved) -> Result<Settings, String> {
     settings.lifecycle = lifecycle(resolved)?;
     settings.reaper_interval = set(resolved, &REAP_INTERVAL, duration)?;
     settings.reaper_batch = set(resolved, &REAP_BATCH, at_least_one)?.try_into().unwrap_or(u32::MAX);
+    settings.quota = quota(resolved)?;
+    settings.profiles = resolved.1.profiles.clone();
+    settings.dialects = named::dialects(&resolved.1)?;
+    settings.dialect = resolved.read(&DIALECT, |text| Ok(text.to_owned()))?;
+    let by_default = |setting| resolved.get(setting).is_none_or(|found| found.from == Origin::Default);
+    if let Some(dialect) = settings.dialect(None).map_err(|error| format!("server.{error}"))? {
+        let Reaper { interval_sec, batch } = dialect.reaper;
+        let interval = interval_sec.filter(|_| by_default(&REAP_INTERVAL)).map(Duration::from_secs);
+        let batch = batch.filter(|_| by_default(&REAP_BATCH));
+        settings.reaper_interval = interval.unwrap_or(settings.reaper_interval);
+        settings.reaper_batch = batch.unwrap_or(settings.reaper_batch);
+    }
     if settings.exec_timeout > settings.exec_timeout_most {
         return Err("limits.exec_timeout is longer than limits.exec_timeout_max".into());
     }
@@ -160,6 +176,30 @@ fn lifecycle(resolved: &Resolved) -> Result<Lifecycle, String> {
     };
     lifecycle.check().map_err(|error| error.to_string())?;
     Ok(lifecycle)
+}
+
+/// Of one that may be none.
+fn read<T>(resolved: &Resolved, setting: &Setting, read: fn(&str) -> Result<T, String>) -> Result<Option<T>, String> {
+    let or_none = |text: &str| if text == NONE { Ok(None) } else { read(text).map(Some) };
+    Ok(resolved.read(setting, or_none)?.flatten())
+}
+
+fn quota(resolved: &Resolved) -> Result<Quota, String> {
+    let quota = Quota {
+        sandboxes: read(resolved, &QUOTA_SANDBOXES, number)?,
+        running: read(resolved, &QUOTA_RUNNING, number)?,
+        cpu_milli: read(resolved, &QUOTA_CPUS, processors)?.map(u64::from),
+        memory_bytes: read(resolved, &QUOTA_MEMORY, size)?,
+        disk_bytes: read(resolved, &QUOTA_DISK, size)?,
+        calls_per_sec: read(resolved, &QUOTA_CALLS_PER_SEC, number)?,
+        concurrent_calls: read(resolved, &QUOTA_CONCURRENT_CALLS, number)?,
+        tasks: read(resolved, &QUOTA_TASKS, number)?,
+        stored_bytes: read(resolved, &QUOTA_STORED, size)?,
+    };
+    match quota.too_large() {
+        Some(resource) => Err(format!("quotas: {} is too large", resource.as_str())),
+        None => Ok(quota),
+    }
 }
 
 fn limits(resolved: &Resolved) -> Result<Limits, String> {

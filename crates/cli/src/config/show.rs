@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::{
     kind::{Kind, NONE, list},
+    named,
     resolve::{Found, Origin, Resolved},
     table::sections,
 };
@@ -22,7 +23,10 @@ pub(crate) fn text(resolved: &Resolved) -> String {
             text += &format!("{line:<width$}  # {}\n", origin(found));
         }
     }
-    text
+    match named::text(&resolved.1) {
+        named if named.is_empty() => text,
+        named => text + "\n" + &named,
+    }
 }
 
 /// What is not set, or not to be seen, is a comment.

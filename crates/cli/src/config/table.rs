@@ -55,6 +55,8 @@ settings! {
         "How many streams and terminals one tenant may have open at once";
     MAX_BODY: "server" "max_body" "max-body" "CABANA_SERVER_MAX_BODY" Kind::Size, Some("4M"),
         "How large a request may be that is read as a whole. Files are not: they are streamed";
+    DIALECT: "server" "dialect" "dialect" "CABANA_SERVER_DIALECT" Kind::Name, None,
+        "The dialect of sandboxes that name none: a preset of lifecycle, texts and profiles, built in or of [dialects.NAME]";
     DATA: "engine" "data" "data" "CABANA_DATA" Kind::File, None,
         "Where layers, templates, sandboxes and the record of everything lie. Not set: /var/lib/cabana as root, else \
          $XDG_DATA_HOME/cabana";
@@ -93,6 +95,24 @@ settings! {
         "The longest time that a command may ask for";
     OUTPUT: "limits" "output" "output" "CABANA_LIMITS_OUTPUT" Kind::Size, Some("256M"),
         "How much of one command's output is kept. What is beyond it is counted";
+    QUOTA_SANDBOXES: "quotas" "sandboxes" "quotas-sandboxes" "CABANA_QUOTAS_SANDBOXES" Kind::NumberOrNone, Some("none"),
+        "How many sandboxes a tenant may have, also those that rest, where no quota of its own says otherwise";
+    QUOTA_RUNNING: "quotas" "running" "quotas-running" "CABANA_QUOTAS_RUNNING" Kind::NumberOrNone, Some("none"),
+        "How many of them may run or be paused at once";
+    QUOTA_CPUS: "quotas" "cpus" "quotas-cpus" "CABANA_QUOTAS_CPUS" Kind::ProcessorsOrNone, Some("none"),
+        "How many processors those that run may take together. Each needs a limit of its own then";
+    QUOTA_MEMORY: "quotas" "memory" "quotas-memory" "CABANA_QUOTAS_MEMORY" Kind::SizeOrNone, Some("none"),
+        "How much memory those that run may take together. Each needs a limit of its own then";
+    QUOTA_DISK: "quotas" "disk" "quotas-disk" "CABANA_QUOTAS_DISK" Kind::SizeOrNone, Some("none"),
+        "How much all of them may take on the disk together. Each needs a limit of its own then";
+    QUOTA_CALLS_PER_SEC: "quotas" "calls_per_sec" "quotas-calls-per-sec" "CABANA_QUOTAS_CALLS_PER_SEC" Kind::NumberOrNone, Some("none"),
+        "How many calls may begin in a second";
+    QUOTA_CONCURRENT_CALLS: "quotas" "concurrent_calls" "quotas-concurrent-calls" "CABANA_QUOTAS_CONCURRENT_CALLS" Kind::NumberOrNone, Some("none"),
+        "How many calls may be under way at once";
+    QUOTA_TASKS: "quotas" "tasks" "quotas-tasks" "CABANA_QUOTAS_TASKS" Kind::NumberOrNone, Some("none"),
+        "How many commands may run in the background at once";
+    QUOTA_STORED: "quotas" "stored" "quotas-stored" "CABANA_QUOTAS_STORED" Kind::SizeOrNone, Some("none"),
+        "How much may be kept: files of sandboxes, snapshots and outputs, as measured every half minute";
     IDLE: "lifecycle" "idle" "idle" "CABANA_LIFECYCLE_IDLE" Kind::TimeOrNone, Some("5m"),
         "How long nothing may have happened in a sandbox before it is put to rest: no call, task, terminal, traffic of a port, lease";
     IDLE_ACTION: "lifecycle" "idle_action" "idle-action" "CABANA_LIFECYCLE_IDLE_ACTION" Kind::Choice(ACTIONS), Some("stop"),
@@ -169,7 +189,7 @@ mod tests {
                 // As `cabana run` calls it.
                 "mode" => assert_eq!(setting.flag, "net"),
                 // Alone, their names would say too little.
-                name if ["log", "retention", "telemetry"].contains(&setting.section) => {
+                name if ["log", "quotas", "retention", "telemetry"].contains(&setting.section) => {
                     assert_eq!(setting.flag, format!("{}-{}", setting.section, name.replace('_', "-")));
                 }
                 name => assert_eq!(setting.flag, name.replace('_', "-")),

@@ -48,6 +48,12 @@ pub(crate) struct Args {
     /// The snapshot that it begins with, if it is not there yet
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "template")]
     snapshot: Option<String>,
+    /// Defaults by name, some of them locked, if it is made now
+    #[arg(long, value_name = "PROFILE")]
+    profile: Option<String>,
+    /// What makes it behave as another system expects, if it is made now
+    #[arg(long, value_name = "DIALECT")]
+    dialect: Option<String>,
     /// End the command and all that it started after this time: 500ms, 10s, 2m, 1h
     #[arg(long, value_name = "TIME")]
     timeout: Option<String>,
@@ -194,13 +200,15 @@ fn asked(args: Args) -> Result<(Vec<String>, Body), Failure> {
         Place::Scope(scope) => (vec!["v1".to_owned(), "exec".into()], Some(scope)),
     };
     let base = args.template.map(|name| ("template", name)).or(args.snapshot.map(|id| ("snapshot", id)));
-    if let (None, Some((flag, _))) = (&scope, &base) {
+    let named = [args.profile.map(|name| ("profile", name)), args.dialect.map(|name| ("dialect", name))];
+    let spec: BTreeMap<_, _> = base.into_iter().chain(named.into_iter().flatten()).collect();
+    if let (None, Some(flag)) = (&scope, spec.keys().next()) {
         let why = format!("--{flag} is for a sandbox that is not there yet, and an id names one that is");
         return Err(Failure::bad(why));
     }
     let body = Body {
         scope,
-        spec: base.map(|base| BTreeMap::from([base])),
+        spec: Some(spec).filter(|spec| !spec.is_empty()),
         argv,
         cwd: args.workdir,
         env: run::variables(&args.env)?,

@@ -7,7 +7,7 @@ use std::path::Path;
 use reqwest::{Method, RequestBuilder, StatusCode, header::CONTENT_TYPE};
 use serde_json::{Map, Value, json};
 
-use crate::stage::{Server, client};
+use crate::stage::{Server, client, good};
 
 /// Longer than anything that has a name, and than what the kernel takes as one argument.
 const LONG: usize = 200 << 10;
@@ -22,6 +22,7 @@ struct Stage {
     sandbox: String,
     call: String,
     task: String,
+    key: String,
 }
 
 impl Stage {
@@ -30,14 +31,17 @@ impl Stage {
         let call = server.exec("one", "echo text > file").await["call_id"].as_str().unwrap().to_owned();
         let task = server.begin("one", "sleep 600").await;
         let sandbox = server.ensure("one").await["id"].as_str().unwrap().to_owned();
-        Self { server, sandbox, call, task }
+        let key = good(server.post("/v1/keys", &json!({ "role": "read" })).send().await.unwrap()).await;
+        let key = key["id"].as_str().unwrap().to_owned();
+        Self { server, sandbox, call, task, key }
     }
 
     /// What is there, in the place of what the route leaves open.
     fn fill(&self, route: &str) -> String {
         let filled = route.replace("{sandbox}", &self.sandbox).replace("{call}", &self.call);
         let filled = filled.replace("{task}", &self.task).replace("{port}", "8000");
-        let filled = filled.replace("{key}", "key_01a1e36ddd427372ba516dbc9344fafd").replace("{template}", "nowhere");
+        let filled = filled.replace("{key}", &self.key).replace("{template}", "nowhere");
+        let filled = filled.replace("{tenant}", "nobody");
         let filled = filled.replace("{snapshot}", "snap_01a1e36ddd427372ba516dbc9344fafd");
         assert!(!filled.contains('{'), "{route} has a part that no test knows: add it here");
         filled
@@ -68,6 +72,7 @@ fn right(route: &str) -> Value {
         "/v1/sandboxes:delete" => json!({ "app": "nobodys" }),
         "/v1/keys" => json!({ "role": "read" }),
         "/v1/gc" => json!({ "dry_run": true }),
+        "/v1/quotas/{tenant}" | "/v1/keys/{key}/quota" => json!({ "running": 1000 }),
         "/api/core/ai/sandbox/file" => {
             json!({ "action": "write", "appId": "a", "chatId": "c", "path": "f", "content": "" })
         }
@@ -230,6 +235,10 @@ fn bad_paths(stage: &Stage, route: &str, method: &Method) -> Cases {
     let named = ["{sandbox}", "{call}", "{task}", "{key}", "{port}", "{template}", "{snapshot}"];
     let named = named.into_iter().filter(|name| route.contains(name));
     let tried = named.flat_map(|name| bad.iter().copied().chain([long.as_str()]).map(move |bad| (name, bad)));
+    // Most words are names of tenants.
+    let of_tenants = ["%00", "AAAAAAAAAAAAAAAA", "%2e%2e%2f%2e%2e%2fetc", "%ff", "\u{2028}", "-1", "%", long.as_str()];
+    let of_tenants = of_tenants.into_iter().filter(|_| route.contains("{tenant}")).map(|bad| ("{tenant}", bad));
+    let tried = tried.chain(of_tenants);
     let cases = tried.map(|(name, bad)| {
         // Not by the parser of the client, which would mend it.
         let path = stage.fill(&route.replace(name, bad));

@@ -25,6 +25,8 @@ mod metrics;
 mod port_attacks;
 mod port_links;
 mod ports;
+mod profiles;
+mod quotas;
 mod remote;
 mod retention;
 #[path = "../common/root.rs"]

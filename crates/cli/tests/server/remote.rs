@@ -4,6 +4,7 @@ mod bases;
 mod copies;
 mod keys;
 mod lost;
+mod quotas;
 mod terminal;
 mod tls;
 

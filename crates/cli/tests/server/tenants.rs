@@ -62,6 +62,7 @@ async fn no_route_leads_to_another_tenants_things() {
         ("task", task["id"].as_str().unwrap().to_owned()),
         ("port", "8000".to_owned()),
         ("key", "key_01a1e36ddd427372ba516dbc9344fafd".to_owned()),
+        ("tenant", "victim".to_owned()),
         ("template", "nobodys".to_owned()), // they are the operator's, and everybody sees those that there are
     ]);
     let document: Value = server.get("/openapi.json").await;
@@ -75,7 +76,9 @@ async fn no_route_leads_to_another_tenants_things() {
             let (path, body) = (fill(route, &victim), body_for(route));
             let body = (method != Method::GET).then_some(&body);
             let told = refused(send(&server, &ours, method.clone(), &path, body).await).await;
-            let operators = route.contains("{key}") || route.contains("{template}") && method != Method::GET;
+            let operators = route.contains("{key}")
+                || route.contains("{tenant}")
+                || route.contains("{template}") && method != Method::GET;
             assert_eq!(told.0, if operators { 403 } else { 404 }, "{method} {route}: {told:?}");
             // And it is the same as for something that is not there at all.
             let nowhere = path

@@ -227,6 +227,7 @@ impl Shared {
             host_base: true,
             outlives_server: self.ranges.identities() == Identities::Own,
             replays_output: true,
+            read_only_root: true,
         }
     }
 

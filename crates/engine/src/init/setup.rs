@@ -92,9 +92,11 @@ pub(super) fn finish(prepared: Prepared, plan: &SetupPlan, mounts: &[OwnedFd]) -
     attach_layers(plan, mounts)?;
     mount_overlays(plan)?;
     let new_root = open_dir(c"/n", Step::Overlay)?;
+    keep_writable(plan, new_root.as_fd())?;
     mount_views(plan, mounts, new_root.as_fd())?;
     mount_proc(new_root.as_fd(), plan.shared_memory)?;
     let terminals = mount_dev(prepared.single_id, plan.shared_memory, new_root.as_fd())?;
+    close_root(plan, &new_root)?;
     rustix::process::fchdir(&new_root).map_err(rx_at(Step::Pivot))?;
     mounts::pivot_here().map_err(io_at(Step::Pivot))?;
     let root = open_dir(c"/", Step::Pivot)?;
@@ -184,6 +186,36 @@ fn mount_views(plan: &SetupPlan, layers: &[OwnedFd], root: BorrowedFd<'_>) -> Do
         }
     }
     Ok(())
+}
+
+/// A mount of its own for each directory that can be written where the root cannot: so it keeps what it may. Views come onto
+/// them. What is not there, or is reached by a link, can only be read: a link may lead to the root itself.
+fn keep_writable(plan: &SetupPlan, root: BorrowedFd<'_>) -> Done {
+    for path in plan.writable.iter().flatten() {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let path = path.strip_prefix(b"/").unwrap_or(path);
+        let Ok(point) = rustix::fs::openat2(root, path, flags, Mode::empty(), resolve) else { continue };
+        let same = mounts::detach_open(point.as_fd()).map_err(io_at(Step::ReadOnly))?;
+        mounts::attach_onto(same.as_fd(), point.as_fd()).map_err(io_at(Step::ReadOnly))?;
+    }
+    Ok(())
+}
+
+/// After all that is made in it. The filter forbids to open it again.
+fn close_root(plan: &SetupPlan, root: &OwnedFd) -> Done {
+    if plan.writable.is_none() {
+        return Ok(());
+    }
+    let suid = if plan.sudo { 0 } else { libc::MS_NOSUID };
+    let flags = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | libc::MS_NODEV | suid;
+    let close =
+        |point: &OwnedFd| mounts::plain(c"none", &path_of(point), c"none", flags, c"").map_err(io_at(Step::ReadOnly));
+    for target in plan.overlays.iter().skip(1) {
+        let name = CString::new(&target[1..]).map_err(|_| Failure { step: Step::ReadOnly, errno: libc::EINVAL })?;
+        close(&open_mount_point(root.as_fd(), &name, Step::ReadOnly)?)?;
+    }
+    close(root)
 }
 
 /// Opens `path` in the new root, making what is missing of it. Links are followed inside the root and nowhere else.

@@ -12,6 +12,7 @@ mod limits;
 mod network;
 mod pause;
 mod persistence;
+mod read_only;
 mod saved;
 mod saved_all;
 mod snapshots;

@@ -1,8 +1,8 @@
 //! A command that is waited for.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use cabana_model::CallId;
+use cabana_model::{CallId, Clamped};
 use cabana_sandbox::{Exit, Status};
 use cabana_store::{Log, Stream};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use tracing::{Instrument as _, debug_span, field::Empty};
 
 use super::Asked;
 use crate::{
-    Act, Cx, Error, Needs, Result, Settings, Text,
+    Act, Cx, Error, Needs, Result, Settings, Text, Wanted,
     exec::{self, Followed},
     fault::{self, Point},
     text::whole_characters,
@@ -19,6 +19,8 @@ use crate::{
 pub struct Exec {
     pub asked: Asked,
     pub keep: Keep,
+    /// What was asked of its sandbox, and is not so if it is made now.
+    pub clamped: Vec<Clamped>,
 }
 
 /// How much of each stream an answer carries. The rest is in the output of the call.
@@ -56,6 +58,9 @@ pub struct Answer {
     pub exit: ExitTold,
     pub stdout: Said,
     pub stderr: Said,
+    /// What a profile has given instead of what was asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clamped: Vec<Clamped>,
 }
 
 /// How a command ended, in words of our own.
@@ -128,8 +133,9 @@ impl Said {
 }
 
 impl Exec {
-    fn timeout(&self, settings: &Settings) -> Result<std::time::Duration> {
-        let wanted = self.asked.timeout.unwrap_or(settings.exec_timeout);
+    /// The profile's, first of all.
+    fn timeout(&self, settings: &Settings, wanted: &Wanted) -> Result<(Duration, Option<Clamped>)> {
+        let (wanted, clamped) = settings.timeout(wanted, self.asked.timeout);
         match wanted > settings.exec_timeout_most {
             true => Err(Error::invalid(
                 "timeout",
@@ -138,7 +144,7 @@ impl Exec {
                     settings.exec_timeout_most.as_secs()
                 ),
             )),
-            false => Ok(wanted),
+            false => Ok((wanted, clamped)),
         }
     }
 }
@@ -160,7 +166,10 @@ impl Act for Exec {
     }
 
     async fn run(self, cx: Cx) -> Result<Answer> {
-        let (keep, timeout) = (self.keep.check()?, self.timeout(cx.runtime.settings())?);
+        let keep = self.keep.check()?;
+        let wanted = Wanted::of(cx.record()?)?;
+        let (timeout, clamped) = self.timeout(cx.runtime.settings(), &wanted)?;
+        let clamped: Vec<_> = clamped.into_iter().chain(self.clamped.into_iter().filter(|_| cx.made)).collect();
         let (spec, input) = self.asked.spec(cx.call.into(), &cx, Some(timeout))?;
         let (grace, span) = (cx.runtime.settings().grace, debug_span!("exec", exit = Empty));
         let followed = async {
@@ -174,7 +183,7 @@ impl Act for Exec {
         span.record("exit", exit);
         drop(span);
         cx.note(|notes| notes.exit = exit);
-        answer(followed, &cx.output, keep).await
+        Ok(Answer { clamped, ..answer(followed, &cx.output, keep).await? })
     }
 }
 
@@ -193,6 +202,7 @@ pub(crate) async fn answer(followed: Followed, log: &Arc<Log>, keep: Keep) -> Re
         exit: followed.exit.into(),
         stdout: Said::of(log, Stream::Stdout, keep).await?,
         stderr: Said::of(log, Stream::Stderr, keep).await?,
+        clamped: Vec::new(),
     })
 }
 

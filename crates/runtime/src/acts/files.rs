@@ -401,6 +401,10 @@ impl Act for Alter {
         Needs::Running
     }
 
+    fn stores(&self) -> bool {
+        !matches!(self.step, Step::Remove { .. })
+    }
+
     fn digest(&self) -> [u8; 32] {
         Sha256::digest(serde_json::to_vec(self).unwrap_or_default()).into()
     }

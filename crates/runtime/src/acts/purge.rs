@@ -26,6 +26,10 @@ impl Act for Purge {
         Needs::Nothing
     }
 
+    fn stores(&self) -> bool {
+        false
+    }
+
     fn digest(&self) -> [u8; 32] {
         Sha256::digest(format!("{:?}", self.0)).into()
     }

@@ -1,6 +1,6 @@
 //! A sandbox as a whole.
 
-use cabana_model::{Lifecycle, SandboxId};
+use cabana_model::{Clamped, Lifecycle, SandboxId};
 use cabana_sandbox::{Limits, NetworkPolicy, check_env};
 use cabana_store::By;
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,10 @@ impl Act for Ensure {
 
     fn needs(&self) -> Needs {
         Needs::Running
+    }
+
+    fn stores(&self) -> bool {
+        false
     }
 
     fn digest(&self) -> [u8; 32] {
@@ -58,6 +62,10 @@ impl Act for Become {
 
     fn needs(&self) -> Needs {
         Needs::Record
+    }
+
+    fn stores(&self) -> bool {
+        false
     }
 
     fn digest(&self) -> [u8; 32] {
@@ -96,15 +104,26 @@ pub struct Change {
     pub lifecycle: Option<Lifecycle>,
 }
 
+/// What became of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changed {
+    /// What its profile has given instead of what was asked.
+    pub clamped: Vec<Clamped>,
+}
+
 impl Act for Change {
     const VERB: &'static str = "change";
-    type Answer = ();
+    type Answer = Changed;
 
     fn needs(&self) -> Needs {
         match (&self.limits, &self.network) {
             (None, None) => Needs::Record,
             _ => Needs::Running,
         }
+    }
+
+    fn stores(&self) -> bool {
+        false
     }
 
     fn digest(&self) -> [u8; 32] {
@@ -121,13 +140,15 @@ impl Act for Change {
         named.iter().filter(|(_, there)| *there).map(|(name, _)| (*name).to_owned()).collect()
     }
 
-    async fn run(self, cx: Cx) -> Result<()> {
+    async fn run(self, cx: Cx) -> Result<Changed> {
         let slot = cx.runtime.0.sandboxes.of_id(&cx.caller.tenant, &cx.record()?.id).await?;
         let capabilities = cx.runtime.0.sandboxes.provider().capabilities();
-        self.limits.as_ref().map_or(Ok(()), |limits| capabilities.check_limits(limits))?;
-        if let Some(network) = &self.network {
-            cx.runtime.check_network(&cx.caller, network)?;
-            capabilities.check_network(network)?;
+        let altered = cx.runtime.settings().altered(&slot.wanted()?, self.limits, self.network.as_ref());
+        let (limits, network, clamped) = altered;
+        self.limits.map_or(Ok(()), |_| capabilities.check_limits(&limits))?;
+        if self.network.is_some() {
+            cx.runtime.check_network(&cx.caller, &network)?;
+            capabilities.check_network(&network)?;
         }
         self.env.as_ref().map_or(Ok(()), check_env)?;
         let lifecycle = match self.lifecycle {
@@ -139,11 +160,12 @@ impl Act for Change {
             }
         };
         let alter = |wanted: &mut Wanted| {
-            wanted.sandbox.limits = self.limits.unwrap_or(wanted.sandbox.limits);
-            wanted.sandbox.network = self.network.unwrap_or_else(|| wanted.sandbox.network.clone());
+            wanted.sandbox.limits = self.limits.map_or(wanted.sandbox.limits, |_| limits);
+            wanted.sandbox.network = self.network.map_or_else(|| wanted.sandbox.network.clone(), |_| network);
             wanted.env = self.env.unwrap_or_else(|| std::mem::take(&mut wanted.env));
             wanted.lifecycle = lifecycle.unwrap_or_else(|| std::mem::take(&mut wanted.lifecycle));
         };
-        cx.runtime.0.sandboxes.change(&slot, alter).await
+        cx.runtime.0.sandboxes.change(&slot, alter).await?;
+        Ok(Changed { clamped })
     }
 }

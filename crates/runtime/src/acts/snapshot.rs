@@ -44,6 +44,7 @@ impl Act for Take {
         let sandboxes = &cx.runtime.0.sandboxes;
         let slot = sandboxes.of_id(&tenant, &sandbox).await?;
         let new = NewSnapshot { tenant, id, physical, sandbox, at: cx.runtime.clock().now() };
+        sandboxes.measure_one(&slot).await; // it takes as much
         cx.runtime.store().claim_snapshot(new).await?;
         fault::at(Point::SnapshotClaimed);
         match sandboxes.snapshot(&slot, physical).await {
@@ -73,6 +74,10 @@ impl Act for Delete {
 
     fn needs(&self) -> Needs {
         Needs::Nothing
+    }
+
+    fn stores(&self) -> bool {
+        false
     }
 
     fn digest(&self) -> [u8; 32] {

@@ -8,6 +8,7 @@ use super::Asked;
 use crate::{
     Act, Cx, Error, Kind, Needs, Result,
     fault::{self, Point},
+    tasks::Staying,
 };
 
 pub struct Start {
@@ -21,6 +22,7 @@ pub struct Answer {
 
 impl Act for Start {
     const VERB: &'static str = "start";
+    const BEGINS_TASK: bool = true;
     type Answer = Answer;
 
     fn needs(&self) -> Needs {
@@ -56,13 +58,9 @@ impl Act for Start {
         match sandbox.exec(spec).await {
             Ok(process) => {
                 fault::at(Point::TaskBegun);
-                cx.runtime.begin_task(
-                    task,
-                    sandbox.clone(),
-                    process,
-                    input,
-                    cx.awake.as_ref().map(|awake| awake.and(Kind::Task)),
-                );
+                let awake = cx.awake.as_ref().map(|awake| awake.and(Kind::Task));
+                let staying = Staying { awake, pass: cx.note(|notes| notes.task.take()) };
+                cx.runtime.begin_task(task, sandbox.clone(), process, input, staying);
                 Ok(Answer { task: id })
             }
             Err(error) => {

@@ -35,6 +35,10 @@ impl Act for Add {
     }
 
     /// Of what is known before the body comes.
+    fn stores(&self) -> bool {
+        false
+    }
+
     fn digest(&self) -> [u8; 32] {
         Sha256::digest(format!("{:?}", (&self.name, &self.wishes))).into()
     }
@@ -87,6 +91,10 @@ impl Act for Remove {
 
     fn needs(&self) -> Needs {
         Needs::Nothing
+    }
+
+    fn stores(&self) -> bool {
+        false
     }
 
     fn digest(&self) -> [u8; 32] {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cabana_model::{
     Facts, Hook, Hooked, Life, Lifecycle, Operation, Phase, Reality, Role, SandboxState, SnapshotId, Then, Time,
-    Verdict, Work,
+    Verdict, Work, amount,
 };
 use cabana_sandbox::{Found, Sandbox, SandboxEvent, Wanted as Update};
 use cabana_store::{By, Moved, Record, Transition};
@@ -22,6 +22,7 @@ use crate::{
     events::{Event, Happened},
     fault::{self, Point},
     hooks,
+    quotas::Pass,
 };
 
 /// When somebody looks at what is under way and should have ended long ago.
@@ -76,6 +77,11 @@ impl Sandboxes {
         if let Some(live) = slot.live() {
             return Ok(live); // whoever was before us has done it
         }
+        // Held until it runs, and is counted by itself.
+        let _room = match slot.set_room(None) {
+            Some(room) => room,
+            None => self.quotas.room(&slot.record(), &slot.wanted()?.sandbox.limits).map_err(Error::Exceeded)?,
+        };
         // It may be where it is by what it says, or not: twice, since its files may turn out to be gone.
         for _ in 0..2 {
             let life = slot.record().life();
@@ -116,6 +122,7 @@ impl Sandboxes {
         if let (SandboxState::Running, Some(handle)) = (next.state, handle) {
             self.hold(slot, handle);
         }
+        self.count(slot);
         Ok(())
     }
 
@@ -226,6 +233,7 @@ impl Sandboxes {
                 *handle = sandbox;
             }
             Phase::Stop => {
+                self.measure_one(slot).await;
                 self.provider.stop(physical).await?;
                 fault::at(Point::SandboxStopped);
             }
@@ -285,16 +293,50 @@ impl Sandboxes {
     }
 
     pub(crate) fn lifecycle_of(&self, wanted: &Wanted) -> Lifecycle {
-        wanted.lifecycle.clone().or(&self.settings.lifecycle)
+        let dialect = self.dialect_of(wanted).map(|dialect| &dialect.lifecycle);
+        let asked = wanted.lifecycle.clone();
+        dialect.into_iter().chain([&self.settings.lifecycle]).fold(asked, Lifecycle::or)
     }
 
     fn hooked(&self, slot: &Slot) -> Result<Hooked> {
         Ok(self.lifecycle(slot)?.hooked())
     }
 
+    /// Whether it may run, before anything is begun for that: the place where a session gets its sandbox (LB-13).
+    pub(crate) fn make_room(&self, slot: &Slot) -> Result<()> {
+        if slot.live().is_some() || slot.has_room() {
+            return Ok(());
+        }
+        let room = self.quotas.room(&slot.record(), &slot.wanted()?.sandbox.limits).map_err(Error::Exceeded)?;
+        slot.set_room(Some(room));
+        if slot.live().is_some() {
+            slot.set_room(None); // somebody has let it run meanwhile
+        }
+        Ok(())
+    }
+
+    /// Against the quotas, as what it is by now. One that is paused has its memory still, and one that is on its way has what
+    /// it had.
+    fn count(&self, slot: &Slot) {
+        use SandboxState as S;
+        let record = slot.record();
+        match (record.state, slot.wanted()) {
+            (S::Running | S::Paused | S::Pausing | S::Stopping, Ok(wanted)) => {
+                self.quotas.runs(&record, &wanted.sandbox.limits);
+            }
+            (S::Stopped | S::Failed | S::Archiving | S::Archived | S::Restoring, _) => {
+                self.quotas.rests(&record.physical);
+            }
+            (S::Provisioning | S::Waking | S::Deleting, _) => {}
+            (_, Err(error)) => tracing::error!(%error, "a sandbox is counted in no quota"),
+        }
+    }
+
     fn hold(&self, slot: &Arc<Slot>, sandbox: Arc<dyn Sandbox>) {
+        self.count(slot);
         slot.used();
         slot.set_live(Some(sandbox));
+        slot.set_room(None); // of another who was about to do the same
         self.slots(|slots| slots.live.insert(slot.record().physical.clone(), slot.clone()));
     }
 
@@ -400,14 +442,10 @@ impl Sandboxes {
 
     async fn forget(&self, slot: &Slot) -> Result<()> {
         let record = slot.record();
+        slot.set_room(None);
+        self.quotas.rests(&record.physical);
         self.store.remove(&record.physical).await?;
-        self.slots(|slots| {
-            slots.by_physical.remove(&record.physical);
-            slots.by_id.remove(&(record.tenant.clone(), record.id.clone()));
-            if let Some(scope) = &record.scope {
-                slots.by_scope.remove(&super::scope_key(&record.tenant, scope));
-            }
-        });
+        self.slots(|slots| slots.forget(&record));
         Ok(())
     }
 
@@ -492,9 +530,10 @@ impl Sandboxes {
                         self.sooner.notify_one();
                     }
                     slot.set_record(*next);
+                    self.count(slot);
                     return Ok(Stepped::Done);
                 }
-                Moved::Busy(lease) => return Err(Error::Busy { holder: lease.holder, until: lease.until }),
+                Moved::Busy(lease) => return Err(self.busy(slot, lease)),
                 Moved::Stale => {}
             }
             let now = self.store.by_physical(&record.physical).await?;
@@ -543,9 +582,13 @@ impl Sandboxes {
         let _alone = slot.changing.lock().await;
         let (was, mut wanted) = (slot.wanted()?, slot.wanted()?);
         alter(&mut wanted);
+        let (mut resized, mut _grown) = (None, None);
+        let limits = wanted.sandbox.limits;
         if wanted.sandbox != was.sandbox {
             let sandbox = slot.live().ok_or(cabana_sandbox::Error::Gone)?; // somebody may have stopped it meanwhile
-            sandbox.update(Update::Limits(wanted.sandbox.limits)).await?;
+            resized = Some(self.quotas.resize(&slot.record(), &limits).map_err(Error::Exceeded)?);
+            _grown = self.grow(slot, was.sandbox.limits.disk, limits.disk).await?;
+            sandbox.update(Update::Limits(limits)).await?;
             sandbox.update(Update::Network(wanted.sandbox.network.clone())).await?;
         }
         fault::at(Point::SandboxChanged);
@@ -553,10 +596,54 @@ impl Sandboxes {
         let record = slot.record();
         // It may be due at another time by now: somebody looks at once.
         let now = self.clock.now();
-        let next = self.store.change_spec(&record.physical, record.version, spec, now).await?;
+        let next = self.store.change_spec(&record.physical, record.version, spec, limits.disk, now).await?;
         slot.set_record(next.ok_or_else(|| Error::NoSandbox(record.id.clone()))?);
+        if let Some(resized) = resized {
+            resized.done();
+        }
         self.sooner.notify_one();
         Ok(())
+    }
+
+    /// Room for a larger disk, until its record says so.
+    async fn grow(&self, slot: &Slot, from: Option<u64>, to: Option<u64>) -> Result<Option<Pass>> {
+        if amount(to) <= amount(from) {
+            return Ok(None);
+        }
+        let record = slot.record();
+        let grow = self.quotas.grow(&record, from, to);
+        self.store.held_while(&record.tenant, record.key, grow).await?.map(Some).map_err(Error::Exceeded)
+    }
+
+    /// What the files of those take that run, of one tenant. The rest was measured when it stopped.
+    pub(crate) async fn measure(&self, tenant: &Tenant) {
+        let live: Vec<_> = self.slots(|slots| slots.live.values().cloned().collect());
+        for slot in live.iter().filter(|slot| slot.record().tenant == *tenant) {
+            self.measure_one(slot).await;
+        }
+    }
+
+    /// Where somebody has to know it.
+    pub(crate) async fn measure_one(&self, slot: &Slot) {
+        let record = slot.record();
+        if !self.quotas.measures(&record.tenant) {
+            return;
+        }
+        let sandbox = match slot.live() {
+            Some(live) => Some(live),
+            None => self.reality(&record).await.ok().and_then(|(_, handle)| handle),
+        };
+        let measured = match sandbox {
+            Some(sandbox) => sandbox.usage().await,
+            None => return, // what it took was measured when it stopped
+        };
+        let written = match measured {
+            Ok(usage) => self.store.set_stored(&record.physical, usage.disk).await.map_err(Error::from),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = written {
+            tracing::warn!(sandbox = %record.id, %error, "what a sandbox stores could not be measured");
+        }
     }
 
     /// It was used just now.

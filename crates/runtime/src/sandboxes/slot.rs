@@ -10,7 +10,7 @@ use cabana_sandbox::Sandbox;
 use cabana_store::{Lease, Record};
 
 use super::Wanted;
-use crate::{Clock, Result};
+use crate::{Clock, Result, quotas::Room};
 
 pub(crate) struct Slot {
     record: Mutex<Arc<Record>>,
@@ -20,6 +20,8 @@ pub(crate) struct Slot {
     pub(super) changing: tokio::sync::Mutex<()>,
     /// The mark of the links to it, once somebody wanted to know. Locked while it is looked up or changed.
     pub(crate) link_mark: tokio::sync::Mutex<Option<[u8; 32]>>,
+    /// For the one that is about to let it run. It goes with the slot, if nobody does.
+    room: Mutex<Option<Room>>,
     clock: Clock,
     /// By [`Kind`].
     work: [AtomicUsize; 3],
@@ -46,6 +48,7 @@ impl Slot {
             live: Mutex::default(),
             changing: tokio::sync::Mutex::default(),
             link_mark: tokio::sync::Mutex::default(),
+            room: Mutex::default(),
             clock,
             work: Default::default(),
         }
@@ -106,6 +109,15 @@ impl Slot {
     /// When that was last.
     pub(crate) fn active(&self) -> Time {
         Time::from_microsecond(self.active.load(Ordering::Relaxed)).unwrap_or(Time::UNIX_EPOCH)
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// What was there before.
+    pub(super) fn set_room(&self, room: Option<Room>) -> Option<Room> {
+        std::mem::replace(&mut *self.room.lock().unwrap_or_else(PoisonError::into_inner), room)
     }
 
     /// Whether a use at this time has to be written down: not each one is.

@@ -10,7 +10,7 @@ use axum::{
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use cabana_runtime::{
-    Call, CallId, Caller, Place, Text,
+    Call, CallId, Caller, Clamped, Place, Text,
     acts::{
         Asked,
         exec::{self, Ending, Exec, ExitTold, Keep},
@@ -25,7 +25,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     tasks::TaskBody,
-    types::{ScopeBody, SpecBody, id},
+    types::{ClampedBody, ScopeBody, SpecBody, id},
 };
 use crate::{
     App,
@@ -131,6 +131,8 @@ pub(super) struct ExecBody {
     stdout: StdoutBody,
     #[serde(flatten)]
     stderr: StderrBody,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    clamped: Vec<ClampedBody>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -209,7 +211,8 @@ fn text_or_bytes(text: &Text) -> (Option<String>, Option<String>) {
 impl ExecBody {
     pub(super) fn of(call_id: CallId, answer: &exec::Answer) -> Self {
         let (stdout, stderr) = ((&answer.stdout).into(), (&answer.stderr).into());
-        Self { call_id, exit: (&answer.exit).into(), stdout, stderr }
+        let clamped = ClampedBody::all(answer.clamped.clone());
+        Self { call_id, exit: (&answer.exit).into(), stdout, stderr, clamped }
     }
 }
 
@@ -231,7 +234,7 @@ async fn exec_in_scope(
     if let Some(name) = body.unknown.keys().next() {
         return Err(Refused::invalid(name, "there is no such field"));
     }
-    let wanted = body.spec.map(|spec| spec.wanted(app.runtime.settings())).transpose()?;
+    let (wanted, clamped) = body.spec.map(|spec| spec.wanted(app.runtime.settings())).transpose()?.unzip();
     let place = match body.scope {
         Some(scope) => Place::Scope(scope.scope()?, wanted),
         None if body.command.background => {
@@ -239,7 +242,8 @@ async fn exec_in_scope(
         }
         None => Place::Once(wanted),
     };
-    run(&app, caller, place, once, &headers, body.command).await
+    let asked = Asking { command: body.command, clamped: clamped.unwrap_or_default() };
+    run(&app, caller, place, once, &headers, asked).await
 }
 
 /// Runs a command in a sandbox, which is started if it has to be. See `POST /v1/exec`.
@@ -256,7 +260,14 @@ async fn exec_in_sandbox(
     headers: HeaderMap,
     Body(body): Body<CommandBody>,
 ) -> Answer<Response> {
-    run(&app, caller, Place::Sandbox(id(&sandbox)?), once, &headers, body).await
+    let asked = Asking { command: body, clamped: Vec::new() };
+    run(&app, caller, Place::Sandbox(id(&sandbox)?), once, &headers, asked).await
+}
+
+/// A command, and what of the sandbox that may be made for it is not as it was asked.
+struct Asking {
+    command: CommandBody,
+    clamped: Vec<Clamped>,
 }
 
 async fn run(
@@ -265,9 +276,9 @@ async fn run(
     place: Place,
     once: Once,
     headers: &HeaderMap,
-    body: CommandBody,
+    Asking { command, clamped }: Asking,
 ) -> Answer<Response> {
-    let (asked, keep, background) = body.asked()?;
+    let (asked, keep, background) = command.asked()?;
     let tenant = caller.tenant.clone();
     if background {
         let call = app.runtime.call(ask(caller, place, once), Start { asked }).await?;
@@ -277,7 +288,7 @@ async fn run(
         return Ok((StatusCode::ACCEPTED, Json(TaskBody::of(&task))).into_response());
     }
     let seat = streams(headers).then(|| app.streams.sit(&tenant)).transpose()?;
-    let call = app.runtime.call(ask(caller, place, once), Exec { asked, keep }).await?;
+    let call = app.runtime.call(ask(caller, place, once), Exec { asked, keep, clamped }).await?;
     if let Some(seat) = seat {
         return Ok(streamed(seat, call));
     }
@@ -296,11 +307,26 @@ struct Started {
     call_id: CallId,
 }
 
+/// The last word of a stream.
+#[derive(Serialize)]
+struct Exited {
+    #[serde(flatten)]
+    exit: ExitBody,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    clamped: Vec<ClampedBody>,
+}
+
+impl Exited {
+    fn of(answer: exec::Answer) -> Self {
+        Self { exit: (&answer.exit).into(), clamped: ClampedBody::all(answer.clamped) }
+    }
+}
+
 fn streamed(seat: StreamSeat, call: Call<exec::Answer>) -> Response {
     let (id, log) = (call.id(), call.output().clone());
     let last = async move {
         match call.answer().await {
-            Ok(answer) => named("exit", &ExitBody::from(&answer.exit)),
+            Ok(answer) => named("exit", &Exited::of(answer)),
             Err(error) => named("error", &Refused::from(error).of_call(id).body()),
         }
     };

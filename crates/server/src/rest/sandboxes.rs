@@ -11,7 +11,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     lifecycle::LifecycleBody,
-    types::{LimitsBody, NetworkBody, SandboxBody, ScopeBody, SpecBody, id, page},
+    types::{ClampedBody, LimitsBody, NetworkBody, SandboxBody, ScopeBody, SpecBody, id, page},
 };
 use crate::{
     App,
@@ -47,6 +47,17 @@ struct EnsuredBody {
     sandbox: SandboxBody,
     /// Whether it was not there before.
     created: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    clamped: Vec<ClampedBody>,
+}
+
+/// A sandbox, and what of it is not as it was asked.
+#[derive(Serialize, ToSchema)]
+struct MadeBody {
+    #[serde(flatten)]
+    sandbox: SandboxBody,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    clamped: Vec<ClampedBody>,
 }
 
 /// The scope's sandbox, running: absent, it is made; stopped, it is started; running, it is as it is.
@@ -60,19 +71,21 @@ async fn ensure(
     once: Once,
     Body(body): Body<EnsureBody>,
 ) -> Answer<Json<EnsuredBody>> {
-    let wanted = body.spec.map(|spec| spec.wanted(app.runtime.settings())).transpose()?;
+    let (wanted, clamped) = body.spec.map(|spec| spec.wanted(app.runtime.settings())).transpose()?.unzip();
     let place = Place::Scope(body.scope.scope()?, wanted);
     let tenant = caller.tenant.clone();
     let call = app.runtime.call(ask(caller, place, once), Ensure).await?;
     let id = call.id();
     let done = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
     let record = app.runtime.sandbox(&tenant, &done.sandbox).await?;
-    Ok(Json(EnsuredBody { sandbox: SandboxBody::of(&app.runtime, &record)?, created: done.created }))
+    let clamped = ClampedBody::all(clamped.filter(|_| done.created).unwrap_or_default());
+    let sandbox = SandboxBody::of(&app.runtime, &record)?;
+    Ok(Json(EnsuredBody { sandbox, created: done.created, clamped }))
 }
 
 /// A new sandbox that belongs to no scope.
 #[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", request_body = Option<SpecBody>, responses(
-    (status = 201, body = SandboxBody),
+    (status = 201, body = MadeBody),
     (status = "default", body = ErrorBody),
 ))]
 async fn create(
@@ -80,14 +93,15 @@ async fn create(
     User(caller): User,
     once: Once,
     Body(spec): Body<SpecBody>,
-) -> Answer<(StatusCode, Json<SandboxBody>)> {
-    let wanted = spec.wanted(app.runtime.settings())?;
+) -> Answer<(StatusCode, Json<MadeBody>)> {
+    let (wanted, clamped) = spec.wanted(app.runtime.settings())?;
     let tenant = caller.tenant.clone();
     let call = app.runtime.call(ask(caller, Place::New(Some(wanted)), once), Ensure).await?;
     let id = call.id();
     let done = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
     let record = app.runtime.sandbox(&tenant, &done.sandbox).await?;
-    Ok((StatusCode::CREATED, Json(SandboxBody::of(&app.runtime, &record)?)))
+    let (sandbox, clamped) = (SandboxBody::of(&app.runtime, &record)?, ClampedBody::all(clamped));
+    Ok((StatusCode::CREATED, Json(MadeBody { sandbox, clamped })))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -156,7 +170,7 @@ struct ChangeBody {
 
 /// Other limits, another network or other variables, without making it again.
 #[utoipa::path(patch, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes", request_body = Option<ChangeBody>, params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$")), responses(
-    (status = 200, body = SandboxBody),
+    (status = 200, body = MadeBody),
     (status = "default", body = ErrorBody),
 ))]
 async fn change(
@@ -165,7 +179,7 @@ async fn change(
     Path(sandbox): Path<String>,
     once: Once,
     Body(body): Body<ChangeBody>,
-) -> Answer<Json<SandboxBody>> {
+) -> Answer<Json<MadeBody>> {
     let change = Change {
         limits: body.limits.map(LimitsBody::limits),
         network: body.network.map(NetworkBody::policy).transpose()?,
@@ -175,8 +189,9 @@ async fn change(
     let (sandbox, tenant) = (id(&sandbox)?, caller.tenant.clone());
     let call = app.runtime.call(ask(caller, Place::Sandbox(sandbox.clone()), once), change).await?;
     let id = call.id();
-    call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
-    Ok(Json(SandboxBody::of(&app.runtime, &app.runtime.sandbox(&tenant, &sandbox).await?)?))
+    let done = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
+    let sandbox = SandboxBody::of(&app.runtime, &app.runtime.sandbox(&tenant, &sandbox).await?)?;
+    Ok(Json(MadeBody { sandbox, clamped: ClampedBody::all(done.clamped) }))
 }
 
 /// Ends it, with its files.

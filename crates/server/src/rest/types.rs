@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use cabana_runtime::{
-    Page, Record, Runtime, SandboxId, SandboxState, Scope, ScopeTemplate, Settings, SnapshotId, Told, Wanted,
+    Clamped, Page, Record, Runtime, SandboxId, SandboxState, Scope, ScopeTemplate, Settings, SnapshotId, Told, Wanted,
+    Wish,
 };
 use cabana_sandbox::{Base, Limits, NetworkPolicy, User};
 use serde::{Deserialize, Serialize};
@@ -84,8 +85,33 @@ pub(super) struct SpecBody {
     user: Option<String>,
     /// Whether setuid programs such as sudo gain anything inside.
     sudo: Option<bool>,
+    /// Whether its root can only be read. Its working directory and `/tmp` can be written.
+    read_only_root: Option<bool>,
+    /// What makes it behave as another system expects. Without one, the server's own.
+    dialect: Option<String>,
+    /// Defaults by name, some of them locked, and the most that may be asked for. What was asked and not given is in `clamped` of
+    /// the answer.
+    profile: Option<String>,
     #[serde(default, deserialize_with = "maybe_object")]
     lifecycle: Option<LifecycleBody>,
+}
+
+/// Something was asked for, and a profile gave something else.
+#[derive(Clone, Serialize, ToSchema)]
+pub(super) struct ClampedBody {
+    #[schema(example = "memory_bytes")]
+    field: &'static str,
+    asked: String,
+    given: String,
+}
+
+impl ClampedBody {
+    pub(super) fn all(clamped: Vec<Clamped>) -> Vec<Self> {
+        clamped
+            .into_iter()
+            .map(|Clamped { field, asked, given }| Self { field: field.as_str(), asked, given })
+            .collect()
+    }
 }
 
 /// What a sandbox may use. What is not said is not limited.
@@ -172,27 +198,26 @@ impl NetworkBody {
 }
 
 impl SpecBody {
-    pub(super) fn wanted(self, settings: &Settings) -> Answer<Wanted> {
-        let mut sandbox = settings.sandbox.clone();
+    /// And what of it is not as it was asked.
+    pub(super) fn wanted(self, settings: &Settings) -> Answer<(Wanted, Vec<Clamped>)> {
         if self.snapshot.is_some() && self.template.is_some() {
             return Err(Refused::invalid("snapshot", "stands in the place of a template: give one of the two"));
         }
-        if let Some(template) = self.template {
-            sandbox.base = if template == "host" { Base::Host } else { Base::Named(template) };
-        }
-        if let Some(limits) = self.limits {
-            sandbox.limits = limits.limits();
-        }
-        if let Some(network) = self.network {
-            sandbox.network = network.policy()?;
-        }
-        if let Some(user) = self.user {
-            sandbox.user = Some(User::new(user).map_err(|error| Refused::invalid("user", error))?);
-        }
-        sandbox.sudo = self.sudo.unwrap_or(sandbox.sudo);
-        let snapshot = self.snapshot.as_deref().map(snapshot_id).transpose()?;
-        let lifecycle = self.lifecycle.map(LifecycleBody::lifecycle).unwrap_or_default();
-        Ok(Wanted { sandbox, env: self.env, once: false, snapshot, lifecycle })
+        let base = |template| if template == "host" { Base::Host } else { Base::Named(template) };
+        let wish = Wish {
+            base: self.template.map(base),
+            limits: self.limits.map(LimitsBody::limits),
+            network: self.network.map(NetworkBody::policy).transpose()?,
+            env: self.env,
+            user: self.user.map(User::new).transpose().map_err(|error| Refused::invalid("user", error))?,
+            sudo: self.sudo,
+            read_only_root: self.read_only_root,
+            snapshot: self.snapshot.as_deref().map(snapshot_id).transpose()?,
+            lifecycle: self.lifecycle.map(LifecycleBody::lifecycle).unwrap_or_default(),
+            dialect: self.dialect,
+            profile: self.profile,
+        };
+        Ok(settings.wanted(wish)?)
     }
 }
 
@@ -218,6 +243,11 @@ pub(super) struct SandboxBody {
     snapshot: Option<SnapshotId>,
     limits: LimitsBody,
     network: NetworkBody,
+    read_only_root: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dialect: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<String>,
     /// Names alone.
     env: Vec<String>,
     /// As it applies, with what the server's settings say.
@@ -273,6 +303,9 @@ impl SandboxBody {
             snapshot: wanted.snapshot,
             limits: LimitsBody::of(&wanted.sandbox.limits),
             network: NetworkBody::of(&wanted.sandbox.network),
+            read_only_root: wanted.sandbox.read_only_root,
+            dialect: wanted.dialect,
+            profile: wanted.profile,
             env: wanted.env.into_keys().collect(),
             lifecycle: LifecycleBody::of(lifecycle),
             lease: lease.map(|lease| LeaseTold { holder: lease.holder, expires_at: lease.until }),

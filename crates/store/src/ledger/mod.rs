@@ -70,7 +70,7 @@ pub(crate) fn tenants(db: &Connection) -> rusqlite::Result<Vec<Tenant>> {
     rows.collect()
 }
 
-fn rows(db: &Connection, tenant: &Tenant, after: u64, limit: u32) -> Result<Vec<LedgerRow>> {
+pub(crate) fn rows(db: &Connection, tenant: &Tenant, after: u64, limit: u32) -> Result<Vec<LedgerRow>> {
     let sql = "SELECT seq, row, hash FROM ledger WHERE tenant = ? AND seq > ? ORDER BY seq LIMIT ?";
     let mut statement = db.prepare_cached(sql)?;
     let after = i64::try_from(after).unwrap_or(i64::MAX);

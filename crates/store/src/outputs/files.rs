@@ -149,6 +149,15 @@ impl Files {
     }
 }
 
+/// Of all three; what is not there takes nothing.
+pub(super) fn size(base: &Path) -> io::Result<u64> {
+    [STREAMS[0], STREAMS[1], RUNS].iter().try_fold(0, |sum, ending| match fs::metadata(path(base, ending)) {
+        Ok(found) => Ok(sum + found.len()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(sum),
+        Err(error) => Err(error),
+    })
+}
+
 pub(super) fn remove(base: &Path) -> io::Result<()> {
     for ending in [STREAMS[0], STREAMS[1], RUNS] {
         match fs::remove_file(path(base, ending)) {

@@ -69,6 +69,12 @@ impl Outputs {
         blocking(move || Ok(Log::ended(base)?.map(Arc::new))).await
     }
 
+    /// What the files of these take together.
+    pub async fn sizes(&self, ids: Vec<Uuid>) -> Result<u64> {
+        let bases: Vec<PathBuf> = ids.into_iter().map(|id| self.base(id)).collect();
+        blocking(move || bases.iter().try_fold(0, |sum, base| Ok(sum + files::size(base)?))).await
+    }
+
     pub async fn remove(&self, id: Uuid) -> Result<()> {
         let base = self.base(id);
         blocking(move || files::remove(&base)).await

@@ -94,8 +94,12 @@ async fn of_two_who_saw_the_same_version_one_changes_it() {
     assert_eq!((running.state, running.version, running.changed), (SandboxState::Running, 2, at(1)));
     assert_eq!(running.why, "a test wants it running");
     assert_eq!(store.transition(to(&record, SandboxState::Deleting, 1)).await.unwrap(), Moved::Stale, "an old version");
-    assert_eq!(store.change_spec(&record.physical, 1, "new".into(), at(9)).await.unwrap(), None, "an old version");
-    let changed = store.change_spec(&record.physical, 2, "new".into(), at(9)).await.unwrap().unwrap();
+    assert_eq!(
+        store.change_spec(&record.physical, 1, "new".into(), None, at(9)).await.unwrap(),
+        None,
+        "an old version"
+    );
+    let changed = store.change_spec(&record.physical, 2, "new".into(), None, at(9)).await.unwrap().unwrap();
     assert_eq!((changed.spec.as_str(), changed.version), ("new", 3));
     assert_eq!(
         store.transition(to(&changed, SandboxState::Provisioning, 1)).await.unwrap(),

@@ -46,6 +46,8 @@ pub(crate) fn claim(tenant: &Tenant, second: i64) -> Claim {
         id: SandboxId::random(),
         physical: SandboxId::random(),
         spec: "{}".into(),
+        key: KeyId::now(),
+        disk: None,
         at: at(second),
     }
 }

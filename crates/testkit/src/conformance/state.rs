@@ -224,6 +224,10 @@ pub(super) async fn what_is_not_enforced_is_refused_by_name(stage: Arc<Stage>) -
             if can.host_base { Enforced::ByKernel } else { Enforced::No },
             SandboxSpec { base: Base::Host, ..stage.spec() },
         ),
+        (
+            if can.read_only_root { Enforced::ByKernel } else { Enforced::No },
+            SandboxSpec { read_only_root: true, ..stage.spec() },
+        ),
     ];
     for (enforced, spec) in asked {
         let checked = can.check(&spec);

@@ -157,6 +157,7 @@ impl Provider for Fake {
             host_base: false,
             outlives_server: false,
             replays_output: false,
+            read_only_root: false,
         }
     }
 

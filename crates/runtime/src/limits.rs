@@ -1,0 +1,142 @@
+//! Quotas as the operator sets them and as whoever has one sees them; what is stored, measured; and usage.
+
+use std::{collections::HashMap, time::Duration};
+
+use cabana_model::{Amounts, KeyId, Quota, Tenant};
+use cabana_store::{Owner, Usage};
+
+use crate::{Caller, Error, Result, Role, Runtime};
+
+/// What somebody may have, and what they have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    pub owner: Owner,
+    /// As it was set.
+    pub set: Quota,
+    /// As it holds: what was not set is as the settings have it.
+    pub limits: Quota,
+    pub used: Amounts,
+}
+
+impl Runtime {
+    pub async fn standing(&self, owner: Owner) -> Result<Standing> {
+        let held = self.0.store.held(&owner.tenant, owner.key).await?;
+        let held = if owner.key.is_some() { held.key } else { held.tenant };
+        let held = Amounts { stored_bytes: 0, ..held }; // what was measured is counted with the rest
+        let (set, limits) = self.0.quotas.of(&owner);
+        Ok(Standing { used: self.0.quotas.now(&owner).and(held), owner, set, limits })
+    }
+
+    /// The caller's own: of its tenant, and of its key. The operator sees all that were set, too.
+    pub async fn standings(&self, caller: &Caller) -> Result<Vec<Standing>> {
+        let own = |key| Owner { tenant: caller.tenant.clone(), key };
+        let mut owners = vec![own(None), own(Some(caller.key))];
+        if caller.role == Role::Admin {
+            for (owner, _) in self.0.store.quotas().await? {
+                if !owners.contains(&owner) {
+                    owners.push(owner);
+                }
+            }
+        }
+        let mut all = Vec::new();
+        for owner in owners {
+            all.push(self.standing(owner).await?);
+        }
+        Ok(all)
+    }
+
+    /// Whose quota a key's is.
+    pub async fn owner_of(&self, key: KeyId) -> Result<Owner> {
+        let found = self.0.store.key_of(key).await?.ok_or(Error::NoKey(key))?;
+        Ok(Owner { tenant: found.tenant, key: Some(key) })
+    }
+
+    /// One below what is in use is refused, unless it is forced: then nothing more is admitted until enough has gone. `None`
+    /// takes it away.
+    pub async fn set_quota(&self, owner: Owner, quota: Option<Quota>, force: bool) -> Result<Standing> {
+        if let Some(resource) = quota.and_then(|quota| quota.too_large()) {
+            return Err(Error::invalid("quota", format!("{} is too large", resource.as_str())));
+        }
+        let _alone = self.0.setting_quotas.lock().await;
+        // Held here first: what is admitted from now on is admitted by the new one, and so the sums below are final.
+        let before = self.0.quotas.set(&owner, quota, force).map_err(Error::BelowUse)?;
+        let (_, limits) = self.0.quotas.of(&owner);
+        let enough = move |held| match limits.below(&Amounts { stored_bytes: 0, ..held }) {
+            Some(exceeded) if !force => Err(exceeded),
+            _ => Ok(()),
+        };
+        let written = self.0.store.set_quota(&owner, quota.filter(|quota| !quota.is_none()), enough).await;
+        match written {
+            Ok(Ok(())) => self.standing(owner).await,
+            Ok(Err(exceeded)) => {
+                self.0.quotas.unset(&owner, before);
+                Err(Error::BelowUse(exceeded))
+            }
+            Err(error) => {
+                self.0.quotas.unset(&owner, before);
+                Err(error.into())
+            }
+        }
+    }
+
+    pub(crate) async fn load_quotas(&self) -> Result<()> {
+        for (owner, quota) in self.0.store.quotas().await? {
+            let _ = self.0.quotas.set(&owner, Some(quota), true);
+        }
+        Ok(())
+    }
+
+    /// Of these days, both included, each as `2026-01-31`.
+    pub async fn usage(&self, tenant: &Tenant, from: String, to: String) -> Result<Vec<Usage>> {
+        Ok(self.0.store.usage(tenant, from, to).await?)
+    }
+
+    /// Measures what is stored, again and again, until the runtime closes.
+    pub fn measure(&self) {
+        /// Between two passes: what was written meanwhile is not counted yet.
+        const EVERY: Duration = Duration::from_secs(30);
+        let runtime = self.clone();
+        self.0.tasks.spawn(async move {
+            loop {
+                if let Err(error) = runtime.measure_stored().await {
+                    tracing::warn!(%error, "what is stored could not be measured");
+                }
+                if !runtime.closing_after(EVERY).await {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// What each tenant stores whose quota says how much it may: files of sandboxes, snapshots, outputs.
+    pub async fn measure_stored(&self) -> Result<()> {
+        if !self.0.quotas.measures_somebody() {
+            return Ok(());
+        }
+        for tenant in self.0.store.tenants().await? {
+            if self.0.quotas.measures(&tenant) {
+                self.measure_tenant(&tenant).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn measure_tenant(&self, tenant: &Tenant) -> Result<()> {
+        self.0.sandboxes.measure(tenant).await;
+        let (mut said, mut in_all) = (HashMap::new(), 0u128);
+        for of_key in self.0.store.said_by(tenant).await? {
+            let in_files = self.0.store.outputs().sizes(of_key.files).await?;
+            let bytes = u128::from(of_key.bytes) + u128::from(in_files);
+            in_all += bytes;
+            said.insert(of_key.key, bytes);
+        }
+        let held = self.0.store.held(tenant, None).await?.tenant.stored_bytes;
+        self.0.quotas.stored(&Owner { tenant: tenant.clone(), key: None }, in_all + held);
+        for key in self.0.store.keys(Some(tenant)).await? {
+            let owner = Owner { tenant: tenant.clone(), key: Some(key.id) };
+            let held = self.0.store.held(tenant, owner.key).await?.key.stored_bytes;
+            self.0.quotas.stored(&owner, held + said.get(&key.id).copied().unwrap_or_default());
+        }
+        Ok(())
+    }
+}

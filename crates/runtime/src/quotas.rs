@@ -1,0 +1,429 @@
+//! How much a tenant and a key may have, held where things begin.
+//!
+//! What is in the database (sandboxes in all, their disks) is summed there, and judged inside the transaction that claims one
+//! more. The rest is counted here, for as long as somebody holds it: a call its [`Pass`], a sandbox that runs or is about to its
+//! [`Room`]. One lock is around limits and counts, so whoever asks at once is judged one after the other.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use cabana_model::{Amounts, Bucket, Exceeded, KeyId, Quota, SandboxId, Tenant, Time, admit, amount};
+use cabana_sandbox::Limits;
+use cabana_store::{Held, Owner, Record};
+
+use crate::{Caller, Clock, Error, Result, Settings};
+
+/// Whose count it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Who {
+    Tenant(Tenant),
+    Key(KeyId),
+}
+
+impl Who {
+    fn of(owner: &Owner) -> Self {
+        owner.key.map_or_else(|| Self::Tenant(owner.tenant.clone()), Self::Key)
+    }
+}
+
+/// The tenant, and the key where it is known.
+type Whos = (Who, Option<Who>);
+
+fn whos(tenant: &Tenant, key: Option<KeyId>) -> Whos {
+    (Who::Tenant(tenant.clone()), key.map(Who::Key))
+}
+
+fn each(whos: &Whos) -> impl Iterator<Item = &Who> {
+    std::iter::once(&whos.0).chain(&whos.1)
+}
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Quotas(Arc<Shared>);
+
+struct Shared {
+    clock: Clock,
+    /// They say what a tenant may have, where its own quota says nothing.
+    settings: Arc<Settings>,
+    counted: Mutex<Counted>,
+}
+
+#[derive(Default)]
+struct Counted {
+    /// Those that somebody has set.
+    set: HashMap<Who, Quota>,
+    used: HashMap<Who, Used>,
+    /// Sandboxes that run, are paused, or are about to run.
+    rooms: HashMap<SandboxId, Occupied>,
+}
+
+struct Used {
+    now: Amounts,
+    bucket: Bucket,
+}
+
+struct Occupied {
+    whos: Whos,
+    amounts: Amounts,
+    /// Those that are about to let it run, or to change it.
+    holders: usize,
+    runs: bool,
+}
+
+impl Counted {
+    fn used(&mut self, who: &Who, now: Time) -> &mut Used {
+        /// As many as are known at a time: who has nothing need not be known.
+        const KNOWN: usize = 16 << 10;
+        if self.used.len() >= KNOWN && !self.used.contains_key(who) {
+            self.used.retain(|_, used| used.now != Amounts::default());
+        }
+        self.used.entry(who.clone()).or_insert_with(|| Used { now: Amounts::default(), bucket: Bucket::new(now) })
+    }
+
+    fn now(&self, who: &Who) -> Amounts {
+        self.used.get(who).map(|used| used.now).unwrap_or_default()
+    }
+
+    fn add(&mut self, whos: &Whos, amounts: Amounts, now: Time) {
+        for who in each(whos) {
+            let used = self.used(who, now);
+            used.now = used.now.and(amounts);
+        }
+    }
+
+    fn take_away(&mut self, whos: &Whos, amounts: Amounts) {
+        for who in each(whos) {
+            if let Some(used) = self.used.get_mut(who) {
+                used.now = used.now.without(amounts);
+            }
+        }
+    }
+
+    fn put_back(&mut self, who: Who, before: Option<Quota>) {
+        match before {
+            Some(before) => self.set.insert(who, before),
+            None => self.set.remove(&who),
+        };
+    }
+
+    fn occupy(&mut self, physical: &SandboxId, room: Occupied, now: Time) {
+        self.add(&room.whos, room.amounts, now);
+        self.rooms.insert(physical.clone(), room);
+    }
+
+    /// Gives back what nobody has any more.
+    fn clear(&mut self, physical: &SandboxId) {
+        if self.rooms.get(physical).is_some_and(|room| room.holders == 0 && !room.runs)
+            && let Some(room) = self.rooms.remove(physical)
+        {
+            self.take_away(&room.whos, room.amounts);
+        }
+    }
+}
+
+/// What a call wants beside being one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wants {
+    /// To begin a command in the background.
+    pub(crate) task: bool,
+    /// To leave something that is kept.
+    pub(crate) stores: bool,
+}
+
+/// What those that run may take.
+fn running(limits: &Limits) -> Amounts {
+    Amounts {
+        running: 1,
+        cpu_milli: amount(limits.cpu_milli.map(u64::from)),
+        memory_bytes: amount(limits.memory),
+        ..Amounts::default()
+    }
+}
+
+impl Quotas {
+    pub(crate) fn new(clock: Clock, settings: Arc<Settings>) -> Self {
+        Self(Arc::new(Shared { clock, settings, counted: Mutex::default() }))
+    }
+
+    fn counted<T>(&self, act: impl FnOnce(&mut Counted) -> T) -> T {
+        act(&mut self.0.counted.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn limits(&self, counted: &Counted, who: &Who) -> Quota {
+        let set = counted.set.get(who).copied().unwrap_or_default();
+        match who {
+            Who::Tenant(_) => set.or(self.0.settings.quota),
+            Who::Key(_) => set,
+        }
+    }
+
+    /// As it was set, and as it holds.
+    pub(crate) fn of(&self, owner: &Owner) -> (Quota, Quota) {
+        let who = Who::of(owner);
+        self.counted(|counted| (counted.set.get(&who).copied().unwrap_or_default(), self.limits(counted, &who)))
+    }
+
+    /// What is counted here. What the database holds is not in it.
+    pub(crate) fn now(&self, owner: &Owner) -> Amounts {
+        self.counted(|counted| counted.now(&Who::of(owner)))
+    }
+
+    /// What was there before. Refused, unless it is forced, where more than that is in use.
+    pub(crate) fn set(&self, owner: &Owner, quota: Option<Quota>, force: bool) -> Result<Option<Quota>, Exceeded> {
+        let who = Who::of(owner);
+        self.counted(|counted| {
+            let before = match quota {
+                Some(quota) => counted.set.insert(who.clone(), quota),
+                None => counted.set.remove(&who),
+            };
+            match self.limits(counted, &who).below(&counted.now(&who)) {
+                Some(exceeded) if !force => {
+                    counted.put_back(who, before);
+                    Err(exceeded)
+                }
+                _ => Ok(before),
+            }
+        })
+    }
+
+    /// As it was before.
+    pub(crate) fn unset(&self, owner: &Owner, before: Option<Quota>) {
+        self.counted(|counted| counted.put_back(Who::of(owner), before));
+    }
+
+    /// Whether anybody has to know how much of the tenant's is stored.
+    pub(crate) fn measures(&self, tenant: &Tenant) -> bool {
+        self.counted(|counted| {
+            let of_keys = counted.set.iter().filter(|(who, _)| matches!(who, Who::Key(_)));
+            self.limits(counted, &Who::Tenant(tenant.clone())).stored_bytes.is_some()
+                || of_keys.into_iter().any(|(_, quota)| quota.stored_bytes.is_some())
+        })
+    }
+
+    pub(crate) fn measures_somebody(&self) -> bool {
+        let set = |counted: &mut Counted| counted.set.values().any(|quota| quota.stored_bytes.is_some());
+        self.0.settings.quota.stored_bytes.is_some() || self.counted(set)
+    }
+
+    /// As it was just measured.
+    pub(crate) fn stored(&self, owner: &Owner, bytes: u128) {
+        let (who, now) = (Who::of(owner), self.0.clock.now());
+        self.counted(|counted| counted.used(&who, now).now.stored_bytes = bytes);
+    }
+
+    /// Whether the call may begin.
+    pub(crate) fn call(&self, caller: &Caller, wants: Wants) -> Result<Pass> {
+        let (whos, now) = (whos(&caller.tenant, Some(caller.key)), self.0.clock.now());
+        let held = Amounts { concurrent_calls: 1, tasks: wants.task.into(), ..Amounts::default() };
+        let wanted = Amounts { stored_bytes: wants.stores.into(), ..held };
+        self.counted(|counted| {
+            for who in each(&whos) {
+                let limits = self.limits(counted, who);
+                let used = counted.used(who, now);
+                // Nothing is taken before all have said yes.
+                if let Some(limit) = limits.calls_per_sec
+                    && !used.bucket.clone().take(limit, now)
+                {
+                    return Err(Error::RateLimited { limit });
+                }
+                admit(&limits, &used.now, &wanted).map_err(Error::Exceeded)?;
+            }
+            for who in each(&whos) {
+                if let Some(limit) = self.limits(counted, who).calls_per_sec {
+                    counted.used(who, now).bucket.take(limit, now);
+                }
+            }
+            counted.add(&whos, held, now);
+            Ok(())
+        })?;
+        Ok(Pass { quotas: self.clone(), whos, held })
+    }
+
+    /// What was begun by another server goes on, and counts.
+    pub(crate) fn left_call(&self, tenant: &Tenant, key: KeyId) -> Pass {
+        self.left(tenant, key, Amounts { concurrent_calls: 1, ..Amounts::default() })
+    }
+
+    pub(crate) fn left_task(&self, tenant: &Tenant, key: KeyId) -> Pass {
+        self.left(tenant, key, Amounts { tasks: 1, ..Amounts::default() })
+    }
+
+    fn left(&self, tenant: &Tenant, key: KeyId, held: Amounts) -> Pass {
+        let (whos, now) = (whos(tenant, Some(key)), self.0.clock.now());
+        self.counted(|counted| counted.add(&whos, held, now));
+        Pass { quotas: self.clone(), whos, held }
+    }
+
+    /// For the transaction that claims a sandbox: whether there may be one more, and whether it may run.
+    pub(crate) fn claim(
+        &self,
+        caller: &Caller,
+        physical: &SandboxId,
+        limits: &Limits,
+    ) -> impl FnOnce(Held) -> Result<Room, Exceeded> + Send + 'static {
+        let (quotas, whos, physical) = (self.clone(), whos(&caller.tenant, Some(caller.key)), physical.clone());
+        let amounts = running(limits);
+        let wanted = Amounts { sandboxes: 1, disk_bytes: amount(limits.disk), stored_bytes: 1, ..amounts };
+        move |held| {
+            quotas.counted(|counted| {
+                for (who, held) in each(&whos).zip([held.tenant, held.key]) {
+                    // What is stored was measured, and is counted here.
+                    let held = Amounts { stored_bytes: 0, ..held };
+                    admit(&quotas.limits(counted, who), &counted.now(who).and(held), &wanted)?;
+                }
+                counted.occupy(&physical, Occupied { whos, amounts, holders: 1, runs: false }, quotas.0.clock.now());
+                Ok(())
+            })?;
+            Ok(Room { quotas, physical })
+        }
+    }
+
+    /// For one that is to run: the room that it has already, or a new one.
+    pub(crate) fn room(&self, record: &Record, limits: &Limits) -> Result<Room, Exceeded> {
+        let (physical, whos, amounts) = (&record.physical, whos(&record.tenant, record.key), running(limits));
+        self.counted(|counted| {
+            if let Some(room) = counted.rooms.get_mut(physical) {
+                room.holders += 1;
+                return Ok(());
+            }
+            for who in each(&whos) {
+                admit(&self.limits(counted, who), &counted.now(who), &amounts)?;
+            }
+            counted.occupy(physical, Occupied { whos, amounts, holders: 1, runs: false }, self.0.clock.now());
+            Ok(())
+        })?;
+        Ok(Room { quotas: self.clone(), physical: physical.clone() })
+    }
+
+    /// It runs, or is paused: whoever let it, and whatever that exceeds.
+    pub(crate) fn runs(&self, record: &Record, limits: &Limits) {
+        let physical = &record.physical;
+        self.counted(|counted| {
+            if let Some(room) = counted.rooms.get_mut(physical) {
+                room.runs = true;
+                return;
+            }
+            let (whos, amounts) = (whos(&record.tenant, record.key), running(limits));
+            counted.occupy(physical, Occupied { whos, amounts, holders: 0, runs: true }, self.0.clock.now());
+        });
+    }
+
+    /// Nothing of it runs any more.
+    pub(crate) fn rests(&self, physical: &SandboxId) {
+        self.counted(|counted| {
+            if let Some(room) = counted.rooms.get_mut(physical) {
+                room.runs = false;
+            }
+            counted.clear(physical);
+        });
+    }
+
+    /// Other limits for one that runs. Until it is known whether it got them, the larger ones count.
+    pub(crate) fn resize(&self, record: &Record, limits: &Limits) -> Result<Resized, Exceeded> {
+        let (room, after) = (self.room(record, limits)?, running(limits));
+        let before = self.counted(|counted| {
+            let Some(Occupied { whos, amounts: before, .. }) = counted.rooms.get(&record.physical) else {
+                return Ok(after);
+            };
+            let (whos, before, more) = (whos.clone(), *before, after.without(*before));
+            for who in each(&whos) {
+                admit(&self.limits(counted, who), &counted.now(who), &more)?;
+            }
+            counted.add(&whos, more, self.0.clock.now());
+            if let Some(occupied) = counted.rooms.get_mut(&record.physical) {
+                occupied.amounts = before.and(more);
+            }
+            Ok(before)
+        })?;
+        Ok(Resized { room, before, after, done: false })
+    }
+
+    /// For a question between two writes: whether a disk may become larger by so much. It counts until the answer is dropped, and
+    /// by then the database has it.
+    pub(crate) fn grow(
+        &self,
+        record: &Record,
+        from: Option<u64>,
+        to: Option<u64>,
+    ) -> impl FnOnce(Held) -> Result<Pass, Exceeded> + Send + 'static {
+        let (quotas, whos) = (self.clone(), whos(&record.tenant, record.key));
+        let more = Amounts { disk_bytes: amount(to).saturating_sub(amount(from)), ..Amounts::default() };
+        move |held| {
+            quotas.counted(|counted| {
+                for (who, held) in each(&whos).zip([held.tenant, held.key]) {
+                    let held = Amounts { disk_bytes: held.disk_bytes, ..Amounts::default() };
+                    admit(&quotas.limits(counted, who), &counted.now(who).and(held), &more)?;
+                }
+                counted.add(&whos, more, quotas.0.clock.now());
+                Ok(())
+            })?;
+            Ok(Pass { quotas, whos, held: more })
+        }
+    }
+}
+
+/// What counts as long as this is held.
+pub(crate) struct Pass {
+    quotas: Quotas,
+    whos: Whos,
+    held: Amounts,
+}
+
+impl Pass {
+    /// The task's part, which outlives the call.
+    pub(crate) fn task(&mut self) -> Option<Self> {
+        let held = Amounts { tasks: std::mem::take(&mut self.held.tasks), ..Amounts::default() };
+        (held.tasks > 0).then(|| Self { quotas: self.quotas.clone(), whos: self.whos.clone(), held })
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        self.quotas.counted(|counted| counted.take_away(&self.whos, self.held));
+    }
+}
+
+/// Room for one that is about to run. Given back where it does not.
+pub(crate) struct Room {
+    quotas: Quotas,
+    physical: SandboxId,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.quotas.counted(|counted| {
+            if let Some(room) = counted.rooms.get_mut(&self.physical) {
+                room.holders = room.holders.saturating_sub(1);
+            }
+            counted.clear(&self.physical);
+        });
+    }
+}
+
+/// A sandbox on its way from some limits to others.
+pub(crate) struct Resized {
+    room: Room,
+    before: Amounts,
+    after: Amounts,
+    done: bool,
+}
+
+impl Resized {
+    pub(crate) fn done(mut self) {
+        self.done = true;
+    }
+}
+
+impl Drop for Resized {
+    fn drop(&mut self) {
+        let Self { room, before, after, done } = self;
+        let last = if *done { *after } else { *before };
+        room.quotas.counted(|counted| {
+            let Some(occupied) = counted.rooms.get_mut(&room.physical) else { return };
+            let (whos, now) = (occupied.whos.clone(), std::mem::replace(&mut occupied.amounts, last));
+            counted.take_away(&whos, now.without(last));
+        });
+    }
+}
