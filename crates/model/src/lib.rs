@@ -4,13 +4,15 @@
 //! error code that has a page. What a value promises is checked once, where it is made.
 
 mod code;
+mod event;
 mod id;
 mod path;
 mod record;
 mod scope;
 
 pub use code::Code;
-pub use id::{CallId, ExecId, KeyId, LayerId, ParseIdError, SandboxId, SnapshotId, TaskId, Tenant, User};
+pub use event::{EVENTS, EventFilter, EventFilterError, event_id};
+pub use id::{CallId, ExecId, KeyId, LayerId, ParseIdError, SandboxId, SnapshotId, TaskId, Tenant, User, WebhookId};
 pub use path::{PathError, SandboxPath};
 pub use record::{Outcome, Role, SandboxState, SnapshotState, TaskState, Time};
 pub use scope::{Scheme, Scope, ScopeError, ScopeTemplate};

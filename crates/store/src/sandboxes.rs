@@ -1,7 +1,8 @@
 //! The records of sandboxes. A record is claimed before its sandbox is made, so none exists that nobody knows of.
 
-use cabana_model::{SandboxId, SandboxState, Scope, Tenant, Time};
+use cabana_model::{SandboxId, SandboxState, Scope, Tenant, Time, event_id};
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
+use uuid::Uuid;
 
 use crate::{
     Error, Page, Result, Store,
@@ -46,6 +47,11 @@ pub struct Record {
 }
 
 impl Record {
+    /// Of the event that tells how it became what it is.
+    pub fn event_id(&self) -> Uuid {
+        event_id(self.changed, self.physical.as_str(), self.version)
+    }
+
     /// Where a list goes on after it. The physical id stays inside.
     pub fn cursor(&self) -> String {
         format!("{}-{}", self.created.as_microsecond(), self.id)
@@ -73,7 +79,9 @@ impl Store {
             }
             insert(tx, &claim)?;
             let made = one(tx.reads(), "physical = ?", [Col(&claim.physical)])?;
-            made.map(Claimed::Made).ok_or_else(|| Error::Corrupt("a record that was just written is not there".into()))
+            let made = made.ok_or_else(|| Error::Corrupt("a record that was just written is not there".into()))?;
+            tx.tell_change(&made)?;
+            Ok(Claimed::Made(made))
         })
         .await
     }
@@ -129,7 +137,9 @@ impl Store {
                 "UPDATE sandboxes SET state = ?, why = ?, changed = ?, version = version + 1 WHERE physical = ?",
                 params![Col(&t.to), t.why, Col(&t.at), Col(&t.physical)],
             )?;
-            Ok(one(tx.reads(), "physical = ?", [Col(&t.physical)])?)
+            let record = one(tx.reads(), "physical = ?", [Col(&t.physical)])?;
+            record.iter().try_for_each(|record| tx.tell_change(record))?;
+            Ok(record)
         })
         .await
     }

@@ -12,3 +12,5 @@ mod sandboxes;
 mod snapshots;
 mod stage;
 mod tasks;
+mod upgrade;
+mod webhooks;
