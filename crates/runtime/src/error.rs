@@ -1,6 +1,8 @@
 //! Why something was not done. Knows nothing of HTTP.
 
-use cabana_model::{CallId, Code, KeyId, ParseIdError, PathError, Role, SandboxId, ScopeError, SnapshotId, TaskId};
+use cabana_model::{
+    CallId, Code, KeyId, ParseIdError, PathError, Role, SandboxId, ScopeError, SnapshotId, TaskId, WebhookId,
+};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -25,6 +27,10 @@ pub enum Error {
     NoTask(TaskId),
     #[error("there is no snapshot {0}")]
     NoSnapshot(SnapshotId),
+    #[error("there is no webhook {0}")]
+    NoWebhook(WebhookId),
+    #[error("the tenant has as many webhooks as it may: {0}")]
+    TooManyWebhooks(usize),
     #[error("there is no key {0}")]
     NoKey(KeyId),
     #[error("the link has ended or was taken back, or it is none of this server's")]
@@ -66,6 +72,8 @@ impl Error {
             Self::NoCall(_) => Code::CallNotFound,
             Self::NoTask(_) => Code::TaskNotFound,
             Self::NoSnapshot(_) => Code::SnapshotNotFound,
+            Self::NoWebhook(_) => Code::WebhookNotFound,
+            Self::TooManyWebhooks(_) => Code::TooManyWebhooks,
             Self::NoKey(_) => Code::KeyNotFound,
             Self::KeyReused => Code::IdempotencyMismatch,
             Self::UserRequired => Code::UserRequired,

@@ -18,6 +18,7 @@ mod exec;
 mod fault;
 mod hashing;
 mod links;
+mod live;
 mod metrics;
 mod output;
 mod ports;
@@ -33,21 +34,24 @@ mod tasks;
 mod templates;
 mod text;
 mod watches;
+mod webhooks;
 
 pub use access::{Access, Caller, Credential, Issued};
 pub use cabana_model::{
-    CallId, Code, KeyId, Outcome, Role, SandboxId, SandboxState, Scheme, Scope, ScopeTemplate, SnapshotId, TaskId,
-    TaskState, Tenant, Time,
+    CallId, Code, EventFilter, KeyId, Outcome, Role, SandboxId, SandboxState, Scheme, Scope, ScopeTemplate, SnapshotId,
+    TaskId, TaskState, Tenant, Time, WebhookId,
 };
 pub use cabana_store::{
-    CallRow, Chunk, Error as StoreError, Head, Key, LedgerRow, Log, Page, Record, Snapshot, Stream as Channel, Task,
+    CallRow, Chunk, Delivery, Error as StoreError, Head, Key, LedgerRow, Log, Page, Record, Snapshot,
+    Stream as Channel, Task, Webhook,
 };
 pub use call::{Act, Ask, Call, Cx, IdempotencyKey, Look, Needs, Place};
 pub use clock::Clock;
 pub use error::{Error, Result};
-pub use events::{Event, Happened, Heard, Listener};
+pub use events::{Event, EventBody, Happened, Heard, Listener};
 pub use fault::ALL as FAULT_POINTS;
 pub use links::{Grant, Link, Signed, Unlink};
+pub use live::Live;
 pub use metrics::{BUCKETS, Metrics, Verb};
 pub use ports::{Connection, Visitor};
 pub use runtime::Runtime;
@@ -55,3 +59,4 @@ pub use sandboxes::Wanted;
 pub use search::{Found, Line, search};
 pub use settings::Settings;
 pub use text::Text;
+pub use webhooks::{Added, Tried, check_rules};

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 
 pub(crate) use self::slot::{Awake, Slot};
 use crate::{
-    Clock, Error, Result, Settings,
+    Clock, Error, Live, Result, Settings,
     events::Events,
     fault::{self, Point},
 };
@@ -60,7 +60,7 @@ pub(crate) struct Sandboxes {
     store: Store,
     clock: Clock,
     events: Arc<Events>,
-    settings: Arc<Settings>,
+    settings: Arc<Live<Settings>>,
     slots: Mutex<Slots>,
     /// Something went that may have been the last to need something else.
     went: Notify,
@@ -107,7 +107,7 @@ impl Sandboxes {
         store: Store,
         clock: Clock,
         events: Arc<Events>,
-        settings: Arc<Settings>,
+        settings: Arc<Live<Settings>>,
     ) -> Self {
         Self { provider, store, clock, events, settings, slots: Mutex::default(), went: Notify::new() }
     }

@@ -18,6 +18,8 @@ pub struct Settings {
     pub grace: Duration,
     /// Of an archive that becomes a template: how much it may hold, once it is unpacked.
     pub template_cap: u64,
+    /// Which addresses a webhook may have that are not public: rules, as in an allow-list.
+    pub webhooks_allow: Vec<String>,
 }
 
 impl Default for Settings {
@@ -33,6 +35,7 @@ impl Default for Settings {
             output_cap: 256 << 20,
             grace: Duration::from_secs(2),
             template_cap: 16 << 30,
+            webhooks_allow: Vec::new(),
         }
     }
 }

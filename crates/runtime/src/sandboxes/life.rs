@@ -271,12 +271,14 @@ impl Sandboxes {
     }
 
     pub(super) fn tell(&self, record: &Record) {
-        self.tell_of(&record.tenant, &record.id, Event::of(record.state, &record.why));
+        let Record { tenant, id, state, why, changed, .. } = record;
+        let (tenant, sandbox, event) = (tenant.clone(), Some(id.clone()), Event::of(*state, why));
+        self.events.tell(Happened { id: record.event_id(), at: *changed, tenant, sandbox, event });
     }
 
     pub(crate) fn tell_of(&self, tenant: &Tenant, sandbox: &SandboxId, event: Event) {
-        let (id, at) = (Uuid::now_v7(), self.clock.now());
-        self.events.tell(Happened { id, at, tenant: tenant.clone(), sandbox: sandbox.clone(), event });
+        let (id, at, sandbox) = (Uuid::now_v7(), self.clock.now(), Some(sandbox.clone()));
+        self.events.tell(Happened { id, at, tenant: tenant.clone(), sandbox, event });
     }
 }
 
