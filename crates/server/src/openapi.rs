@@ -23,10 +23,12 @@ use crate::{App, health, metrics, rest};
         (name = "terminal", description = "A command with a terminal, by WebSocket"),
         (name = "ports", description = "What listens inside"),
         (name = "events", description = "What happens, as it happens"),
+        (name = "webhooks", description = "Addresses that are told what happens"),
         (name = "snapshots", description = "The files of a sandbox at one moment, for others to begin with"),
         (name = "templates", description = "What sandboxes are made from"),
         (name = "keys", description = "Who may do what"),
         (name = "ledger", description = "The record of everything"),
+        (name = "config", description = "The settings of the server"),
         (name = "health", description = "For whoever watches the server"),
     ),
 )]

@@ -2,6 +2,7 @@
 
 mod calls;
 mod chat_files;
+mod config;
 mod events;
 mod exec;
 mod files;
@@ -17,6 +18,7 @@ mod tasks;
 mod templates;
 mod terminal;
 mod types;
+mod webhooks;
 
 use utoipa_axum::router::OpenApiRouter;
 
@@ -38,4 +40,6 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(events::routes())
         .merge(snapshots::routes())
         .merge(templates::routes())
+        .merge(webhooks::routes())
+        .merge(config::routes())
 }
