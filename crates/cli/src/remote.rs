@@ -11,6 +11,7 @@ mod output;
 mod place;
 mod progress;
 mod ps;
+mod reload;
 mod rm;
 mod server;
 mod shell;
@@ -20,6 +21,7 @@ mod stop;
 pub(crate) mod table;
 mod template;
 mod upload;
+mod webhook;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -42,6 +44,7 @@ pub(crate) enum Verb {
     Snapshot(snapshot::Args),
     Open(open::Args),
     Key(key::Args),
+    Webhook(webhook::Args),
     Ledger(ledger::Args),
 }
 
@@ -67,6 +70,13 @@ pub(crate) fn has_templates() -> bool {
 
 pub(crate) fn templates(args: crate::template::Args) -> ExitCode {
     match start(None, async |server| template::work(args, server).await) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(1),
+    }
+}
+
+pub(crate) fn reload(json: bool, data: Option<PathBuf>) -> ExitCode {
+    match start(data, async |server| reload::work(json, server).await) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(1),
     }
@@ -98,6 +108,7 @@ async fn work(verb: Verb, server: &Server) -> Result<u8, Failure> {
         Verb::Snapshot(args) => snapshot::work(args, server).await,
         Verb::Open(args) => open::work(&args, server).await,
         Verb::Key(args) => key::work(args, server).await,
+        Verb::Webhook(args) => return webhook::work(args, server).await,
         Verb::Ledger(args) => ledger::work(args, server).await,
     }
     .map(|()| 0)

@@ -15,6 +15,7 @@ use super::{
         ALLOW, CA, CPUS, DISK, DURABILITY, EXEC_TIMEOUT, EXEC_TIMEOUT_MAX, INODES, INSECURE_HTTP, IO, LISTEN,
         LOG_FORMAT, LOG_LEVEL, MAX_BODY, MAX_CONNECTIONS, MAX_STREAMS, MEMORY, MODE, OPEN_FILES, OUTPUT, PIDS,
         PREVIEW_DOMAIN, SPARES, Setting, TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
+        WEBHOOKS_ALLOW,
     },
 };
 use crate::amounts::{duration, processors, size};
@@ -107,10 +108,16 @@ fn settings(resolved: &Resolved) -> Result<Settings, String> {
     settings.exec_timeout_most = set(resolved, &EXEC_TIMEOUT_MAX, duration)?;
     settings.output_cap = set(resolved, &OUTPUT, size)?;
     settings.template_cap = set(resolved, &TEMPLATE_MAX, size)?;
+    settings.webhooks_allow = resolved.read(&WEBHOOKS_ALLOW, webhook_rules)?.unwrap_or_default();
     if settings.exec_timeout > settings.exec_timeout_most {
         return Err("limits.exec_timeout is longer than limits.exec_timeout_max".into());
     }
     Ok(settings)
+}
+
+fn webhook_rules(text: &str) -> Result<Vec<String>, String> {
+    let rules = list(text);
+    cabana_runtime::check_rules(&rules).map(|()| rules)
 }
 
 fn limits(resolved: &Resolved) -> Result<Limits, String> {
