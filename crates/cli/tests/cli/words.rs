@@ -16,6 +16,7 @@ fn help_is_no_error_and_names_every_verb() {
         "shell",
         "cp",
         "ledger",
+        "webhook",
         "--data",
         "CABANA_DATA",
     ] {
