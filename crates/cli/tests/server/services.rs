@@ -15,7 +15,7 @@ use reqwest::{Method, Response, StatusCode, header::RETRY_AFTER};
 use rustix::process::{Pid as ProcessId, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::stage::{PATIENCE, Server, client, good, refused, until};
+use crate::stage::{PATIENCE, Server, client, good, inits_of, refused, until};
 
 fn tell(server: &Server, signal: Signal) {
     kill_process(ProcessId::from_raw(server.pid().cast_signed()).unwrap(), signal).unwrap();
@@ -201,60 +201,119 @@ fn the_unit_is_one_that_systemd_takes() {
     }
 }
 
-/// Where groups of version 2 are.
-fn groups() -> PathBuf {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let mount = mounts.lines().find(|line| line.contains(" - cgroup2 ")).expect("this machine has groups of version 2");
-    PathBuf::from(mount.split(' ').nth(4).unwrap())
+/// A systemd of the test's own, as the manager of a user's services: with groups and units of its own.
+struct Systemd {
+    home: tempfile::TempDir,
+    manager: Child,
+    groups: Vec<PathBuf>,
 }
 
-/// A group as systemd makes one for a service.
-struct Service(PathBuf);
-
-impl Service {
-    fn new() -> Self {
-        let path = groups().join(format!("cabana-test-{}.service", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        Self(path)
+impl Systemd {
+    fn start(unit: &str) -> Self {
+        let home = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        for dir in ["run", "data", "units/systemd/user"] {
+            fs::create_dir_all(home.path().join(dir)).unwrap();
+        }
+        let groups: Vec<PathBuf> =
+            hierarchies().iter().map(|at| at.join(format!("cabana-{}", std::process::id()))).collect();
+        groups.iter().for_each(|group| fs::create_dir(group).unwrap());
+        let joins: String =
+            groups.iter().map(|group| format!("echo $$ > {}/cgroup.procs\n", group.display())).collect();
+        // It runs only where the machine was booted with systemd, or where it looks like that.
+        let script = format!(
+            "{joins}mkdir -p /run/systemd && mount -t tmpfs tmpfs /run/systemd && mkdir /run/systemd/system && exec /lib/systemd/systemd --user"
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-ec", &script]);
+        command.env("XDG_RUNTIME_DIR", home.path().join("run")).env("XDG_CONFIG_HOME", home.path().join("units"));
+        let manager = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let systemd = Self { home, manager, groups };
+        systemd.has_unit(unit);
+        let until = std::time::Instant::now() + PATIENCE;
+        while !systemd.does(&["daemon-reload"]) {
+            assert!(std::time::Instant::now() < until, "systemd starts");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        systemd
     }
 
+    fn data(&self) -> PathBuf {
+        self.home.path().join("data")
+    }
+
+    /// As it is shipped, but for where the program and its data are. A manager of a user's services has no directories to give.
+    fn has_unit(&self, unit: &str) {
+        let serve =
+            format!("{} --data {} serve --listen 127.0.0.1:0", env!("CARGO_BIN_EXE_cabana"), self.data().display());
+        let unit = unit.replace("/usr/local/bin/cabana serve", &serve);
+        let kept = unit.lines().filter(|line| !line.contains("Directory") && !line.contains("network-online"));
+        let text = kept.collect::<Vec<_>>().join("\n");
+        fs::write(self.home.path().join("units/systemd/user/cabana.service"), text).unwrap();
+    }
+
+    fn does(&self, words: &[&str]) -> bool {
+        let mut command = Command::new("systemctl");
+        command.arg("--user").args(words).env("XDG_RUNTIME_DIR", self.home.path().join("run"));
+        command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
+    }
+
+    fn cabana(&self, words: &[&str]) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cabana"));
+        command.args(words).env("CABANA_DATA", self.data()).env_remove("CABANA_URL").env_remove("CABANA_API_KEY");
+        let done = command.output().unwrap();
+        assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).unwrap()
+    }
+
+    /// What is left in the group of the service, by which systemd tells what is the service's.
     fn processes(&self) -> String {
-        fs::read_to_string(self.0.join("cgroup.procs")).unwrap()
-    }
-
-    /// As the first process of a service begins.
-    fn takes(&self, server: &Server) {
-        fs::write(self.0.join("cgroup.procs"), server.pid().to_string()).unwrap();
+        let of_version_2 = self.groups.iter().find(|group| group.join("cgroup.controllers").exists()).unwrap();
+        fs::read_to_string(of_version_2.join("app.slice/cabana.service/cgroup.procs")).unwrap_or_default()
     }
 }
 
-impl Drop for Service {
+impl Drop for Systemd {
     fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0);
+        self.does(&["stop", "cabana"]);
+        let _ = self.manager.kill();
+        let _ = self.manager.wait();
+        for init in inits_of(&self.data()) {
+            let _ = kill_process(ProcessId::from_raw(init.cast_signed()).unwrap(), Signal::KILL);
+        }
+        // What was killed takes a moment to be gone.
+        let script = "for i in $(seq 100); do find \"$@\" -depth -type d -exec rmdir {} + && break; sleep 0.05; done";
+        let _ = Command::new("sh").args(["-c", script, "sh"]).args(&self.groups).stderr(Stdio::null()).status();
     }
 }
 
-/// With `KillMode=process`, systemd ends the first process alone, and looks at what is left in the group.
-#[tokio::test]
-async fn a_service_that_is_stopped_leaves_its_sandboxes_and_nothing_in_its_group() {
-    let service = Service::new();
-    let mut server = Server::start();
-    service.takes(&server);
-    let task = server.begin("one", "until [ -e go ]; do sleep 0.05; done; echo end").await;
-    assert!(!service.processes().is_empty());
-    let inits = server.inits();
-    for init in &inits {
-        let of_init = fs::read_to_string(format!("/proc/{init}/cgroup")).unwrap();
-        assert!(!of_init.contains(".service"), "a sandbox has a group of its own, and not the service's: {of_init}");
-    }
-    server.stop();
-    until(|| async { service.processes().is_empty().then_some(()) }).await;
-    assert_eq!(server.inits(), inits, "they go on");
-    server.run();
-    service.takes(&server);
-    assert_eq!(server.get(&format!("/v1/tasks/{task}")).await["state"], "running");
-    server.stdout("one", "touch go").await;
-    assert_eq!(server.ended(&task).await["state"], "succeeded");
-    server.stop();
-    until(|| async { service.processes().is_empty().then_some(()) }).await;
+/// Those of control groups in which systemd keeps its services.
+fn hierarchies() -> Vec<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let of_systemd = |line: &&str| line.contains(" - cgroup2 ") || line.contains("name=systemd");
+    mounts.lines().filter(of_systemd).map(|line| PathBuf::from(line.split(' ').nth(4).unwrap())).collect()
+}
+
+#[test]
+fn systemd_stops_the_service_and_leaves_its_sandboxes_unless_it_was_to_stop_all() {
+    let systemd = Systemd::start(&unit());
+    assert!(systemd.does(&["start", "cabana"]), "it says when it is ready");
+    assert_eq!(systemd.cabana(&["exec", "box", "--", "sh", "-c", "echo kept > file; echo fine"]), "fine\n");
+    let task = systemd.cabana(&["exec", "--background", "box", "--", "sleep", "605"]);
+    let inits = inits_of(&systemd.data());
+    assert_eq!(inits.len(), 1);
+    assert!(systemd.does(&["reload", "cabana"]) && systemd.does(&["is-active", "cabana"]));
+    assert!(systemd.does(&["stop", "cabana"]) && !systemd.does(&["is-failed", "cabana"]));
+    assert_eq!(systemd.processes(), "", "nothing of a sandbox is in the group of the service");
+    assert_eq!(inits_of(&systemd.data()), inits, "they go on");
+    assert!(systemd.does(&["start", "cabana"]));
+    let listed = systemd.cabana(&["ps"]);
+    assert!(listed.contains(task.trim()) && listed.contains("running"), "{listed}");
+
+    systemd.has_unit(&unit().replace("cabana serve", "cabana serve --stop-all"));
+    assert!(systemd.does(&["daemon-reload"]) && systemd.does(&["restart", "cabana"]));
+    assert_eq!(inits_of(&systemd.data()), inits, "the old one was to leave them");
+    assert!(systemd.does(&["stop", "cabana"]));
+    assert_eq!(inits_of(&systemd.data()), Vec::<u32>::new());
+    assert!(systemd.does(&["start", "cabana"]));
+    assert_eq!(systemd.cabana(&["exec", "box", "--", "cat", "file"]), "kept\n");
 }
