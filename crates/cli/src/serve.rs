@@ -86,6 +86,8 @@ async fn serve(source: Source, serving: Serving, show_key: bool, stop_all: bool)
     runtime.recover().await?;
     runtime.listen();
     runtime.forget_keys();
+    runtime.look_after();
+    runtime.find_strangers();
     runtime.tidy();
     runtime.send_webhooks(network.upstream.as_deref(), authorities(&network)?.as_deref()).await?;
     let bounds = Arc::new(Live::new(bounds));
@@ -146,8 +148,8 @@ fn authorities(network: &NetworkSettings) -> Result<Option<Vec<u8>>, Failure> {
 }
 
 async fn open_store(data: &Path, durability: Durability) -> Result<Store, Failure> {
-    let (db, outputs) = (data.join("db"), data.join("outputs"));
-    let opened = tokio::task::spawn_blocking(move || Store::open(&db, &outputs, durability));
+    let data = data.to_owned();
+    let opened = tokio::task::spawn_blocking(move || Store::open(&data, durability));
     let opened = opened.await.map_err(|error| Failure::new(Code::Internal, format!("opening the store: {error}")))?;
     opened.map_err(|error| Failure::from(cabana_runtime::Error::from(error)))
 }

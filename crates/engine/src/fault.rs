@@ -25,6 +25,8 @@ cabana_fault::points! {
     SnapshotMoved = "snapshot.moved": "The layer has moved, and the sandbox has none of its own.",
     SnapshotSettled = "snapshot.settled": "All layers are where they belong, and the snapshot has no name.",
     StopEnded = "stop.ended": "Nothing runs any more, and the note still says so.",
+    ShelfNoted = "shelf.noted": "What it stands on is noted, and its files are there.",
+    ShelfRestored = "shelf.restored": "Its files are back, and what it stood on is noted still.",
     DestroyEnded = "destroy.ended": "Nothing runs any more, and the directory is there.",
     DestroyUnnamed = "destroy.unnamed": "The directory has no name any more, and is there.",
     FoundGreeted = "found.greeted": "Init has told all that it knows of a sandbox that was found.",

@@ -27,6 +27,7 @@ use crate::{
     layers::Lock,
     plan::Plan,
     presence::Presence,
+    shelf::Shelf,
 };
 
 /// How long a lock may outlive the process that had it: one that was killed while it started another has left its
@@ -39,6 +40,7 @@ pub(crate) struct Homes {
     /// Held until this process ends, by whatever end.
     _alive: Lock,
     ids: IdMap,
+    pub(crate) shelf: Shelf,
     /// Directories made ahead, by their number of overlays: making one takes the disk longer than a sandbox may take.
     spares: Mutex<Vec<(usize, Home)>>,
 }
@@ -75,7 +77,8 @@ impl Homes {
                 _ => {}
             }
         };
-        Ok(Self { persistent: data.sandboxes(), ephemeral, _alive: alive, ids, spares: Mutex::default() })
+        let shelf = Shelf::open(data.path().join("shelf"))?;
+        Ok(Self { persistent: data.sandboxes(), ephemeral, _alive: alive, ids, shelf, spares: Mutex::default() })
     }
 
     fn home(&self, id: &SandboxId) -> Home {

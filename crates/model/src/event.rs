@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::{SandboxState, Time};
+use crate::{Life, SandboxState, Time};
 
 /// Every type of event.
 pub const EVENTS: &[&str] = &[
@@ -14,6 +14,8 @@ pub const EVENTS: &[&str] = &[
     "sandbox.paused",
     "sandbox.failed",
     "sandbox.deleted",
+    "sandbox.archived",
+    "sandbox.hook",
     "sandbox.out_of_memory",
     "sandbox.disk_full",
     "sandbox.base_changed",
@@ -24,17 +26,19 @@ pub const EVENTS: &[&str] = &[
     "webhook.disabled",
 ];
 
-impl SandboxState {
-    /// The type of the event that tells of it.
-    pub fn event(self) -> &'static str {
-        match self {
-            Self::Provisioning => "sandbox.created",
-            Self::Running => "sandbox.running",
-            Self::Paused => "sandbox.paused",
-            Self::Stopped => "sandbox.stopped",
-            Self::Deleting => "sandbox.deleted",
-            Self::Failed => "sandbox.failed",
-        }
+impl Life {
+    /// The type of the event that tells that a sandbox has become this. `None`: nothing that anybody waits for.
+    pub fn event(self) -> Option<&'static str> {
+        Some(match self.state {
+            SandboxState::Running => "sandbox.running",
+            SandboxState::Paused => "sandbox.paused",
+            SandboxState::Stopped => "sandbox.stopped",
+            SandboxState::Archived => "sandbox.archived",
+            SandboxState::Failed => "sandbox.failed",
+            _ if self == Self::CLAIMED => "sandbox.created",
+            _ if self == Self::DOOMED => "sandbox.deleted",
+            _ => return None,
+        })
     }
 }
 
@@ -146,8 +150,13 @@ mod tests {
     }
 
     #[test]
-    fn every_state_has_an_event_and_its_id_is_that_of_the_change() {
-        assert!(SandboxState::ALL.iter().all(|state| EVENTS.contains(&state.event())));
+    fn what_is_told_of_a_life_is_an_event_and_its_id_is_that_of_the_change() {
+        for state in SandboxState::ALL {
+            let settled = Life { state: *state, phase: None };
+            assert!(settled.event().is_none_or(|event| EVENTS.contains(&event)));
+            assert_eq!(settled.event().is_some(), state.is_settled(), "{state}");
+        }
+        assert_eq!((Life::CLAIMED.event(), Life::DOOMED.event()), (Some("sandbox.created"), Some("sandbox.deleted")));
         let at = Time::from_second(1_800_000_000).unwrap();
         let id = event_id(at, "k3vq7xw2m9pd5ru8thya", 3);
         assert_eq!(id, event_id(at, "k3vq7xw2m9pd5ru8thya", 3));

@@ -6,6 +6,8 @@
 mod code;
 mod event;
 mod id;
+mod life;
+mod lifecycle;
 mod path;
 mod record;
 mod scope;
@@ -13,6 +15,8 @@ mod scope;
 pub use code::Code;
 pub use event::{EVENTS, EventFilter, EventFilterError, event_id};
 pub use id::{CallId, ExecId, KeyId, LayerId, ParseIdError, SandboxId, SnapshotId, TaskId, Tenant, User, WebhookId};
+pub use life::{Hooked, Life, Operation, Phase, Reality, SandboxState, Then};
+pub use lifecycle::{Action, Due, Facts, Hook, Lifecycle, LifecycleError, Sentence, Verdict, Work};
 pub use path::{PathError, SandboxPath};
-pub use record::{Outcome, Role, SandboxState, SnapshotState, TaskState, Time};
+pub use record::{Outcome, Role, SnapshotState, TaskState, Time};
 pub use scope::{Scheme, Scope, ScopeError, ScopeTemplate};

@@ -5,12 +5,12 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use cabana_model::{SandboxId, SandboxState, TaskId, TaskState, Tenant, Time, WebhookId};
+use cabana_model::{Life, Phase, SandboxId, SandboxState, TaskId, TaskState, Tenant, Time, WebhookId};
 use serde::Serialize;
 use tokio::sync::broadcast;
 use uuid::Uuid;
 
-use crate::webhooks::Hooks;
+use crate::{acts::exec::ExitTold, webhooks::Hooks};
 
 /// As many as a slow listener may be behind before it is told that it missed some.
 const BEHIND: usize = 256;
@@ -39,6 +39,16 @@ pub enum Event {
     Failed { reason: String },
     #[serde(rename = "sandbox.deleted")]
     Deleted { reason: String },
+    #[serde(rename = "sandbox.archived")]
+    Archived { reason: String },
+    /// A command that goes with a start or a stop has run.
+    #[serde(rename = "sandbox.hook")]
+    Hook {
+        hook: Phase,
+        /// Not there if it could not be run.
+        exit: Option<ExitTold>,
+        said: String,
+    },
     #[serde(rename = "sandbox.out_of_memory")]
     OutOfMemory,
     #[serde(rename = "sandbox.disk_full")]
@@ -58,16 +68,19 @@ pub enum Event {
 }
 
 impl Event {
-    pub(crate) fn of(state: SandboxState, reason: &str) -> Self {
+    /// `None`: nothing that anybody waits for.
+    pub(crate) fn of(life: Life, reason: &str) -> Option<Self> {
         let reason = reason.to_owned();
-        match state {
-            SandboxState::Provisioning => Self::Created { reason },
+        Some(match life.state {
             SandboxState::Running => Self::Running { reason },
             SandboxState::Paused => Self::Paused { reason },
             SandboxState::Stopped => Self::Stopped { reason },
-            SandboxState::Deleting => Self::Deleted { reason },
+            SandboxState::Archived => Self::Archived { reason },
             SandboxState::Failed => Self::Failed { reason },
-        }
+            _ if life == Life::CLAIMED => Self::Created { reason },
+            _ if life == Life::DOOMED => Self::Deleted { reason },
+            _ => return None,
+        })
     }
 
     pub(crate) fn kind(&self) -> &'static str {
@@ -78,6 +91,8 @@ impl Event {
             Self::Paused { .. } => "sandbox.paused",
             Self::Failed { .. } => "sandbox.failed",
             Self::Deleted { .. } => "sandbox.deleted",
+            Self::Archived { .. } => "sandbox.archived",
+            Self::Hook { .. } => "sandbox.hook",
             Self::OutOfMemory => "sandbox.out_of_memory",
             Self::DiskFull => "sandbox.disk_full",
             Self::BaseChanged { .. } => "sandbox.base_changed",
@@ -98,8 +113,10 @@ impl Event {
             | Self::Paused { .. }
             | Self::Failed { .. }
             | Self::Deleted { .. }
+            | Self::Archived { .. }
             | Self::TaskEnded { .. } => true,
-            Self::OutOfMemory
+            Self::Hook { .. }
+            | Self::OutOfMemory
             | Self::DiskFull
             | Self::BaseChanged { .. }
             | Self::TaskStarted { .. }
@@ -195,6 +212,16 @@ impl Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_store_and_whoever_listens_hear_of_the_same_changes() {
+        for &state in SandboxState::ALL {
+            for phase in std::iter::once(None).chain(Phase::ALL.iter().copied().map(Some)) {
+                let life = Life { state, phase };
+                assert_eq!(Event::of(life, "").map(|event| event.kind()), life.event(), "{life:?}");
+            }
+        }
+    }
 
     fn happened(tenant: &str, sandbox: &str) -> Happened {
         Happened {

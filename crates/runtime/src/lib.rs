@@ -17,12 +17,15 @@ mod events;
 mod exec;
 mod fault;
 mod hashing;
+mod hooks;
+mod leases;
 mod links;
 mod live;
 mod metrics;
 mod output;
 mod ports;
 mod reads;
+mod reaper;
 mod recover;
 mod runtime;
 mod said;
@@ -33,17 +36,18 @@ mod snapshots;
 mod tasks;
 mod templates;
 mod text;
+mod told;
 mod watches;
 mod webhooks;
 
 pub use access::{Access, Caller, Credential, Issued};
 pub use cabana_model::{
-    CallId, Code, EventFilter, KeyId, Outcome, Role, SandboxId, SandboxState, Scheme, Scope, ScopeTemplate, SnapshotId,
-    TaskId, TaskState, Tenant, Time, WebhookId,
+    Action, CallId, Code, EventFilter, Hook, KeyId, Lifecycle, Outcome, Role, SandboxId, SandboxState, Scheme, Scope,
+    ScopeTemplate, SnapshotId, TaskId, TaskState, Tenant, Time, WebhookId,
 };
 pub use cabana_store::{
-    CallRow, Chunk, Delivery, Error as StoreError, Head, Key, LedgerRow, Log, Page, Record, Snapshot,
-    Stream as Channel, Task, Webhook,
+    CallRow, Chunk, Delivery, Error as StoreError, Head, Key, Lease, LedgerRow, Log, Page, Record, Snapshot,
+    Stream as Channel, Task, Token, Webhook, Which,
 };
 pub use call::{Act, Ask, Call, Cx, IdempotencyKey, Look, Needs, Place};
 pub use clock::Clock;
@@ -54,9 +58,11 @@ pub use links::{Grant, Link, Signed, Unlink};
 pub use live::Live;
 pub use metrics::{BUCKETS, Metrics, Verb};
 pub use ports::{Connection, Visitor};
+pub use reaper::Reaped;
 pub use runtime::Runtime;
-pub use sandboxes::Wanted;
+pub use sandboxes::{Kind, Wanted};
 pub use search::{Found, Line, search};
 pub use settings::Settings;
 pub use text::Text;
+pub use told::Told;
 pub use webhooks::{Added, Tried, check_rules};

@@ -4,7 +4,7 @@ use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use cabana_model::{CallId, Outcome, Role, SandboxId, SandboxState, Tenant, Time};
 use cabana_sandbox::{NetworkPolicy, Provider};
-use cabana_store::{Done, Entry, Log, NewCall, Reserved, SnapshotStep, Store};
+use cabana_store::{By, Done, Entry, Log, NewCall, Reserved, SnapshotStep, Store};
 use futures_util::{StreamExt, stream};
 use jiff::SignedDuration;
 use sha2::{Digest, Sha256};
@@ -19,8 +19,9 @@ use crate::{
     fault::{self, Point},
     links::Links,
     ports::Visits,
+    recover::ONCE_ENDED,
     said,
-    sandboxes::{Sandboxes, Slot},
+    sandboxes::{Change, Kind, Sandboxes, Slot},
     tasks::LiveTasks,
     watches::Watches,
 };
@@ -91,9 +92,16 @@ impl Runtime {
         &self.0.settings
     }
 
-    /// For whatever begins from now on.
+    /// For whatever begins from now on; and sandboxes that are there may be due at another time.
     pub fn change_settings(&self, settings: Settings) {
         self.0.settings.replace(settings);
+        let runtime = self.clone();
+        self.0.tasks.spawn(async move {
+            if let Err(error) = runtime.due_by_settings().await {
+                tracing::error!(%error, "sandboxes are looked after as the settings said before");
+            }
+            runtime.0.sandboxes.may_be_sooner();
+        });
     }
 
     pub fn store(&self) -> &Store {
@@ -151,13 +159,15 @@ impl Runtime {
     /// Stops every sandbox that runs or is paused: files are kept, and so is what its commands said until then. One that cannot
     /// be stopped keeps no other from it.
     pub async fn stop_all(&self, why: &str) -> Result<()> {
-        let awake = |state| matches!(state, SandboxState::Running | SandboxState::Paused);
+        use SandboxState::{Paused, Pausing, Running, Waking};
+        let awake = |state| matches!(state, Running | Paused | Pausing | Waking);
+        let change = Change::asked(By::Itself, why);
         // A call that is under way may have started one again.
         for _ in 0..2 {
-            let records = self.0.store.all_sandboxes().await?.into_iter().filter(|record| awake(record.state));
+            let records = self.0.store.restless_sandboxes().await?.into_iter().filter(|record| awake(record.state));
             let stopping = stream::iter(records).map(|record| async move {
                 let slot = self.0.sandboxes.of_record(record);
-                if let Err(error) = self.0.sandboxes.stop(&slot, why).await {
+                if let Err(error) = self.0.sandboxes.stop(&slot, change).await {
                     tracing::warn!(sandbox = %slot.record().id, %error, "a sandbox could not be stopped");
                 }
             });
@@ -176,7 +186,7 @@ impl Runtime {
     pub async fn call<A: Act>(&self, ask: Ask, act: A) -> Result<Call<A::Answer>> {
         // Asked for only by whoever repeats it, and that is known by its key.
         let digest = ask.key.map_or([0; 32], |_| digest_of(A::VERB, &ask.place, &act.digest()));
-        let about = About { verb: A::VERB, needs: act.needs(), digest, argv: act.argv() };
+        let about = About { verb: A::VERB, kind: A::KIND, needs: act.needs(), digest, argv: act.argv() };
         let (call, left) = self.begin(ask, about, Box::new(Acting(act))).await?;
         if let Some(act) = left {
             act.repeats(call.clone()).await?;
@@ -208,7 +218,8 @@ impl Runtime {
             self.0.calls.remove(id);
             // One that was made for this call alone was made for nothing.
             if let (Some(slot), Place::New(_) | Place::Once(_)) = (&slot, &ask.place) {
-                self.0.sandboxes.delete(slot, "its call was made before").await?;
+                let change = Change::asked(By::Itself, "its call was made before");
+                self.0.sandboxes.delete(slot, change).await?;
             }
         }
         match reserved? {
@@ -232,7 +243,7 @@ impl Runtime {
             let settled = Settled { id, slot: slot.clone(), notes, begun, outcome: outcome_of(result) };
             runtime.settle(&ask, about, &call, settled, tell).await;
             if let Some(slot) = slot.filter(|_| once)
-                && let Err(error) = runtime.0.sandboxes.delete(&slot, "its one call has ended").await
+                && let Err(error) = runtime.0.sandboxes.delete(&slot, Change::asked(By::Itself, ONCE_ENDED)).await
             {
                 tracing::warn!(%error, "a sandbox for one call could not be deleted yet");
             }
@@ -324,7 +335,10 @@ impl Runtime {
         notes: &Arc<std::sync::Mutex<Notes>>,
     ) -> Result<Cx> {
         let slot = found.map(|(slot, _)| slot);
-        let awake = slot.map(|slot| Arc::new(slot.awake()));
+        let awake = slot.map(|slot| Arc::new(slot.awake(about.kind)));
+        if let (Some(slot), Some(token)) = (slot, ask.lease) {
+            self.0.sandboxes.holds(slot, token)?;
+        }
         let sandbox = match slot {
             Some(slot) if about.needs == Needs::Running => {
                 if ask.caller.role == Role::Read && slot.live().is_none() {
@@ -347,6 +361,7 @@ impl Runtime {
             cancel: call.cancel.clone(),
             notes: notes.clone(),
             awake,
+            lease: ask.lease,
         })
     }
 
@@ -430,7 +445,7 @@ impl Runtime {
 
     /// Something that changes nothing: it is done here and now, and leaves its row.
     pub async fn look<L: Look>(&self, ask: Ask, look: L) -> Result<(CallId, L::Answer)> {
-        let about = About { verb: L::VERB, needs: look.needs(), digest: [0; 32], argv: look.argv() };
+        let about = About { verb: L::VERB, kind: Kind::Call, needs: look.needs(), digest: [0; 32], argv: look.argv() };
         let (id, found) = (CallId::now(), self.resolve(&ask, about.needs).await?);
         let span = said::span(about.verb, id, &ask.caller.tenant, found.as_ref().map(|(slot, _)| &**slot));
         self.looked(ask, about, id, found, look).instrument(span).await
@@ -483,6 +498,7 @@ fn digest_of(verb: &str, place: &Place, act: &[u8; 32]) -> [u8; 32] {
 /// What is known of a call before it begins.
 struct About {
     verb: &'static str,
+    kind: Kind,
     needs: Needs,
     digest: [u8; 32],
     argv: Vec<String>,

@@ -91,10 +91,12 @@ impl Runtime {
     pub async fn add_webhook(&self, tenant: &Tenant, url: &str, events: Option<EventFilter>) -> Result<Added> {
         let target = Target::parse(url).map_err(|why| Error::invalid("url", why))?;
         let dialer = self.0.events.hooks.asking(tenant)?;
-        dialer.judged(&target.host, |address| self.judge(address, target.port)).await.map_err(|why| match why {
-            NotReached::Refused(why) => Error::invalid("url", why),
-            why => Error::invalid("url", format!("cannot be told anything: {why}")),
-        })?;
+        dialer.judged(&target.host, |address| self.judge_address(address, target.port)).await.map_err(
+            |why| match why {
+                NotReached::Refused(why) => Error::invalid("url", why),
+                why => Error::invalid("url", format!("cannot be told anything: {why}")),
+            },
+        )?;
         let secret = hooks::draw()?;
         let new = NewWebhook {
             tenant: tenant.clone(),
@@ -146,7 +148,7 @@ impl Runtime {
     }
 
     /// What is not public is the operator's to give.
-    fn judge(&self, address: std::net::IpAddr, port: u16) -> std::result::Result<(), String> {
+    fn judge_address(&self, address: std::net::IpAddr, port: u16) -> std::result::Result<(), String> {
         let allow = NetworkPolicy::Allow(self.0.settings.webhooks_allow.clone());
         if Policy::new(&allow, []).is_ok_and(|policy| policy.decide(&Host::Address(address), port).allowed) {
             return Ok(());
@@ -235,7 +237,8 @@ impl Runtime {
         let begun = tokio::time::Instant::now();
         let letter = Letter { event, kind, body, secret: &hook.secret, at: self.0.clock.now() };
         let port = hook.target.port;
-        let (delivered, said) = post(&hook.dialer, &hook.target, &letter, |address| self.judge(address, port)).await;
+        let (delivered, said) =
+            post(&hook.dialer, &hook.target, &letter, |address| self.judge_address(address, port)).await;
         self.0.events.hooks.tried(delivered);
         Tried { delivered, said, spent: begun.elapsed() }
     }

@@ -51,7 +51,7 @@ impl Stage {
     /// A sandbox that is made and stopped: three events.
     async fn happen(&self, tenant: &Tenant, name: &str) {
         let caller = self.caller(tenant).await;
-        let ask = |place| Ask { caller: caller.clone(), place, key: None, front: "test" };
+        let ask = |place| Ask { caller: caller.clone(), place, key: None, front: "test", lease: None };
         let place = Place::Scope(Scope::fixed(name).unwrap(), None);
         let made = self.runtime.call(ask(place), Ensure).await.unwrap().answer().await.unwrap();
         let stop = self.runtime.call(ask(Place::Sandbox(made.sandbox)), Become(Shape::Stopped)).await.unwrap();
@@ -75,7 +75,7 @@ impl Stage {
 }
 
 async fn open(dir: &Path, fake: &Fake, clock: &Clock) -> Runtime {
-    let store = Store::open(&dir.join("db"), &dir.join("outputs"), Durability::Kill).unwrap();
+    let store = Store::open(dir, Durability::Kill).unwrap();
     let settings = Settings { sandbox: Fake::spec(), webhooks_allow: vec!["127.0.0.1".into()], ..Settings::default() };
     let runtime = Runtime::new(Arc::new(fake.clone()), store, settings, clock.clone());
     runtime.recover().await.unwrap();

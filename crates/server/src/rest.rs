@@ -11,6 +11,7 @@ mod files_range;
 mod files_search;
 mod keys;
 mod ledger;
+mod lifecycle;
 mod ports;
 mod sandboxes;
 mod snapshots;
@@ -35,6 +36,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(chat_files::routes())
         .merge(keys::routes())
         .merge(ledger::routes())
+        .merge(lifecycle::routes())
         .merge(terminal::routes())
         .merge(ports::routes())
         .merge(events::routes())

@@ -109,7 +109,7 @@ impl Tx<'_> {
     /// To whom it may concern: what a sandbox has become.
     pub(crate) fn tell_change(&mut self, record: &Record) -> Result<()> {
         let Record { tenant, id, why, changed, .. } = record;
-        let kind = record.state.event();
+        let Some(kind) = record.life().event() else { return Ok(()) };
         self.tell(tenant, record.event_id(), kind, *changed, || Told {
             id: event_name(record.event_id()),
             sandbox: id,

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use cabana_engine::{Config, NetworkSettings};
-use cabana_runtime::Settings;
+use cabana_runtime::{Action, Lifecycle, Settings};
 use cabana_sandbox::{Limits, NetworkPolicy};
 use cabana_server::Bounds;
 use cabana_store::Durability;
@@ -12,9 +12,10 @@ use super::{
     kind::{NONE, address, domain, list, number, switch},
     resolve::{Origin, Resolved},
     table::{
-        ALLOW, CA, CPUS, DISK, DURABILITY, EXEC_TIMEOUT, EXEC_TIMEOUT_MAX, INODES, INSECURE_HTTP, IO, LISTEN,
-        LOG_FORMAT, LOG_LEVEL, MAX_BODY, MAX_CONNECTIONS, MAX_STREAMS, MEMORY, MODE, OPEN_FILES, OUTPUT, PIDS,
-        PREVIEW_DOMAIN, SPARES, Setting, TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
+        ALLOW, ARCHIVE_AFTER, CA, CPUS, DELETE_AFTER, DISK, DURABILITY, EXEC_TIMEOUT, EXEC_TIMEOUT_MAX, HARD,
+        HARD_ACTION, IDLE, IDLE_ACTION, INODES, INSECURE_HTTP, IO, LISTEN, LOG_FORMAT, LOG_LEVEL, MAX_BODY,
+        MAX_CONNECTIONS, MAX_STREAMS, MEMORY, MODE, OPEN_FILES, OUTPUT, PIDS, PREVIEW_DOMAIN, REAP_BATCH,
+        REAP_INTERVAL, SPARES, Setting, TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
         WEBHOOKS_ALLOW,
     },
 };
@@ -109,6 +110,9 @@ fn settings(resolved: &Resolved) -> Result<Settings, String> {
     settings.output_cap = set(resolved, &OUTPUT, size)?;
     settings.template_cap = set(resolved, &TEMPLATE_MAX, size)?;
     settings.webhooks_allow = resolved.read(&WEBHOOKS_ALLOW, webhook_rules)?.unwrap_or_default();
+    settings.lifecycle = lifecycle(resolved)?;
+    settings.reaper_interval = set(resolved, &REAP_INTERVAL, duration)?;
+    settings.reaper_batch = set(resolved, &REAP_BATCH, at_least_one)?.try_into().unwrap_or(u32::MAX);
     if settings.exec_timeout > settings.exec_timeout_most {
         return Err("limits.exec_timeout is longer than limits.exec_timeout_max".into());
     }
@@ -118,6 +122,25 @@ fn settings(resolved: &Resolved) -> Result<Settings, String> {
 fn webhook_rules(text: &str) -> Result<Vec<String>, String> {
     let rules = list(text);
     cabana_runtime::check_rules(&rules).map(|()| rules)
+}
+
+fn lifecycle(resolved: &Resolved) -> Result<Lifecycle, String> {
+    let seconds = |setting| {
+        let read = |text: &str| if text == NONE { Ok(0) } else { duration(text).map(|time| time.as_secs().max(1)) };
+        resolved.read(setting, read)
+    };
+    let action = |setting| resolved.read(setting, |text| Ok(Action::parse(text))).map(Option::flatten);
+    let lifecycle = Lifecycle {
+        idle_sec: seconds(&IDLE)?,
+        idle_action: action(&IDLE_ACTION)?,
+        hard_sec: seconds(&HARD)?,
+        hard_action: action(&HARD_ACTION)?,
+        archive_after_sec: seconds(&ARCHIVE_AFTER)?,
+        delete_after_sec: seconds(&DELETE_AFTER)?,
+        ..Lifecycle::default()
+    };
+    lifecycle.check().map_err(|error| error.to_string())?;
+    Ok(lifecycle)
 }
 
 fn limits(resolved: &Resolved) -> Result<Limits, String> {

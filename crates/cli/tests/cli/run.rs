@@ -27,7 +27,7 @@ fn whoever_keeps_its_own_files_to_itself_has_sandboxes_as_well() {
     let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let script = "umask 077; exec \"$0\" run --net off --data \"$1\" -- sh -c 'echo fine; cat /etc/passwd > /dev/null'";
     let mut command = std::process::Command::new("sh");
-    command.args(["-c", script, crate::kit::binary()]).arg(data.path());
+    command.args(["-c", script, binary()]).arg(data.path());
     assert_eq!(command.ends().well(), "fine\n");
 }
 

@@ -31,6 +31,9 @@ pub(crate) enum What {
     Make,
     Delete,
     Stop,
+    Archive,
+    /// Of an app that has none.
+    Purge,
     Pause,
     /// So that there is something new to be snapshotted.
     Touch,
@@ -66,7 +69,9 @@ impl Deed {
     /// Its place: deeds are spread over the scopes.
     pub(crate) fn scope(&self) -> String {
         match self.what {
-            What::Stop | What::Pause | What::Wake | What::Change | What::Take | What::Touch => SHAPED.to_owned(),
+            What::Stop | What::Archive | What::Pause | What::Wake | What::Change | What::Take | What::Touch => {
+                SHAPED.to_owned()
+            }
             _ => format!("scope{}", self.n % SCOPES),
         }
     }
@@ -124,6 +129,8 @@ impl Deed {
             What::Make => server.post("/v1/sandboxes", &json!({ "env": { "NAME": self.name() } })),
             What::Delete => server.request(Method::DELETE, &format!("/v1/sandboxes/{about}")),
             What::Stop => server.request(Method::POST, &format!("/v1/sandboxes/{shaped}/stop")),
+            What::Archive => server.request(Method::POST, &format!("/v1/sandboxes/{shaped}/archive")),
+            What::Purge => server.post("/v1/sandboxes:delete", &json!({ "app": "nobodys" })),
             What::Pause => server.request(Method::POST, &format!("/v1/sandboxes/{shaped}/pause")),
             What::Wake => server.request(Method::POST, &format!("/v1/sandboxes/{shaped}/start")),
             What::Touch => server.post(&format!("/v1/sandboxes/{shaped}/files/mkdir"), &json!({ "path": self.name() })),
@@ -185,7 +192,7 @@ impl World {
 
     /// The next deed, whatever it is: one of each kind, again and again.
     fn plan(&self) -> Deed {
-        const KINDS: u64 = 20;
+        const KINDS: u64 = 22;
         let mut deeds = self.deeds.lock().unwrap();
         let n = deeds.len() as u64;
         let what = match n % KINDS {
@@ -207,6 +214,8 @@ impl World {
             16 => What::Forget,
             17 => What::Pause,
             18 => What::Touch,
+            19 => What::Archive,
+            20 => What::Purge,
             _ => What::Change, // and so it goes on
         };
         let about = match what {

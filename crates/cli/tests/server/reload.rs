@@ -108,6 +108,16 @@ async fn only_the_operator_reloads_by_http_by_the_command_line_and_by_a_signal()
     assert_eq!(server.ensure("last").await["limits"]["pids"], 66);
 }
 
+#[tokio::test]
+async fn another_time_to_rest_counts_for_the_sandboxes_that_are_there() {
+    let stage = Stage::new("[lifecycle]\nidle = \"none\"\n", &[]);
+    let sandbox = stage.server.ensure("one").await["id"].as_str().unwrap().to_owned();
+    stage.write("[lifecycle]\nidle = \"1s\"\n");
+    assert_eq!(stage.reload().await["changed"], json!(["lifecycle.idle"]));
+    let path = format!("/v1/sandboxes/{sandbox}");
+    until(|| async { (stage.server.get(&path).await["state"] == "stopped").then_some(()) }).await;
+}
+
 fn certificate(home: &Path, name: &str) {
     let words = format!(
         "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN={name} -addext \

@@ -38,7 +38,9 @@ impl World {
         // Of a sandbox or a task it is told how it is now.
         let same = |told: Told| match (deed.what, told) {
             (What::Start(_) | What::Endless | What::Make, Told::Done(answer)) => Told::Done(answer["id"].clone()),
-            (What::Stop | What::Wake | What::Take, Told::Done(answer)) => Told::Done(answer["id"].clone()),
+            (What::Stop | What::Archive | What::Wake | What::Take, Told::Done(answer)) => {
+                Told::Done(answer["id"].clone())
+            }
             (_, told) => told,
         };
         assert_eq!(Some(same(again)), deed.told.clone().map(same), "{place}: {deed:?}");
@@ -134,6 +136,8 @@ impl World {
         until(|| async {
             let records = records(server).await;
             let homes = std::fs::read_dir(server.data().join("sandboxes")).unwrap().flatten();
+            // Of one that is archived, what it was saved as is its home.
+            let homes = homes.chain(std::fs::read_dir(server.data().join("blobs")).unwrap().flatten());
             let homes: BTreeSet<String> = homes.map(|home| home.file_name().into_string().unwrap()).collect();
             // Those for one call alone go when it has ended, and the directory before the record.
             let agree = records == homes;
@@ -164,7 +168,8 @@ impl World {
                 What::Delete => sandboxes.contains(&("become", deed.about.as_deref().unwrap())),
                 What::Forget => argv.contains(deed.about.as_deref().unwrap()),
                 What::Take => sandboxes.contains(&("snapshot.take", self.shaped.as_str())),
-                What::Stop | What::Pause | What::Wake | What::Change | What::Touch | What::Key | What::Look => true,
+                What::Stop | What::Archive | What::Pause | What::Wake | What::Change | What::Touch | What::Key => true,
+                What::Look | What::Purge => true,
             };
             assert!(there, "{place}: {deed:?} is in no row of the ledger");
         }
@@ -173,6 +178,8 @@ impl World {
         for (what, verb, word) in [
             (What::Look, "file.stat", "/etc/passwd"),
             (What::Stop, "become", "stopped"),
+            (What::Archive, "become", "archived"),
+            (What::Purge, "purge", "nobodys"),
             (What::Pause, "become", "paused"),
             (What::Change, "change", "limits"),
         ] {

@@ -23,7 +23,10 @@ impl Shared {
 
     pub(super) fn uses_template(&self, name: &str) -> bool {
         let named = Base::Named(name.to_owned());
-        self.homes.all().iter().any(|id| self.homes.read(id).is_ok_and(|record| record.spec.base == named))
+        let of_one = |id| self.homes.read(id).is_ok_and(|record| record.spec.base == named);
+        // Whoever cannot say what is shelved cannot say that nothing of it is needed.
+        let of_shelved = || self.homes.shelf.all().map_or(true, |all| all.iter().any(|shelved| shelved.base == named));
+        self.homes.all().iter().any(of_one) || of_shelved()
     }
 
     /// What cannot be kept is refused before the first byte is pulled.
@@ -50,6 +53,7 @@ impl Shared {
                     Source::Host(_) => None,
                 }));
             }
+            used.extend(self.homes.shelf.all()?.into_iter().flat_map(|shelved| shelved.layers));
             Ok(used)
         })
     }

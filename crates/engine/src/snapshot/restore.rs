@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     engine::{Shared, blocking},
+    fault::{self, Point},
     files::fed,
     home::Record,
     layers::{Draft, LayerName, Store},
@@ -91,6 +92,9 @@ impl Shared {
         let (home, _owned) = self.homes.make(id, &record)?;
         dress_new(&self.store, &record.plan, &home.fs()).inspect_err(|_| drop(home.remove()))?;
         fresh.named();
+        fault::at(Point::ShelfRestored);
+        // What is left there holds a layer for longer than needed, and nothing else.
+        let _ = self.homes.shelf.remove(id);
         Ok(())
     }
 

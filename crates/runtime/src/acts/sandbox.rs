@@ -1,7 +1,8 @@
 //! A sandbox as a whole.
 
-use cabana_model::SandboxId;
+use cabana_model::{Lifecycle, SandboxId};
 use cabana_sandbox::{Limits, NetworkPolicy, check_env};
+use cabana_store::By;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -44,6 +45,8 @@ impl Act for Ensure {
 pub enum Shape {
     Stopped,
     Paused,
+    /// Stopped first, if it has to be.
+    Archived,
     Deleted,
 }
 
@@ -65,17 +68,20 @@ impl Act for Become {
         let name = match self.0 {
             Shape::Stopped => "stopped",
             Shape::Paused => "paused",
+            Shape::Archived => "archived",
             Shape::Deleted => "deleted",
         };
         vec![name.to_owned()]
     }
 
     async fn run(self, cx: Cx) -> Result<()> {
-        let slot = cx.runtime.0.sandboxes.of_id(&cx.caller.tenant, &cx.record()?.id).await?;
+        let (sandboxes, slot) = (&cx.runtime.0.sandboxes, cx.slot().await?);
+        let change = crate::sandboxes::Change::asked(By::Somebody(cx.lease), "asked for");
         match self.0 {
-            Shape::Stopped => cx.runtime.0.sandboxes.stop(&slot, "asked for").await,
-            Shape::Paused => cx.runtime.0.sandboxes.pause(&slot, "asked for").await,
-            Shape::Deleted => cx.runtime.0.sandboxes.delete(&slot, "asked for").await,
+            Shape::Stopped => sandboxes.stop(&slot, change).await,
+            Shape::Paused => sandboxes.pause(&slot, change).await,
+            Shape::Archived => sandboxes.archive(&slot, change).await,
+            Shape::Deleted => sandboxes.delete(&slot, change).await,
         }
     }
 }
@@ -86,6 +92,8 @@ pub struct Change {
     pub limits: Option<Limits>,
     pub network: Option<NetworkPolicy>,
     pub env: Option<std::collections::BTreeMap<String, String>>,
+    /// What is said of it takes the place of what was said before; the rest stays.
+    pub lifecycle: Option<Lifecycle>,
 }
 
 impl Act for Change {
@@ -93,7 +101,10 @@ impl Act for Change {
     type Answer = ();
 
     fn needs(&self) -> Needs {
-        Needs::Running
+        match (&self.limits, &self.network) {
+            (None, None) => Needs::Record,
+            _ => Needs::Running,
+        }
     }
 
     fn digest(&self) -> [u8; 32] {
@@ -101,8 +112,12 @@ impl Act for Change {
     }
 
     fn argv(&self) -> Vec<String> {
-        let named =
-            [("limits", self.limits.is_some()), ("network", self.network.is_some()), ("env", self.env.is_some())];
+        let named = [
+            ("limits", self.limits.is_some()),
+            ("network", self.network.is_some()),
+            ("env", self.env.is_some()),
+            ("lifecycle", self.lifecycle.is_some()),
+        ];
         named.iter().filter(|(_, there)| *there).map(|(name, _)| (*name).to_owned()).collect()
     }
 
@@ -115,10 +130,19 @@ impl Act for Change {
             capabilities.check_network(network)?;
         }
         self.env.as_ref().map_or(Ok(()), check_env)?;
+        let lifecycle = match self.lifecycle {
+            None => None,
+            Some(changed) => {
+                let whole = changed.or(&slot.wanted()?.lifecycle);
+                whole.check()?;
+                Some(whole)
+            }
+        };
         let alter = |wanted: &mut Wanted| {
             wanted.sandbox.limits = self.limits.unwrap_or(wanted.sandbox.limits);
             wanted.sandbox.network = self.network.unwrap_or_else(|| wanted.sandbox.network.clone());
             wanted.env = self.env.unwrap_or_else(|| std::mem::take(&mut wanted.env));
+            wanted.lifecycle = lifecycle.unwrap_or_else(|| std::mem::take(&mut wanted.lifecycle));
         };
         cx.runtime.0.sandboxes.change(&slot, alter).await
     }

@@ -124,7 +124,7 @@ impl Hooks {
         }
     }
 
-    pub(super) fn poke(&self, tenant: &Tenant) {
+    pub(crate) fn poke(&self, tenant: &Tenant) {
         self.live(|live| {
             for hook in live.get(tenant).into_iter().flat_map(HashMap::values) {
                 hook.poke.notify_one();

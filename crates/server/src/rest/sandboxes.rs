@@ -9,7 +9,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::types::{LimitsBody, NetworkBody, SandboxBody, ScopeBody, SpecBody, id, page};
+use super::{
+    lifecycle::LifecycleBody,
+    types::{LimitsBody, NetworkBody, SandboxBody, ScopeBody, SpecBody, id, page},
+};
 use crate::{
     App,
     auth::{Once, Reader, User, ask},
@@ -25,6 +28,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(start))
         .routes(routes!(stop))
         .routes(routes!(pause))
+        .routes(routes!(archive))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -63,7 +67,7 @@ async fn ensure(
     let id = call.id();
     let done = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
     let record = app.runtime.sandbox(&tenant, &done.sandbox).await?;
-    Ok(Json(EnsuredBody { sandbox: SandboxBody::of(&record)?, created: done.created }))
+    Ok(Json(EnsuredBody { sandbox: SandboxBody::of(&app.runtime, &record)?, created: done.created }))
 }
 
 /// A new sandbox that belongs to no scope.
@@ -83,7 +87,7 @@ async fn create(
     let id = call.id();
     let done = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
     let record = app.runtime.sandbox(&tenant, &done.sandbox).await?;
-    Ok((StatusCode::CREATED, Json(SandboxBody::of(&record)?)))
+    Ok((StatusCode::CREATED, Json(SandboxBody::of(&app.runtime, &record)?)))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -123,7 +127,7 @@ async fn list(
     let limit = page.limit as usize;
     let records = app.runtime.sandbox_list(&caller.tenant, state, page).await?;
     let next_cursor = (records.len() == limit).then(|| records.last().map(|record| record.cursor())).flatten();
-    let sandboxes = records.iter().map(SandboxBody::of).collect::<Answer<_>>()?;
+    let sandboxes = records.iter().map(|record| SandboxBody::of(&app.runtime, record)).collect::<Answer<_>>()?;
     Ok(Json(SandboxesBody { sandboxes, next_cursor }))
 }
 
@@ -133,7 +137,7 @@ async fn list(
     (status = "default", body = ErrorBody),
 ))]
 async fn get(State(app): State<App>, Reader(caller): Reader, Path(sandbox): Path<String>) -> Answer<Json<SandboxBody>> {
-    Ok(Json(SandboxBody::of(&app.runtime.sandbox(&caller.tenant, &id(&sandbox)?).await?)?))
+    Ok(Json(SandboxBody::of(&app.runtime, &app.runtime.sandbox(&caller.tenant, &id(&sandbox)?).await?)?))
 }
 
 /// What is to be different. What is not said stays as it is.
@@ -145,6 +149,9 @@ struct ChangeBody {
     #[serde(default, deserialize_with = "maybe_object")]
     network: Option<NetworkBody>,
     env: Option<std::collections::BTreeMap<String, String>>,
+    /// What is said of it; the rest stays.
+    #[serde(default, deserialize_with = "maybe_object")]
+    lifecycle: Option<LifecycleBody>,
 }
 
 /// Other limits, another network or other variables, without making it again.
@@ -163,12 +170,13 @@ async fn change(
         limits: body.limits.map(LimitsBody::limits),
         network: body.network.map(NetworkBody::policy).transpose()?,
         env: body.env,
+        lifecycle: body.lifecycle.map(LifecycleBody::lifecycle),
     };
     let (sandbox, tenant) = (id(&sandbox)?, caller.tenant.clone());
     let call = app.runtime.call(ask(caller, Place::Sandbox(sandbox.clone()), once), change).await?;
     let id = call.id();
     call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
-    Ok(Json(SandboxBody::of(&app.runtime.sandbox(&tenant, &sandbox).await?)?))
+    Ok(Json(SandboxBody::of(&app.runtime, &app.runtime.sandbox(&tenant, &sandbox).await?)?))
 }
 
 /// Ends it, with its files.
@@ -213,7 +221,7 @@ async fn start(
     let call = app.runtime.call(ask(caller, Place::Sandbox(sandbox.clone()), once), Ensure).await?;
     let id = call.id();
     call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
-    Ok(Json(SandboxBody::of(&app.runtime.sandbox(&tenant, &sandbox).await?)?))
+    Ok(Json(SandboxBody::of(&app.runtime, &app.runtime.sandbox(&tenant, &sandbox).await?)?))
 }
 
 /// Ends its processes and keeps its files.
@@ -229,7 +237,7 @@ async fn stop(
 ) -> Answer<Json<SandboxBody>> {
     let tenant = caller.tenant.clone();
     become_(&app.runtime, caller, &sandbox, once, Shape::Stopped).await?;
-    Ok(Json(SandboxBody::of(&app.runtime.sandbox(&tenant, &id(&sandbox)?).await?)?))
+    Ok(Json(SandboxBody::of(&app.runtime, &app.runtime.sandbox(&tenant, &id(&sandbox)?).await?)?))
 }
 
 /// Lets its processes stand still, with all that they have in memory.
@@ -245,5 +253,21 @@ async fn pause(
 ) -> Answer<Json<SandboxBody>> {
     let tenant = caller.tenant.clone();
     become_(&app.runtime, caller, &sandbox, once, Shape::Paused).await?;
-    Ok(Json(SandboxBody::of(&app.runtime.sandbox(&tenant, &id(&sandbox)?).await?)?))
+    Ok(Json(SandboxBody::of(&app.runtime, &app.runtime.sandbox(&tenant, &id(&sandbox)?).await?)?))
+}
+
+/// Packs its files away, stopped first if it has to be. The next call brings it back.
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/archive", tag = "sandboxes", params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$")), responses(
+    (status = 200, body = SandboxBody),
+    (status = "default", body = ErrorBody),
+))]
+async fn archive(
+    State(app): State<App>,
+    User(caller): User,
+    Path(sandbox): Path<String>,
+    once: Once,
+) -> Answer<Json<SandboxBody>> {
+    let tenant = caller.tenant.clone();
+    become_(&app.runtime, caller, &sandbox, once, Shape::Archived).await?;
+    Ok(Json(SandboxBody::of(&app.runtime, &app.runtime.sandbox(&tenant, &id(&sandbox)?).await?)?))
 }

@@ -7,10 +7,11 @@
 use std::{fs, path::Path, path::PathBuf};
 
 use cabana_model::{
-    CallId, KeyId, Outcome, Role, SandboxId, SandboxState, Scope, SnapshotId, SnapshotState, TaskId, TaskState, Time,
+    CallId, KeyId, Life, Outcome, Role, SandboxId, SandboxState, Scope, SnapshotId, SnapshotState, TaskId, TaskState,
+    Time,
 };
 use cabana_store::{
-    Claim, Done, Durability, Error, Inline, NewKey, NewSnapshot, NewTask, Page, Store, TaskEnd, Transition,
+    By, Claim, Done, Durability, Error, Inline, NewKey, NewSnapshot, NewTask, Page, Store, TaskEnd, Transition,
 };
 use rusqlite::{Connection, types::Value};
 use uuid::Uuid;
@@ -66,8 +67,10 @@ async fn fill(store: &Store, half: u128) {
         let claim = Claim { id: sandbox(half, number), physical: sandbox(half, 10 + number), scope, ..claim(&one, 0) };
         store.claim(Claim { spec: "{\"a\":1}".into(), at: at(2), ..claim }).await.unwrap();
     }
-    let (physical, to) = (sandbox(half, 11), SandboxState::Running);
-    store.transition(Transition { physical, version: 1, to, why: "asked for".into(), at: at(3) }).await.unwrap();
+    let (physical, to) = (sandbox(half, 11), Life { state: SandboxState::Running, phase: None });
+    let (active, due, by) = (at(3), None, By::Itself);
+    let next = Transition { physical, version: 1, to, why: "asked for".into(), at: at(3), active, due, by };
+    store.transition(next).await.unwrap();
     let with = |number: u128| cabana_store::NewCall {
         id: CallId::from(id(half, 10 + number)),
         key: KeyId::from(id(half, 1)),
@@ -196,7 +199,7 @@ async fn a_store_of_a_later_version_is_refused_and_left_as_it_is() {
     let later = today() + 1;
     Connection::open(database(dir.path())).unwrap().pragma_update(None, "user_version", later).unwrap();
     let before = fs::read(database(dir.path())).unwrap();
-    let refused = Store::open(&dir.path().join("db"), &dir.path().join("outputs"), Durability::Kill).err().unwrap();
+    let refused = Store::open(dir.path(), Durability::Kill).err().unwrap();
     assert_eq!(refused, Error::Schema { found: later as i64, known: today() as i64 });
     assert_eq!(refused.code().as_str(), "data_dir_version");
     assert_eq!(fs::read(database(dir.path())).unwrap(), before);

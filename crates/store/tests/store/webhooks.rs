@@ -1,7 +1,7 @@
 //! Webhooks: what they are to be told is written with the change itself, in order, and within bounds.
 
-use cabana_model::{EventFilter, SandboxState, TaskState, Tenant, WebhookId};
-use cabana_store::{NewWebhook, Store, TaskEnd, Transition, Webhook};
+use cabana_model::{EventFilter, Life, Phase, SandboxId, SandboxState, TaskState, Tenant, WebhookId};
+use cabana_store::{By, Moved, NewWebhook, Store, TaskEnd, Transition, Webhook, Which};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -30,15 +30,22 @@ async fn now(store: &Store, hook: &Webhook) -> Webhook {
     store.webhook(&hook.tenant, hook.id).await.unwrap().unwrap()
 }
 
+fn transition(physical: &SandboxId, version: u64, to: Life) -> Transition {
+    let (physical, why) = (physical.clone(), format!("why {}", to.state));
+    Transition { physical, version, to, why, at: at(2), active: at(2), due: None, by: By::Itself }
+}
+
 /// A sandbox that runs, stops and is deleted.
 async fn live_and_die(store: &Store, tenant: &Tenant) {
     let claim = claim(tenant, 1);
     let physical = claim.physical.clone();
     store.claim(claim).await.unwrap();
-    let all = [SandboxState::Running, SandboxState::Stopped, SandboxState::Deleting];
+    let settled = |state| Life { state, phase: None };
+    let stopping = Life { state: SandboxState::Stopping, phase: Some(Phase::Stop) };
+    let all = [settled(SandboxState::Running), stopping, settled(SandboxState::Stopped), Life::DOOMED];
     for (version, to) in (1..).zip(all) {
-        let next = Transition { physical: physical.clone(), version, to, why: format!("why {to}"), at: at(2) };
-        store.transition(next).await.unwrap().unwrap();
+        let moved = store.transition(transition(&physical, version, to)).await.unwrap();
+        assert!(matches!(moved, Moved::To(_)), "{to:?}");
     }
     store.remove(&physical).await.unwrap();
 }
@@ -78,11 +85,11 @@ async fn a_change_that_did_not_happen_is_not_told() {
     let new = claim(&one, 1);
     stage.store.claim(new.clone()).await.unwrap();
     // Another one with the same id, a version that is old, and a state that does not lead there.
-    let twice = cabana_store::Claim { physical: cabana_model::SandboxId::random(), ..new.clone() };
+    let twice = cabana_store::Claim { physical: SandboxId::random(), ..new.clone() };
     assert!(stage.store.claim(twice).await.is_err());
-    for (version, to) in [(7, SandboxState::Running), (1, SandboxState::Paused)] {
-        let next = Transition { physical: new.physical.clone(), version, to, why: "no".into(), at: at(2) };
-        assert_eq!(stage.store.transition(next).await.unwrap(), None);
+    for (version, state) in [(7, SandboxState::Running), (1, SandboxState::Archived)] {
+        let next = transition(&new.physical, version, Life { state, phase: None });
+        assert_eq!(stage.store.transition(next).await.unwrap(), Moved::Stale);
     }
     assert_eq!(waiting(&stage.store, &all).await, [(1, "sandbox.created".to_owned())]);
 }
@@ -173,4 +180,19 @@ async fn a_tenant_has_so_many_and_no_more() {
     assert!(stage.store.add_webhook(new("one"), 2).await.unwrap().is_none());
     assert!(stage.store.add_webhook(new("two"), 2).await.unwrap().is_some());
     assert_eq!(stage.store.webhooks(&one).await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn those_that_go_together_are_told_of_one_by_one() {
+    let stage = Stage::new();
+    let one = tenant("one");
+    let all = hook(&stage.store, &one, &["sandbox.deleted"]).await;
+    for second in 0..3 {
+        stage.store.claim(claim(&one, second)).await.unwrap();
+    }
+    stage.store.claim(claim(&tenant("other"), 0)).await.unwrap();
+    for doomed in [3, 0] {
+        assert_eq!(stage.store.doom(&one, Which::All, "together", at(9)).await.unwrap(), doomed);
+    }
+    assert_eq!(waiting(&stage.store, &all).await.len(), 3);
 }
