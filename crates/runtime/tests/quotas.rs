@@ -367,7 +367,7 @@ async fn calls_a_second_are_bounded_by_the_clock_and_a_flood_leaves_no_rows() {
     assert_eq!(flood().await, 5);
     stage.clock.advance(SignedDuration::from_hours(-1));
     assert_eq!(flood().await, 0);
-    assert_eq!(stage.runtime.ledger(&stage.caller.tenant, 0, 1000).await.unwrap().len(), 12);
+    assert_eq!(stage.runtime.ledger(&stage.caller.tenant, 0, 1000).await.unwrap().0.len(), 12);
     // And nobody else's are fewer.
     let issued = stage.runtime.access().issue(Tenant::new("them").unwrap(), Role::Use, "x".into(), None, None).await;
     let them = stage.runtime.access().admit(Credential(&issued.unwrap().text)).await.unwrap();
