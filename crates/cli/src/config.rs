@@ -5,6 +5,7 @@ mod flags;
 mod kind;
 mod named;
 mod page;
+pub(crate) mod reload;
 mod resolve;
 mod serving;
 mod show;
@@ -33,6 +34,7 @@ use self::{
 use crate::{
     data,
     failure::{Failure, tell},
+    remote,
 };
 
 /// Check and show the settings of the server
@@ -59,12 +61,26 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Let the server read its settings again, and say what has changed
+    Reload {
+        /// For programs: one JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Print the page about all settings, in Markdown
     Page,
 }
 
 pub(crate) fn main(args: Args, data: Option<PathBuf>) -> ExitCode {
-    match work(args.verb, data) {
+    let of_file = |config| Given { file: config, ..Given::default() };
+    let done = match args.verb {
+        Verb::Check { config } => check(&of_file(config), data.as_ref()),
+        Verb::Show { config, json } => settings(of_file(config), data.as_deref())
+            .map(|resolved| if json { show::json(&resolved) } else { show::text(&resolved) }),
+        Verb::Reload { json } => return remote::reload(json, data),
+        Verb::Page => Ok(page::markdown()),
+    };
+    match done {
         Ok(text) => {
             // Whoever closed our output knows enough.
             let _ = std::io::stdout().write_all(text.as_bytes());
@@ -74,31 +90,23 @@ pub(crate) fn main(args: Args, data: Option<PathBuf>) -> ExitCode {
     }
 }
 
-fn work(verb: Verb, data: Option<PathBuf>) -> Result<String, Failure> {
-    match verb {
-        Verb::Check { config } => {
-            let serving = serving(Given { file: config, ..Given::default() }, data)?;
-            if let Some((chain, key)) = &serving.tls {
-                Tls::read(chain, key)?;
-            }
-            tell("The settings are good.");
-            Ok(String::new())
-        }
-        Verb::Show { config, json } => {
-            let resolved = settings(Given { file: config, ..Given::default() }, data.as_deref())?;
-            Ok(if json { show::json(&resolved) } else { show::text(&resolved) })
-        }
-        Verb::Page => Ok(page::markdown()),
+fn check(given: &Given, data: Option<&PathBuf>) -> Result<String, Failure> {
+    let (_, serving) = read(given, data)?;
+    if let Some((chain, key)) = &serving.tls {
+        Tls::read(chain, key)?;
     }
+    tell("The settings are good.");
+    Ok(String::new())
 }
 
-/// What `cabana serve` does with this.
-pub(crate) fn serving(given: Given, data: Option<PathBuf>) -> Result<Serving, Failure> {
-    let resolved = settings(given, data.as_deref())?;
+/// What `cabana serve` does with this, and what each setting is.
+fn read(given: &Given, data: Option<&PathBuf>) -> Result<(Resolved, Serving), Failure> {
+    let resolved = settings(given.clone(), data.map(PathBuf::as_path))?;
     let of_settings = resolved.get(&DATA).and_then(|found| found.text.as_ref()).map(PathBuf::from);
     // As it was given: not every path is a text.
-    let data = data::directory(data.or_else(data::of_variable).or(of_settings))?;
-    Serving::new(&resolved, data).map_err(|wrong| told(&[wrong]))
+    let data = data::directory(data.cloned().or_else(data::of_variable).or(of_settings))?;
+    let serving = Serving::new(&resolved, data).map_err(|wrong| told(&[wrong]))?;
+    Ok((resolved, serving))
 }
 
 /// Where the usual file has the data directory.

@@ -63,6 +63,13 @@ impl Failure {
     }
 }
 
+/// Alone, for whoever has its own words around it.
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
 /// What others named may hold what a terminal obeys.
 pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()

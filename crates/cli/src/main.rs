@@ -50,7 +50,10 @@ fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     match verb {
-        Verb::Serve(args) => serve::main(args, data),
+        Verb::Serve(args) => {
+            usual_modes();
+            serve::main(args, data)
+        }
         Verb::Config(args) => config::main(args, data),
         Verb::Remote(verb) => remote::main(verb, data),
         Verb::Completions(args) => args.print(Cli::command()),
@@ -65,10 +68,17 @@ fn main() -> ExitCode {
 
 /// For what works on the data directory itself. Whoever is root is asked before a user namespace makes everybody root.
 fn on_data(given: Option<PathBuf>, work: impl FnOnce(PathBuf) -> ExitCode) -> ExitCode {
+    usual_modes();
     match data::of_machine(given) {
         Ok(data) => work(data),
         Err(failure) => failure.report(failure::OURS),
     }
+}
+
+/// What is made for sandboxes must be open to the users inside, whatever whoever started us wants for its own files. What is
+/// nobody else's business is made with a mode of its own.
+fn usual_modes() {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
 }
 
 /// Help is no error. Wrong use of `run` must not look like an exit code of the command that was to run.

@@ -15,6 +15,7 @@ mod progress;
 mod ps;
 mod quota;
 mod reap;
+mod reload;
 mod rm;
 mod server;
 mod shell;
@@ -25,6 +26,7 @@ pub(crate) mod table;
 mod template;
 mod upload;
 mod usage;
+mod webhook;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -50,6 +52,7 @@ pub(crate) enum Verb {
     Key(key::Args),
     Quota(quota::Args),
     Usage(usage::Args),
+    Webhook(webhook::Args),
     Ledger(ledger::Args),
     Gc(gc::Args),
     Backup(backup::Args),
@@ -77,6 +80,13 @@ pub(crate) fn has_templates() -> bool {
 
 pub(crate) fn templates(args: crate::template::Args) -> ExitCode {
     match start(None, async |server| template::work(args, server).await) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(1),
+    }
+}
+
+pub(crate) fn reload(json: bool, data: Option<PathBuf>) -> ExitCode {
+    match start(data, async |server| reload::work(json, server).await) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(1),
     }
@@ -111,6 +121,7 @@ async fn work(verb: Verb, server: &Server) -> Result<u8, Failure> {
         Verb::Key(args) => key::work(args, server).await,
         Verb::Quota(args) => quota::work(args, server).await,
         Verb::Usage(args) => usage::work(&args, server).await,
+        Verb::Webhook(args) => return webhook::work(args, server).await,
         Verb::Ledger(args) => ledger::work(args, server).await,
         Verb::Gc(args) => gc::work(&args, server).await,
         Verb::Backup(args) => Box::pin(backup::work(&args, server)).await,

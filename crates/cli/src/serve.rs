@@ -3,26 +3,29 @@
 mod key;
 pub(crate) mod lock;
 mod log;
+mod notify;
+mod reload;
+mod signals;
 mod traces;
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::Arc,
     time::Duration,
 };
 
-use cabana_engine::Engine;
+use cabana_engine::{Engine, NetworkSettings};
 use cabana_model::Code;
-use cabana_runtime::{Clock, Runtime};
+use cabana_runtime::{Clock, Live, Runtime};
 use cabana_server::{ListenError, Listener, Options, Tls};
 use cabana_store::{Durability, Store};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use self::{lock::ServerLock, traces::Traces};
+use self::{lock::ServerLock, signals::Signals, traces::Traces};
 use crate::{
-    config::{self, Given, Serving},
+    config::{Given, Serving, reload::Source},
     failure::{Failure, OURS, tell},
 };
 
@@ -42,6 +45,9 @@ pub(crate) struct Args {
     /// Print the first key too: for a first try, and not where what is printed is kept
     #[arg(long)]
     show_key: bool,
+    /// Stop every sandbox when the server is told to end. Files are kept; without this, sandboxes go on
+    #[arg(long)]
+    stop_all: bool,
 }
 
 pub(crate) fn main(args: Args, data: Option<PathBuf>) -> ExitCode {
@@ -53,27 +59,27 @@ pub(crate) fn main(args: Args, data: Option<PathBuf>) -> ExitCode {
 
 fn start(args: Args, data: Option<PathBuf>) -> Result<(), Failure> {
     // Whoever is root is asked before a user namespace makes everybody root.
-    let serving = config::serving(args.given, data)?;
+    let (source, serving) = Source::new(args.given, data)?;
     cabana_engine::enter_user_namespace()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Code::Internal, format!("starting threads: {error}")))?;
-    runtime.block_on(serve(serving, args.show_key))
+    runtime.block_on(serve(source, serving, args.show_key, args.stop_all))
 }
 
-async fn serve(serving: Serving, show_key: bool) -> Result<(), Failure> {
+async fn serve(source: Source, serving: Serving, show_key: bool, stop_all: bool) -> Result<(), Failure> {
     let Serving { listen, tls, insecure, preview_domain, bounds, engine, durability, settings, log, collector } =
         serving;
     let traces = collector.map(Traces::to).transpose()?;
-    log::begin(&log, traces.as_ref().map(Traces::layer));
+    let level = log::begin(&log, traces.as_ref().map(Traces::layer));
     raise_open_files();
-    let end = ended_by_signal()?;
-    let data = engine.data.clone();
+    let Signals { end, hurry, hangups } = Signals::listen()?;
+    let (data, network) = (engine.data.clone(), engine.network.clone());
     let engine = Engine::open(engine).await?;
     let mut lock = ServerLock::take(&data)?;
     let tls = tls.map(|(chain, key)| Tls::read(&chain, &key)).transpose()?;
-    let listener = Listener::bind(listen, tls, insecure).await?;
+    let listener = Listener::bind(listen, tls.clone(), insecure).await?;
     let store = open_store(&data, durability).await?;
     let runtime = Runtime::new(engine.clone(), store.clone(), settings, Clock::machine());
     let key = key::first(&data, runtime.access()).await?;
@@ -85,6 +91,10 @@ async fn serve(serving: Serving, show_key: bool) -> Result<(), Failure> {
     runtime.tidy();
     runtime.retain();
     runtime.measure();
+    runtime.send_webhooks(network.upstream.as_deref(), authorities(&network)?.as_deref()).await?;
+    let bounds = Arc::new(Live::new(bounds));
+    let reload = reload::through(source, runtime.clone(), bounds.clone(), tls, level);
+    reload::at_each(hangups, reload.clone());
     let url = url(&listener)?;
     lock.announce(&url)?;
     if log.json {
@@ -95,13 +105,18 @@ async fn serve(serving: Serving, show_key: bool) -> Result<(), Failure> {
     }
     tracing::info!(%url, data = %data.display(), "serving");
     let traced = traces.as_ref().map(Traces::counts);
-    let options = Options { preview_domain, secure: listener.scheme() == "https", traced };
-    let serving = listener.serve(cabana_server::router(runtime.clone(), bounds.clone(), options), &bounds, end.clone());
+    let options = Options { preview_domain, secure: listener.scheme() == "https", traced, reload };
+    let router = cabana_server::router(runtime.clone(), bounds.clone(), options);
+    notify::say("READY=1");
     tokio::select! {
-        () = serving => {}
-        () = leave_after(&end, &runtime) => {}
+        () = listener.serve(router, &bounds, end.clone(), hurry.clone()) => {}
+        () = leave_after(&end, &runtime, stop_all) => {}
     }
-    runtime.close(LAST_WORDS).await;
+    if stop_all {
+        hurry.run_until_cancelled(stop(&runtime)).await;
+    }
+    runtime.leave();
+    hurry.run_until_cancelled(runtime.close(LAST_WORDS)).await;
     drop(runtime);
     store.close().await;
     engine.leave().await;
@@ -111,12 +126,27 @@ async fn serve(serving: Serving, show_key: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whoever waits for a command has a while, and then hears that it goes on.
-async fn leave_after(end: &CancellationToken, runtime: &Runtime) {
+/// Whoever waits for a command has a while, and then hears that it goes on, or how it was ended.
+async fn leave_after(end: &CancellationToken, runtime: &Runtime, stop_all: bool) {
     end.cancelled().await;
     tokio::time::sleep(LAST_WORDS).await;
-    runtime.leave();
+    match stop_all {
+        true => stop(runtime).await,
+        false => runtime.leave(),
+    }
     std::future::pending::<()>().await;
+}
+
+async fn stop(runtime: &Runtime) {
+    if let Err(error) = runtime.stop_all("the server ends, and was to stop all").await {
+        tracing::error!(%error, "not all sandboxes could be stopped");
+    }
+}
+
+/// Those that the operator trusts beside the usual ones. The engine has looked at the file.
+fn authorities(network: &NetworkSettings) -> Result<Option<Vec<u8>>, Failure> {
+    let read = network.ca.as_ref().map(std::fs::read).transpose();
+    read.map_err(|error| Failure::bad(format!("network.ca: {error}")))
 }
 
 async fn open_store(data: &Path, durability: Durability) -> Result<Store, Failure> {
@@ -158,22 +188,6 @@ fn raise_open_files() {
     if let Err(error) = raised {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
-}
-
-fn ended_by_signal() -> Result<CancellationToken, Failure> {
-    let failed = |error| Failure::new(Code::Internal, format!("waiting for signals: {error}"));
-    let (mut term, mut interrupt) =
-        (signal(SignalKind::terminate()).map_err(failed)?, signal(SignalKind::interrupt()).map_err(failed)?);
-    let end = CancellationToken::new();
-    let ended = end.clone();
-    tokio_util::task::TaskTracker::new().spawn(async move {
-        tokio::select! {
-            _ = term.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        ended.cancel();
-    });
-    Ok(end)
 }
 
 impl From<ListenError> for Failure {

@@ -8,7 +8,11 @@ use rustls::{
     pki_types::{CertificateDer, pem::PemObject},
 };
 
-/// Whom an upstream proxy that is spoken to over TLS must be certified by.
+/// Where distributions keep the authorities that they trust.
+const BUNDLES: [&str; 3] =
+    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
+
+/// Whom a server or a proxy that is spoken to over TLS must be certified by.
 #[derive(Clone, Debug)]
 pub struct Authorities(RootCertStore);
 
@@ -26,6 +30,12 @@ impl Authorities {
     /// Nobody.
     pub fn none() -> Authorities {
         Authorities(RootCertStore::empty())
+    }
+
+    /// As the system keeps those that it trusts, in PEM. As much of it as there is: a host may have none.
+    pub fn of_system() -> Vec<u8> {
+        let mut bundles = BUNDLES.iter().filter_map(|path| std::fs::read(path).ok());
+        bundles.next().unwrap_or_default()
     }
 
     /// Every certificate must be a good one: a setting that is half understood is worse than none.

@@ -65,7 +65,7 @@ impl Host {
     }
 
     /// As it stands in an URL, a `Host` header or a CONNECT line: `name`, `name:80`, `[v6]`, `[v6]:80`.
-    pub(crate) fn parse_authority(text: &str) -> Result<(Host, Option<u16>), HostError> {
+    pub fn parse_authority(text: &str) -> Result<(Host, Option<u16>), HostError> {
         let after_bracket = text.rfind(']').map_or(0, |at| at + 1);
         match text[after_bracket..].find(':') {
             None => Ok((Host::parse(text)?, None)),

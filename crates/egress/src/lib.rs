@@ -23,6 +23,8 @@
 //! map and queue has a bound, and what cannot be read with certainty is refused. A refusal is a reset on the transparent way,
 //! a 403 with its reason on the HTTP way, reply 2 on the SOCKS way, and "no such name" in the DNS; and it is an [`Event`].
 //!
+//! The server's own calls to addresses that a tenant named go through a [`Dialer`], which does the same without a sandbox.
+//!
 //! What it does not do: it looks into no encryption, so two names behind one TLS server name are one to it; it carries no UDP
 //! but DNS; it cannot know a network's own NAT64 prefix (give such addresses to [`Policy::new`] as the host's own, or list no
 //! name that has them).
@@ -30,6 +32,7 @@
 mod address;
 mod authorities;
 mod decision;
+mod direct;
 mod dns;
 mod event;
 #[cfg(fuzzing)]
@@ -55,6 +58,7 @@ mod upstream;
 pub use address::Class;
 pub use authorities::{Authorities, AuthoritiesError};
 pub use decision::{Decision, Reason};
+pub use direct::{Dialer, Dialers, DialersError, NotReached};
 pub use event::{Event, How, Sink};
 pub use host::{Host, HostError, Name};
 pub use lookup::HOST_NAME;

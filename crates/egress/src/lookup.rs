@@ -25,7 +25,6 @@ use crate::{
 /// judges its addresses.
 pub const HOST_NAME: &str = "host.cabana.internal";
 
-const AT_ONCE: usize = 16;
 const ADDRESSES: usize = 16;
 const REMEMBERED: usize = 256;
 
@@ -44,10 +43,11 @@ impl Lookup {
         resolve: Arc<dyn Resolve>,
         tasks: TaskTracker,
         stop: CancellationToken,
+        at_once: usize,
         patience: Duration,
         fresh: Duration,
     ) -> Lookup {
-        let places = Arc::new(Semaphore::new(AT_ONCE));
+        let places = Arc::new(Semaphore::new(at_once));
         Lookup { resolve, tasks, stop, places, patience, fresh, recent: Mutex::default() }
     }
 
@@ -117,12 +117,12 @@ mod tests {
     async fn a_resolver_that_never_answers_is_asked_only_so_often_at_once() {
         let (stuck, tasks, stop) = (Arc::new(Stuck::default()), TaskTracker::new(), CancellationToken::new());
         let patience = Duration::from_millis(1);
-        let lookup = Lookup::new(stuck.clone(), tasks.clone(), stop.clone(), patience, Duration::ZERO);
+        let lookup = Lookup::new(stuck.clone(), tasks.clone(), stop.clone(), 16, patience, Duration::ZERO);
         for number in 0..100 {
             let name = Host::parse(&format!("n{number}.com")).unwrap().name().unwrap().clone();
             assert_eq!(lookup.addresses(&name).await, Err(ResolveError::Failed));
         }
-        assert_eq!(stuck.asked.load(Ordering::SeqCst), AT_ONCE);
+        assert_eq!(stuck.asked.load(Ordering::SeqCst), 16);
         stop.cancel();
         tasks.close();
         tasks.wait().await;

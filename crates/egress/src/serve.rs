@@ -35,6 +35,9 @@ use crate::{
     transparent::{self, original_destination},
 };
 
+/// Of names, by one sandbox at once.
+const LOOKUPS: usize = 16;
+
 /// What init made inside. Any of them may be missing or doubled (one for IPv4, one for IPv6).
 #[derive(Debug, Default)]
 pub struct Listeners {
@@ -114,7 +117,7 @@ pub fn serve(listeners: Listeners, config: Config) -> io::Result<Egress> {
         limits,
         policy: watched,
         reporter: Reporter::new(events),
-        lookup: Lookup::new(outside.resolve, tracker, stop, limits.connect, limits.fresh),
+        lookup: Lookup::new(outside.resolve, tracker, stop, LOOKUPS, limits.connect, limits.fresh),
         connect: outside.connect,
         pool: Mutex::new(Pool::new(limits.names)),
     });

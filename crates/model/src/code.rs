@@ -36,6 +36,7 @@ codes! {
     DataDirNotOurs = "data_dir_not_ours": "Point --data or CABANA_DATA to a new or empty directory of your own.",
     DataDirReadOnly = "data_dir_read_only": "Point --data or CABANA_DATA to a directory that you may write to.",
     DataDirVersion = "data_dir_version": "Use the cabana that wrote it, or point --data to a new directory.",
+    Draining = "draining": "Ask again in a moment: another server, or the next one here, takes new work.",
     DuplicateExec = "duplicate_exec": "Choose a fresh exec id for each command, or reattach to the one that ran.",
     FileBusy = "file_busy": "A process inside holds a lease on the file: end it or try again.",
     Forbidden = "forbidden": "Use a key whose role allows it: `use` changes sandboxes, `admin` manages keys and templates.",
@@ -80,10 +81,12 @@ codes! {
     TooManyLinks = "too_many_links": "The path runs through too many symbolic links, or in a circle: name the target.",
     TooManyStreams = "too_many_streams": "End streams and terminals that nobody needs, or try again later; `max_streams` is the limit.",
     TooManyWatches = "too_many_watches": "End watches that nobody needs, or watch a directory above with all that is below it.",
+    TooManyWebhooks = "too_many_webhooks": "Remove webhooks that nobody needs; one can hear of all events.",
     Unauthorized = "unauthorized": "Send a valid key: `Authorization: Bearer KEY` or `X-API-KEY: KEY`.",
     UnknownUser = "unknown_user": "Name a user of the sandbox's own /etc/passwd, or give a number.",
     Unsupported = "unsupported": "Ask for what the provider's capabilities list.",
     UserRequired = "user_required": "Name the user in the header Cabana-User, or use a key that has a subject.",
+    WebhookNotFound = "webhook_not_found": "`cabana webhook ls` shows those that there are.",
     WorkdirNotFound = "workdir_not_found": "Make the working directory first or name another.",
 }
 

@@ -160,6 +160,8 @@ prefixed! {
     KeyId = "key_", "a key's id";
     /// A sandbox's files at one moment.
     SnapshotId = "snap_", "a snapshot's id";
+    /// Where changes are told to.
+    WebhookId = "webhook_", "a webhook's id";
 }
 
 impl From<CallId> for ExecId {

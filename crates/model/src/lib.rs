@@ -5,6 +5,7 @@
 
 mod code;
 mod dialect;
+mod event;
 mod id;
 mod life;
 mod lifecycle;
@@ -17,7 +18,8 @@ mod scope;
 
 pub use code::Code;
 pub use dialect::{Dialect, DialectError, Reaper, Texts};
-pub use id::{CallId, ExecId, KeyId, LayerId, ParseIdError, SandboxId, SnapshotId, TaskId, Tenant, User};
+pub use event::{EVENTS, EventFilter, EventFilterError, event_id};
+pub use id::{CallId, ExecId, KeyId, LayerId, ParseIdError, SandboxId, SnapshotId, TaskId, Tenant, User, WebhookId};
 pub use life::{Hooked, Life, Operation, Phase, Reality, SandboxState, Then};
 pub use lifecycle::{Action, Due, Facts, Hook, Lifecycle, LifecycleError, Sentence, Verdict, Work};
 pub use path::{PathError, SandboxPath};

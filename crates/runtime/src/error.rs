@@ -2,7 +2,7 @@
 
 use cabana_model::{
     BOUNDLESS, CallId, Code, Exceeded, KeyId, LifecycleError, ParseIdError, PathError, Role, SandboxId, ScopeError,
-    SnapshotId, TaskId, Time,
+    SnapshotId, TaskId, Time, WebhookId,
 };
 
 const LOW_DISK: &str = ": delete what nobody needs any more, or tell the operator";
@@ -39,6 +39,10 @@ pub enum Error {
     NoTask(TaskId),
     #[error("there is no snapshot {0}")]
     NoSnapshot(SnapshotId),
+    #[error("there is no webhook {0}")]
+    NoWebhook(WebhookId),
+    #[error("the tenant has as many webhooks as it may: {0}")]
+    TooManyWebhooks(usize),
     #[error("there is no key {0}")]
     NoKey(KeyId),
     #[error("the link has ended or was taken back, or it is none of this server's")]
@@ -103,6 +107,8 @@ impl Error {
             Self::NoCall(_) => Code::CallNotFound,
             Self::NoTask(_) => Code::TaskNotFound,
             Self::NoSnapshot(_) => Code::SnapshotNotFound,
+            Self::NoWebhook(_) => Code::WebhookNotFound,
+            Self::TooManyWebhooks(_) => Code::TooManyWebhooks,
             Self::NoKey(_) => Code::KeyNotFound,
             Self::KeyReused => Code::IdempotencyMismatch,
             Self::UserRequired => Code::UserRequired,

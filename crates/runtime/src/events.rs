@@ -5,12 +5,12 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use cabana_model::{Life, Phase, SandboxId, SandboxState, TaskId, TaskState, Tenant, Time};
+use cabana_model::{Life, Phase, SandboxId, SandboxState, TaskId, TaskState, Tenant, Time, WebhookId};
 use serde::Serialize;
 use tokio::sync::broadcast;
 use uuid::Uuid;
 
-use crate::acts::exec::ExitTold;
+use crate::{acts::exec::ExitTold, webhooks::Hooks};
 
 /// As many as a slow listener may be behind before it is told that it missed some.
 const BEHIND: usize = 256;
@@ -20,7 +20,7 @@ pub struct Happened {
     pub id: Uuid,
     pub at: Time,
     pub tenant: Tenant,
-    pub sandbox: SandboxId,
+    pub sandbox: Option<SandboxId>,
     pub event: Event,
 }
 
@@ -63,6 +63,8 @@ pub enum Event {
     NetworkAllowed { host: String, port: u16, rule: String, reason: String },
     #[serde(rename = "network.denied")]
     NetworkDenied { host: String, port: u16, rule: String, reason: String },
+    #[serde(rename = "webhook.disabled")]
+    WebhookDisabled { webhook: WebhookId, reason: String },
 }
 
 impl Event {
@@ -80,6 +82,67 @@ impl Event {
             _ => return None,
         })
     }
+
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Created { .. } => "sandbox.created",
+            Self::Running { .. } => "sandbox.running",
+            Self::Stopped { .. } => "sandbox.stopped",
+            Self::Paused { .. } => "sandbox.paused",
+            Self::Failed { .. } => "sandbox.failed",
+            Self::Deleted { .. } => "sandbox.deleted",
+            Self::Archived { .. } => "sandbox.archived",
+            Self::Hook { .. } => "sandbox.hook",
+            Self::OutOfMemory => "sandbox.out_of_memory",
+            Self::DiskFull => "sandbox.disk_full",
+            Self::BaseChanged { .. } => "sandbox.base_changed",
+            Self::TaskStarted { .. } => "task.started",
+            Self::TaskEnded { .. } => "task.ended",
+            Self::NetworkAllowed { .. } => "network.allowed",
+            Self::NetworkDenied { .. } => "network.denied",
+            Self::WebhookDisabled { .. } => "webhook.disabled",
+        }
+    }
+
+    /// Whether the store wrote down for webhooks what it tells of, in the transaction of the change.
+    pub(crate) fn is_recorded(&self) -> bool {
+        match self {
+            Self::Created { .. }
+            | Self::Running { .. }
+            | Self::Stopped { .. }
+            | Self::Paused { .. }
+            | Self::Failed { .. }
+            | Self::Deleted { .. }
+            | Self::Archived { .. }
+            | Self::TaskEnded { .. } => true,
+            Self::Hook { .. }
+            | Self::OutOfMemory
+            | Self::DiskFull
+            | Self::BaseChanged { .. }
+            | Self::TaskStarted { .. }
+            | Self::NetworkAllowed { .. }
+            | Self::NetworkDenied { .. }
+            | Self::WebhookDisabled { .. } => false,
+        }
+    }
+}
+
+/// As everybody hears of it.
+#[derive(Serialize)]
+pub struct EventBody<'a> {
+    pub id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox: Option<&'a SandboxId>,
+    at: Time,
+    #[serde(flatten)]
+    event: &'a Event,
+}
+
+impl Happened {
+    pub fn body(&self) -> EventBody<'_> {
+        let id = format!("event_{}", self.id.simple());
+        EventBody { id, sandbox: self.sandbox.as_ref(), at: self.at, event: &self.event }
+    }
 }
 
 type Channel = broadcast::Sender<Arc<Happened>>;
@@ -87,21 +150,25 @@ type About = (Tenant, Option<SandboxId>);
 
 /// A channel for each that is listened to, and none for the rest: whoever waits for one sandbox is not woken for another.
 #[derive(Default)]
-pub(crate) struct Events(Mutex<HashMap<About, Channel>>);
+pub(crate) struct Events {
+    channels: Mutex<HashMap<About, Channel>>,
+    pub(crate) hooks: Hooks,
+}
 
 impl Events {
     fn all<T>(&self, act: impl FnOnce(&mut HashMap<About, Channel>) -> T) -> T {
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.channels.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn tell(&self, happened: Happened) {
         let happened = Arc::new(happened);
+        self.hooks.heard(&happened);
         let mut about = (happened.tenant.clone(), None);
         self.all(|channels| {
             if channels.is_empty() {
                 return;
             }
-            for sandbox in [None, Some(happened.sandbox.clone())] {
+            for sandbox in std::iter::once(None).chain(happened.sandbox.clone().map(Some)) {
                 about.1 = sandbox;
                 let heard = channels.get(&about).map(|channel| channel.send(happened.clone()).is_ok());
                 if heard == Some(false) {
@@ -146,12 +213,22 @@ impl Listener {
 mod tests {
     use super::*;
 
+    #[test]
+    fn the_store_and_whoever_listens_hear_of_the_same_changes() {
+        for &state in SandboxState::ALL {
+            for phase in std::iter::once(None).chain(Phase::ALL.iter().copied().map(Some)) {
+                let life = Life { state, phase };
+                assert_eq!(Event::of(life, "").map(|event| event.kind()), life.event(), "{life:?}");
+            }
+        }
+    }
+
     fn happened(tenant: &str, sandbox: &str) -> Happened {
         Happened {
             id: Uuid::now_v7(),
             at: Time::UNIX_EPOCH,
             tenant: Tenant::new(tenant).unwrap(),
-            sandbox: SandboxId::new(sandbox).unwrap(),
+            sandbox: SandboxId::new(sandbox).ok(),
             event: Event::DiskFull,
         }
     }

@@ -22,6 +22,7 @@ mod hooks;
 mod leases;
 mod limits;
 mod links;
+mod live;
 mod metrics;
 mod output;
 mod ports;
@@ -43,24 +44,26 @@ mod templates;
 mod text;
 mod told;
 mod watches;
+mod webhooks;
 
 pub use access::{Access, Caller, Credential, Issued};
 pub use cabana_model::{
-    Action, Amounts, BOUNDLESS, CallId, Clamped, Code, Exceeded, Hook, KeyId, Lifecycle, Outcome, Quota, Resource,
-    Retention, Role, SandboxId, SandboxState, Scheme, Scope, ScopeTemplate, SnapshotId, TaskId, TaskState, Tenant,
-    Time,
+    Action, Amounts, BOUNDLESS, CallId, Clamped, Code, EventFilter, Exceeded, Hook, KeyId, Lifecycle, Outcome, Quota,
+    Resource, Retention, Role, SandboxId, SandboxState, Scheme, Scope, ScopeTemplate, SnapshotId, TaskId, TaskState,
+    Tenant, Time, WebhookId,
 };
 pub use cabana_store::{
-    CallRow, Chunk, Dropped, Error as StoreError, Head, Key, Lease, LedgerRow, Log, Owner, Page, Record, Snapshot,
-    Stream as Channel, Task, Token, Usage, Which,
+    CallRow, Chunk, Delivery, Dropped, Error as StoreError, Head, Key, Lease, LedgerRow, Log, Owner, Page, Record,
+    Snapshot, Stream as Channel, Task, Token, Usage, Webhook, Which,
 };
 pub use call::{Act, Ask, Call, Cx, IdempotencyKey, Look, Needs, Place};
 pub use clock::Clock;
 pub use error::{Error, Result};
-pub use events::{Event, Happened, Heard, Listener};
+pub use events::{Event, EventBody, Happened, Heard, Listener};
 pub use fault::ALL as FAULT_POINTS;
 pub use limits::Standing;
 pub use links::{Grant, Link, Signed, Unlink};
+pub use live::Live;
 pub use metrics::{BUCKETS, Metrics, Verb};
 pub use ports::{Connection, Visitor};
 pub use profiles::Wish;
@@ -73,3 +76,4 @@ pub use settings::Settings;
 pub use space::Room;
 pub use text::Text;
 pub use told::Told;
+pub use webhooks::{Added, Tried, check_rules};

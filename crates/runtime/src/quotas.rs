@@ -13,7 +13,7 @@ use cabana_model::{Amounts, Bucket, Exceeded, KeyId, Quota, SandboxId, Tenant, T
 use cabana_sandbox::Limits;
 use cabana_store::{Held, Owner, Record};
 
-use crate::{Caller, Clock, Error, Result, Settings};
+use crate::{Caller, Clock, Error, Live, Result, Settings};
 
 /// Whose count it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -46,7 +46,7 @@ pub(crate) struct Quotas(Arc<Shared>);
 struct Shared {
     clock: Clock,
     /// They say what a tenant may have, where its own quota says nothing.
-    settings: Arc<Settings>,
+    settings: Arc<Live<Settings>>,
     counted: Mutex<Counted>,
 }
 
@@ -143,7 +143,7 @@ fn running(limits: &Limits) -> Amounts {
 }
 
 impl Quotas {
-    pub(crate) fn new(clock: Clock, settings: Arc<Settings>) -> Self {
+    pub(crate) fn new(clock: Clock, settings: Arc<Live<Settings>>) -> Self {
         Self(Arc::new(Shared { clock, settings, counted: Mutex::default() }))
     }
 

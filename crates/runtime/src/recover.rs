@@ -105,6 +105,11 @@ impl Runtime {
             }
         });
         found.buffer_unordered(AT_ONCE).collect::<()>().await;
+        self.due_by_settings().await
+    }
+
+    /// When sandboxes are due may have been decided by other settings.
+    pub(crate) async fn due_by_settings(&self) -> Result<()> {
         let rule = serde_json::to_string(&self.0.settings.lifecycle).unwrap_or_default();
         Ok(self.0.store.due_by(&rule).await?)
     }

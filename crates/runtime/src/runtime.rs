@@ -2,10 +2,10 @@
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
-use cabana_model::{CallId, Outcome, Resource, Role, SandboxId, Tenant, Time};
+use cabana_model::{CallId, Outcome, Resource, Role, SandboxId, SandboxState, Tenant, Time};
 use cabana_sandbox::{NetworkPolicy, Provider};
 use cabana_store::{By, Done, Entry, Log, NewCall, Reserved, SnapshotStep, Store};
-use futures_util::StreamExt;
+use futures_util::{StreamExt, stream};
 use jiff::SignedDuration;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
@@ -13,7 +13,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument as _;
 
 use crate::{
-    Access, Act, Ask, Call, Caller, Clock, Cx, Error, Listener, Look, Metrics, Needs, Place, Result, Settings,
+    Access, Act, Ask, Call, Caller, Clock, Cx, Error, Listener, Live, Look, Metrics, Needs, Place, Result, Settings,
     call::{Acting, Notes, RawCall, UnderWay, Work, outcome_of},
     events::Events,
     fault::{self, Point},
@@ -36,7 +36,7 @@ pub struct Runtime(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) store: Store,
     pub(crate) clock: Clock,
-    pub(crate) settings: Arc<Settings>,
+    pub(crate) settings: Arc<Live<Settings>>,
     pub(crate) access: Access,
     pub(crate) links: Links,
     pub(crate) metrics: Metrics,
@@ -59,13 +59,16 @@ pub(crate) struct Inner {
 const KEYS_KEPT: SignedDuration = SignedDuration::from_hours(24);
 const KEYS_LOOKED_AT: Duration = Duration::from_secs(600);
 
+/// When all are stopped.
+const STOPPED_AT_ONCE: usize = 8;
+
 /// Between two tries to record what could not be recorded.
 const AGAIN: Duration = Duration::from_millis(200);
 
 impl Runtime {
     pub fn new(provider: Arc<dyn Provider>, store: Store, settings: Settings, clock: Clock) -> Self {
-        let (events, settings) = (Arc::new(Events::default()), Arc::new(settings));
         let keeper = Arc::new(Keeper::new(Space::new(settings.data.clone(), settings.min_free)));
+        let (events, settings) = (Arc::new(Events::default()), Arc::new(Live::new(settings)));
         let quotas = Quotas::new(clock.clone(), settings.clone());
         let sandboxes = Sandboxes::new(
             provider,
@@ -107,6 +110,18 @@ impl Runtime {
 
     pub fn settings(&self) -> &Settings {
         &self.0.settings
+    }
+
+    /// For whatever begins from now on; and sandboxes that are there may be due at another time.
+    pub fn change_settings(&self, settings: Settings) {
+        self.0.settings.replace(settings);
+        let runtime = self.clone();
+        self.0.tasks.spawn(async move {
+            if let Err(error) = runtime.due_by_settings().await {
+                tracing::error!(%error, "sandboxes are looked after as the settings said before");
+            }
+            runtime.0.sandboxes.may_be_sooner();
+        });
     }
 
     pub fn store(&self) -> &Store {
@@ -159,6 +174,26 @@ impl Runtime {
     /// Leaves commands to the next server. Whoever waits for one hears that.
     pub fn leave(&self) {
         self.0.closing.cancel();
+    }
+
+    /// Stops every sandbox that runs or is paused: files are kept, and so is what its commands said until then. One that cannot
+    /// be stopped keeps no other from it.
+    pub async fn stop_all(&self, why: &str) -> Result<()> {
+        use SandboxState::{Paused, Pausing, Running, Waking};
+        let awake = |state| matches!(state, Running | Paused | Pausing | Waking);
+        let change = Change::asked(By::Itself, why);
+        // A call that is under way may have started one again.
+        for _ in 0..2 {
+            let records = self.0.store.restless_sandboxes().await?.into_iter().filter(|record| awake(record.state));
+            let stopping = stream::iter(records).map(|record| async move {
+                let slot = self.0.sandboxes.of_record(record);
+                if let Err(error) = self.0.sandboxes.stop(&slot, change).await {
+                    tracing::warn!(sandbox = %slot.record().id, %error, "a sandbox could not be stopped");
+                }
+            });
+            stopping.buffer_unordered(STOPPED_AT_ONCE).collect::<()>().await;
+        }
+        Ok(())
     }
 
     /// Waits for what is under way, as long as it is given; what is not done by then is found again by the next server.

@@ -25,7 +25,7 @@ pub(crate) use self::{
     slot::{Awake, Slot},
 };
 use crate::{
-    Caller, Clock, Error, Result, Settings,
+    Caller, Clock, Error, Live, Result, Settings,
     events::Events,
     fault::{self, Point},
     profiles::Wish,
@@ -82,7 +82,7 @@ pub(crate) struct Sandboxes {
     pub(crate) store: Store,
     pub(crate) clock: Clock,
     events: Arc<Events>,
-    settings: Arc<Settings>,
+    settings: Arc<Live<Settings>>,
     keeper: Arc<Keeper>,
     quotas: Quotas,
     slots: Mutex<Slots>,
@@ -154,7 +154,7 @@ impl Sandboxes {
         store: Store,
         clock: Clock,
         events: Arc<Events>,
-        settings: Arc<Settings>,
+        settings: Arc<Live<Settings>>,
         keeper: Arc<Keeper>,
         quotas: Quotas,
     ) -> Self {
@@ -182,6 +182,10 @@ impl Sandboxes {
 
     pub(crate) async fn gone(&self) {
         self.went.notified().await;
+    }
+
+    pub(crate) fn may_be_sooner(&self) {
+        self.sooner.notify_one();
     }
 
     /// Ends when something may be due sooner than all else.
@@ -356,9 +360,13 @@ impl Sandboxes {
             if let Some(record) = self.store.by_physical(&slot.record().physical).await?
                 && record.state == SandboxState::Deleting
             {
+                if !slot.is_deleting() {
+                    self.tell(&record);
+                }
                 slot.doom(record);
             }
         }
+        self.events.hooks.poke(tenant);
         self.sooner.notify_one();
         Ok(())
     }

@@ -26,6 +26,8 @@ pub struct Settings {
     pub dialects: BTreeMap<String, Dialect>,
     /// Of sandboxes that name none.
     pub dialect: Option<String>,
+    /// Which addresses a webhook may have that are not public: rules, as in an allow-list.
+    pub webhooks_allow: Vec<String>,
     /// When a sandbox rests and goes that does not say so itself.
     pub lifecycle: Lifecycle,
     /// At the latest so long after the last time, sandboxes are looked after.
@@ -57,6 +59,7 @@ impl Default for Settings {
             profiles: BTreeMap::new(),
             dialects: BTreeMap::new(),
             dialect: None,
+            webhooks_allow: Vec::new(),
             lifecycle: Lifecycle {
                 idle_sec: Some(300),
                 idle_action: Some(Action::Stop),

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span, error_span};
 
 use crate::{
-    Error, Event, Result, Runtime,
+    Error, Event, Happened, Result, Runtime,
     acts::exec::{ExitTold, exit_number},
     exec::{self, Followed},
     fault::{self, Point},
@@ -102,12 +102,12 @@ impl Runtime {
             let Some(followed) = runtime.0.closing.run_until_cancelled(follow).await else { return };
             fault::at(Point::TaskEnded);
             drop(pass); // whoever hears of its end may begin another
-            let state = runtime.end_task(&task, followed, &live, begun).await;
-            if let Some(state) = state {
+            let ended = runtime.end_task(&task, followed, &live, begun).await;
+            if let Some((state, told)) = ended {
                 fault::at(Point::TaskRecorded);
                 let _ = sandbox.forget(&task.id.into()).await;
                 let _ = tell.send(Some(state));
-                runtime.tell_task(&task, Event::TaskEnded { task: task.id, state });
+                runtime.0.events.tell(told);
             }
             runtime.0.live_tasks.all(|tasks| tasks.remove(&task.id));
         };
@@ -121,7 +121,7 @@ impl Runtime {
         followed: Result<Followed>,
         live: &LiveTask,
         begun: Instant,
-    ) -> Option<TaskState> {
+    ) -> Option<(TaskState, Happened)> {
         let output = live.log.end();
         let (state, exit, number) = match &followed {
             Ok(followed) => {
@@ -140,7 +140,8 @@ impl Runtime {
             duration_ms: begun.elapsed().as_millis() as u64,
             ..self.task_entry(task, state.as_str())
         };
-        self.record_end(&live.log, end, entry).await.then_some(state)
+        let told = ended(task, &end);
+        self.record_end(&live.log, end, entry).await.then_some((state, told))
     }
 
     async fn record_end(&self, log: &Log, end: TaskEnd, entry: Entry) -> bool {
@@ -164,8 +165,10 @@ impl Runtime {
     /// A command that could not be started is a task that failed.
     pub(crate) async fn task_never_began(&self, task: &NewTask, why: &Error) -> Result<()> {
         let end = TaskEnd { id: task.id, state: TaskState::Failed, exit: None, inline: None, at: self.0.clock.now() };
+        let told = ended(task, &end);
         self.0.store.end_task(end, self.task_entry(task, why.code().as_str())).await?;
         self.0.metrics.ledger_row();
+        self.0.events.tell(told);
         Ok(())
     }
 
@@ -173,9 +176,10 @@ impl Runtime {
     pub(crate) async fn task_is_lost(&self, task: &NewTask) -> Result<()> {
         let state = TaskState::Unknown;
         let end = TaskEnd { id: task.id, state, exit: None, inline: None, at: self.0.clock.now() };
+        let told = ended(task, &end);
         self.0.store.end_task(end, self.task_entry(task, state.as_str())).await?;
         self.0.metrics.ledger_row();
-        self.tell_task(task, Event::TaskEnded { task: task.id, state });
+        self.0.events.tell(told);
         Ok(())
     }
 
@@ -230,5 +234,16 @@ impl Runtime {
             live.cancel.cancel();
         }
         self.ended_task(tenant, id).await
+    }
+}
+
+/// As the store tells webhooks of it.
+fn ended(task: &NewTask, end: &TaskEnd) -> Happened {
+    Happened {
+        id: end.event_id(),
+        at: end.at,
+        tenant: task.tenant.clone(),
+        sandbox: Some(task.sandbox.clone()),
+        event: Event::TaskEnded { task: task.id, state: end.state },
     }
 }

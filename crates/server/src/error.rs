@@ -79,7 +79,8 @@ fn status(code: Code) -> StatusCode {
         | Code::SandboxNotFound
         | Code::SnapshotNotFound
         | Code::TaskNotFound
-        | Code::TemplateNotFound => StatusCode::NOT_FOUND,
+        | Code::TemplateNotFound
+        | Code::WebhookNotFound => StatusCode::NOT_FOUND,
         Code::AlreadyExists
         | Code::Cancelled
         | Code::DuplicateExec
@@ -110,15 +111,19 @@ fn status(code: Code) -> StatusCode {
         | Code::Unsupported
         | Code::UserRequired
         | Code::WorkdirNotFound => StatusCode::BAD_REQUEST,
-        Code::QuotaExceeded | Code::RateLimited | Code::TooManyStreams | Code::TooManyWatches => {
-            StatusCode::TOO_MANY_REQUESTS
-        }
+        Code::QuotaExceeded
+        | Code::RateLimited
+        | Code::TooManyStreams
+        | Code::TooManyWatches
+        | Code::TooManyWebhooks => StatusCode::TOO_MANY_REQUESTS,
         Code::PortClosed | Code::PortFailed => StatusCode::BAD_GATEWAY,
         Code::TimedOut => StatusCode::GATEWAY_TIMEOUT,
         Code::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
-        Code::ProviderOffline | Code::StoreUnavailable | Code::HostUnsupported | Code::TooManyConnections => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
+        Code::Draining
+        | Code::ProviderOffline
+        | Code::StoreUnavailable
+        | Code::HostUnsupported
+        | Code::TooManyConnections => StatusCode::SERVICE_UNAVAILABLE,
         Code::DataDirNotOurs | Code::DataDirReadOnly | Code::DataDirVersion | Code::Internal | Code::ServerRunning => {
             StatusCode::INTERNAL_SERVER_ERROR
         }

@@ -9,7 +9,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{App, error::Answer};
 
 #[derive(Serialize, ToSchema)]
-struct Health {
+pub(crate) struct Health {
     #[schema(example = "ok")]
     status: &'static str,
 }
@@ -20,11 +20,11 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 
 /// The process answers.
 #[utoipa::path(get, path = "/livez", tag = "health", security(()), responses((status = 200, body = Health)))]
-async fn livez() -> Json<Health> {
+pub(crate) async fn livez() -> Json<Health> {
     Json(Health { status: "ok" })
 }
 
-/// The store answers too.
+/// The store answers too, and new work is taken: a server that was told to end answers `draining`.
 #[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses(
     (status = 200, body = Health),
     (status = 503, body = crate::error::ErrorBody),

@@ -21,7 +21,7 @@ use std::{
 };
 
 use axum::Router;
-use cabana_runtime::Runtime;
+use cabana_runtime::{Live, Runtime};
 use tokio_util::task::TaskTracker;
 
 pub use self::listen::{ListenError, Listener, Tls};
@@ -62,6 +62,31 @@ pub struct Options {
     pub secure: bool,
     /// There where requests are traced.
     pub traced: Option<Arc<SpanCounts>>,
+    pub reload: Reload,
+}
+
+/// How the settings are read again while the server serves. Err: why nothing has changed.
+#[derive(Clone)]
+pub struct Reload(pub Arc<dyn Fn() -> Result<Reloaded, String> + Send + Sync>);
+
+/// By the names of settings.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reloaded {
+    pub changed: Vec<String>,
+    /// They stay as they were until then.
+    pub needs_restart: Vec<String>,
+}
+
+impl std::fmt::Debug for Reload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Reload")
+    }
+}
+
+impl Default for Reload {
+    fn default() -> Self {
+        Self(Arc::new(|| Err("this server was given no settings that could be read again".to_owned())))
+    }
 }
 
 /// What became of the spans of traces.
@@ -73,7 +98,7 @@ pub struct SpanCounts {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { preview_domain: Some("localhost".to_owned()), secure: false, traced: None }
+        Self { preview_domain: Some("localhost".to_owned()), secure: false, traced: None, reload: Reload::default() }
     }
 }
 
@@ -81,7 +106,7 @@ impl Default for Options {
 #[derive(Clone)]
 pub(crate) struct App {
     pub(crate) runtime: Runtime,
-    pub(crate) bounds: Arc<Bounds>,
+    pub(crate) bounds: Arc<Live<Bounds>>,
     pub(crate) options: Arc<Options>,
     pub(crate) streams: Arc<Streams>,
     /// What goes on between a client and a port.
@@ -89,9 +114,9 @@ pub(crate) struct App {
 }
 
 /// All routes, with the document that describes them.
-pub fn router(runtime: Runtime, bounds: Bounds, options: Options) -> Router {
-    let streams = Arc::new(Streams::new(bounds.streams));
-    let (bounds, options) = (Arc::new(bounds), Arc::new(options));
+pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> Router {
+    let streams = Arc::new(Streams::new(bounds.clone()));
+    let options = Arc::new(options);
     let app = App { runtime, bounds, options, streams, tasks: TaskTracker::new() };
     let (router, api) = openapi::routes().split_for_parts();
     let is_traced = app.options.traced.is_some();

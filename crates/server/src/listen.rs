@@ -18,11 +18,14 @@ use axum::{
     http::{header, request::Parts},
     response::IntoResponse,
 };
-use cabana_runtime::Code;
+use cabana_runtime::{Code, Live};
 use hyper::{Request, body::Incoming};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::{conn::auto, graceful::GracefulShutdown},
+    server::{
+        conn::auto,
+        graceful::{GracefulShutdown, Watcher},
+    },
     service::TowerToHyperService,
 };
 use rustls::{
@@ -39,9 +42,15 @@ use tower::ServiceExt;
 
 use crate::{Bounds, error::Refused};
 
-/// A certificate and its key.
+/// A certificate and its key. All clones are one: who is replaced is replaced for all.
 #[derive(Clone)]
-pub struct Tls(TlsAcceptor);
+pub struct Tls(Arc<Live<Certified>>);
+
+struct Certified {
+    acceptor: TlsAcceptor,
+    /// What it was read from.
+    pem: [Vec<u8>; 2],
+}
 
 /// Of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -68,18 +77,37 @@ pub enum ListenError {
 impl Tls {
     /// From two PEM files: the chain, its own certificate first, and the key.
     pub fn read(chain: &Path, key: &Path) -> Result<Self, ListenError> {
+        Ok(Self(Arc::new(Live::new(Certified::read(chain, key)?))))
+    }
+
+    /// For connections from now on. Those that cannot be read change nothing. True: they are others than before.
+    pub fn read_again(&self, chain: &Path, key: &Path) -> Result<bool, ListenError> {
+        let read = Certified::read(chain, key)?;
+        let is_new = read.pem != self.0.pem;
+        if is_new {
+            self.0.replace(read);
+        }
+        Ok(is_new)
+    }
+}
+
+impl Certified {
+    fn read(chain: &Path, key: &Path) -> Result<Self, ListenError> {
         let bad = |what, path: &Path, why: &dyn std::fmt::Display| ListenError::Tls {
             what,
             path: path.display().to_string(),
             why: why.to_string(),
         };
-        let certificates = CertificateDer::pem_file_iter(chain)
-            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-            .map_err(|error| bad("the certificate", chain, &error))?;
+        let pem = [
+            std::fs::read(chain).map_err(|error| bad("the certificate", chain, &error))?,
+            std::fs::read(key).map_err(|error| bad("the key", key, &error))?,
+        ];
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem[0]).collect();
+        let certificates = certificates.map_err(|error| bad("the certificate", chain, &error))?;
         if certificates.is_empty() {
             return Err(bad("the certificate", chain, &"there is none in it"));
         }
-        let private = PrivateKeyDer::from_pem_file(key).map_err(|error| bad("the key", key, &error))?;
+        let private = PrivateKeyDer::from_pem_slice(&pem[1]).map_err(|error| bad("the key", key, &error))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -88,7 +116,7 @@ impl Tls {
             .with_single_cert(certificates, private)
             .map_err(|error| bad("the certificate", chain, &error))?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Self(TlsAcceptor::from(Arc::new(config))))
+        Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)), pem })
     }
 }
 
@@ -150,75 +178,120 @@ impl Listener {
         if self.tls.is_some() { "https" } else { "http" }
     }
 
-    /// Until it is told to end; then what is under way has a while to come to its end.
-    pub async fn serve(self, router: Router, bounds: &Bounds, end: CancellationToken) {
+    /// Until it is told to end. Then what is under way has a while to come to its end, unless there is a hurry; whoever comes
+    /// meanwhile hears that nothing new is taken.
+    pub async fn serve(self, router: Router, bounds: &Bounds, end: CancellationToken, hurry: CancellationToken) {
         let room = Arc::new(Semaphore::new(bounds.connections));
         let doorstep = Arc::new(Semaphore::new(DOORSTEP));
-        let full = Router::new().fallback(is_full);
-        let (tasks, graceful) = (TaskTracker::new(), GracefulShutdown::new());
-        let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(bounds.head).max_buf_size(64 << 10);
-        builder
-            .http2()
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(256)
-            .keep_alive_interval(Duration::from_secs(20));
-        let builder = Arc::new(builder);
+        let (full, leaving) = (Router::new().fallback(is_full), is_leaving());
+        let graceful = GracefulShutdown::new();
+        let hall = Hall { tls: self.tls, builder: builder(bounds), tasks: TaskTracker::new(), end: end.clone() };
         while let Some(accepted) = end.run_until_cancelled(self.socket.accept()).await {
             let Ok((stream, address)) = accepted else {
                 tokio::time::sleep(BREATH).await;
                 continue;
             };
-            let _ = stream.set_nodelay(true);
-            let (permit, router, longest) = match (room.clone().try_acquire_owned(), doorstep.clone()) {
-                (Ok(permit), _) => (permit, &router, None),
-                (Err(_), doorstep) => match doorstep.try_acquire_owned() {
-                    Ok(permit) => (permit, &full, Some(HANDSHAKE)),
-                    Err(_) => continue, // not even that can be said to all
-                },
-            };
-            OPEN.fetch_add(1, Ordering::Relaxed);
-            let peer = Peer { address, leaving: end.clone(), _seat: Arc::new(Seat(permit)) };
-            let (tls, builder, watcher) = (self.tls.clone(), builder.clone(), graceful.watcher());
-            let (of_peer, leaving) = (peer.clone(), end.clone());
-            let service =
-                TowerToHyperService::new(router.clone().map_request(move |mut request: Request<Incoming>| {
-                    request.extensions_mut().insert(of_peer.clone());
-                    request
-                }));
-            let served = async move {
-                let _peer = peer;
-                // Who breaks off has said all that there is to say.
-                let _ = match tls {
-                    None => {
-                        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-                        watcher.watch(connection.into_owned()).await
-                    }
-                    Some(Tls(acceptor)) => match leaving.run_until_cancelled(shake_hands(&acceptor, stream)).await {
-                        Some(Some(stream)) => {
-                            let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-                            watcher.watch(connection.into_owned()).await
-                        }
-                        _ => Ok(()),
-                    },
-                };
-            };
-            tasks.spawn(async move {
-                match longest {
-                    None => served.await,
-                    Some(longest) => drop(tokio::time::timeout(longest, served).await),
-                }
-            });
+            if let Ok(permit) = room.clone().try_acquire_owned() {
+                hall.seat(stream, address, permit, &router, Some(graceful.watcher()));
+            } else if let Ok(permit) = doorstep.clone().try_acquire_owned() {
+                hall.seat(stream, address, permit, &full, None); // not even that can be said to all
+            }
         }
-        drop(self.socket);
         // One that has become something else than HTTP is seated as long as it goes on.
         let all = u32::try_from(bounds.connections).unwrap_or(u32::MAX);
         let gone = async {
             graceful.shutdown().await;
             drop(room.acquire_many(all).await);
         };
-        let _ = tokio::time::timeout(LAST_WORDS, gone).await;
+        let turn_away = async {
+            loop {
+                let (accepted, permit) = (self.socket.accept().await, doorstep.clone().try_acquire_owned());
+                match (accepted, permit) {
+                    (Ok((stream, address)), Ok(permit)) => hall.seat(stream, address, permit, &leaving, None),
+                    (Ok(_), Err(_)) => {}
+                    (Err(_), _) => tokio::time::sleep(BREATH).await,
+                }
+            }
+        };
+        tokio::select! {
+            _ = tokio::time::timeout(LAST_WORDS, gone) => {}
+            () = hurry.cancelled() => {}
+            () = turn_away => {}
+        }
     }
+}
+
+fn builder(bounds: &Bounds) -> Arc<auto::Builder<TokioExecutor>> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(bounds.head).max_buf_size(64 << 10);
+    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(256).keep_alive_interval(Duration::from_secs(20));
+    Arc::new(builder)
+}
+
+/// Where clients are served.
+struct Hall {
+    tls: Option<Tls>,
+    builder: Arc<auto::Builder<TokioExecutor>>,
+    tasks: TaskTracker,
+    end: CancellationToken,
+}
+
+impl Hall {
+    /// Serves a client. One that nobody watches is only told something, and has a short while for that.
+    fn seat(
+        &self,
+        stream: TcpStream,
+        address: SocketAddr,
+        permit: OwnedSemaphorePermit,
+        router: &Router,
+        watcher: Option<Watcher>,
+    ) {
+        let _ = stream.set_nodelay(true);
+        OPEN.fetch_add(1, Ordering::Relaxed);
+        let peer = Peer { address, leaving: self.end.clone(), _seat: Arc::new(Seat(permit)) };
+        let (tls, builder) = (self.tls.clone(), self.builder.clone());
+        let (of_peer, leaving) = (peer.clone(), self.end.clone());
+        let service = TowerToHyperService::new(router.clone().map_request(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(of_peer.clone());
+            request
+        }));
+        self.tasks.spawn(async move {
+            let _peer = peer;
+            // Who breaks off has said all that there is to say.
+            match (tls, watcher) {
+                (None, Some(watcher)) => {
+                    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+                    let _ = watcher.watch(connection.into_owned()).await;
+                }
+                (None, None) => {
+                    let connection = builder.serve_connection(TokioIo::new(stream), service);
+                    let _ = tokio::time::timeout(HANDSHAKE, connection).await;
+                }
+                (Some(tls), Some(watcher)) => {
+                    let shaken = leaving.run_until_cancelled(shake_hands(&tls, stream)).await;
+                    if let Some(Some(stream)) = shaken {
+                        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+                        let _ = watcher.watch(connection.into_owned()).await;
+                    }
+                }
+                (Some(tls), None) => {
+                    if let Some(stream) = shake_hands(&tls, stream).await {
+                        let connection = builder.serve_connection(TokioIo::new(stream), service);
+                        let _ = tokio::time::timeout(HANDSHAKE, connection).await;
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// What a server says that was told to end, to whoever comes then.
+fn is_leaving() -> Router {
+    let refuse = async || {
+        let refused = Refused::new(Code::Draining, "the server was told to end, and takes nothing new");
+        ([(header::CONNECTION, "close")], refused)
+    };
+    Router::new().route("/livez", axum::routing::get(crate::health::livez)).fallback(refuse)
 }
 
 /// To whoever comes when there is no room.
@@ -227,6 +300,6 @@ async fn is_full() -> impl IntoResponse {
     ([(header::CONNECTION, "close")], refused)
 }
 
-async fn shake_hands(acceptor: &TlsAcceptor, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
-    tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await.ok()?.ok()
+async fn shake_hands(tls: &Tls, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+    tokio::time::timeout(HANDSHAKE, tls.0.acceptor.accept(stream)).await.ok()?.ok()
 }

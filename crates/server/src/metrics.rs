@@ -39,6 +39,9 @@ async fn metrics(State(app): State<App>, Reader(caller): Reader) -> Response {
         let rows = runtime.metrics().ledger_rows();
         page.one("cabana_ledger_rows_total", "counter", "Rows written to ledgers.", rows);
         page.retention(runtime);
+        let (arrived, failed) = runtime.deliveries();
+        page.one("cabana_webhook_deliveries_total", "counter", "Deliveries to webhooks that have arrived.", arrived);
+        page.one("cabana_webhook_failures_total", "counter", "Tries to deliver that have failed.", failed);
         if let Some(counts) = &app.options.traced {
             let (sent, dropped) = (counts.sent.load(Ordering::Relaxed), counts.dropped.load(Ordering::Relaxed));
             page.one("cabana_spans_sent_total", "counter", "Spans of traces that the collector has taken.", sent);

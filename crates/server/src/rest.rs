@@ -2,6 +2,7 @@
 
 mod calls;
 mod chat_files;
+mod config;
 mod events;
 mod exec;
 mod files;
@@ -21,6 +22,7 @@ mod templates;
 mod terminal;
 mod types;
 mod usage;
+mod webhooks;
 
 use utoipa_axum::router::OpenApiRouter;
 
@@ -46,4 +48,6 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(snapshots::routes())
         .merge(templates::routes())
         .merge(gc::routes())
+        .merge(webhooks::routes())
+        .merge(config::routes())
 }

@@ -5,12 +5,15 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use cabana_runtime::{Code, Tenant};
+use cabana_runtime::{Code, Live, Tenant};
 
-use crate::error::{Answer, Refused};
+use crate::{
+    Bounds,
+    error::{Answer, Refused},
+};
 
 pub(crate) struct Streams {
-    most: usize,
+    bounds: Arc<Live<Bounds>>,
     open: Mutex<HashMap<Tenant, usize>>,
 }
 
@@ -21,15 +24,16 @@ pub(crate) struct StreamSeat {
 }
 
 impl Streams {
-    pub(crate) fn new(most: usize) -> Self {
-        Self { most, open: Mutex::default() }
+    pub(crate) fn new(bounds: Arc<Live<Bounds>>) -> Self {
+        Self { bounds, open: Mutex::default() }
     }
 
     pub(crate) fn sit(self: &Arc<Self>, tenant: &Tenant) -> Answer<StreamSeat> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let count = open.entry(tenant.clone()).or_default();
-        if *count >= self.most {
-            let why = format!("as many streams are open as one tenant may have: {}", self.most);
+        let most = self.bounds.streams;
+        if *count >= most {
+            let why = format!("as many streams are open as one tenant may have: {most}");
             return Err(Refused::new(Code::TooManyStreams, why));
         }
         *count += 1;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use cabana_model::Tenant;
 use rusqlite::{Connection, OptionalExtension, ToSql, params_from_iter, types::ToSqlOutput};
 
 use crate::{
@@ -12,6 +13,7 @@ use crate::{
     ledger::Tips,
     schema,
     sql::Col,
+    webhooks::Hooks,
 };
 
 /// How long the journal may become before it is folded into the database: so much is run again after a kill.
@@ -29,6 +31,7 @@ pub(crate) trait Op: Send {
 pub(crate) struct Tx<'a> {
     db: &'a Connection,
     tips: &'a mut Tips,
+    hooks: &'a mut Hooks,
     statements: &'a mut Statements,
 }
 
@@ -49,6 +52,14 @@ impl Tx<'_> {
         Ok(changed)
     }
 
+    pub(crate) fn has_webhooks(&mut self, tenant: &Tenant) -> Result<bool> {
+        self.hooks.has(self.db, tenant)
+    }
+
+    pub(crate) fn webhooks_changed(&mut self) {
+        *self.hooks = Hooks::default();
+    }
+
     /// To the chain of its tenant.
     pub(crate) fn append(&mut self, entry: Entry) -> Result<()> {
         let tenant = entry.tenant.clone();
@@ -67,6 +78,7 @@ impl Tx<'_> {
 pub(crate) struct Desk {
     db: Connection,
     tips: Tips,
+    hooks: Hooks,
     statements: Statements,
     journal: Journal,
     /// What the database has of it.
@@ -82,8 +94,8 @@ impl Desk {
         let folded = folded(&db)?;
         let journal = Journal::open(&path.with_file_name("journal"), folded, durability)?;
         let checkpoints = Checkpoints::start(path)?;
-        let (tips, statements) = (Tips::default(), Statements::default());
-        let mut desk = Self { db, tips, statements, journal, folded, open: false, checkpoints };
+        let (tips, hooks, statements) = (Tips::default(), Hooks::default(), Statements::default());
+        let mut desk = Self { db, tips, hooks, statements, journal, folded, open: false, checkpoints };
         desk.fold()?;
         schema::migrate(&mut desk.db)?;
         Ok(desk)
@@ -120,11 +132,15 @@ impl Desk {
         Ok(safe?)
     }
 
+    fn tx(&mut self) -> Tx<'_> {
+        Tx { db: &self.db, tips: &mut self.tips, hooks: &mut self.hooks, statements: &mut self.statements }
+    }
+
     fn attempt(&mut self, op: &mut dyn Op) -> Result<()> {
         self.begin()?;
         self.statements.clear();
-        let tx = &mut Tx { db: &self.db, tips: &mut self.tips, statements: &mut self.statements };
-        let done = op.run(tx).and_then(|()| {
+        let ran = op.run(&mut self.tx());
+        let done = ran.and_then(|()| {
             fault::at(Point::JournalReady);
             Ok(self.journal.append(&self.statements)?)
         });
@@ -193,7 +209,7 @@ impl Desk {
     /// Reads what is acknowledged, also when the database cannot take it: nothing of it is committed.
     pub(crate) fn look(&mut self, op: &mut dyn Op) -> Result<()> {
         self.begin()?;
-        op.run(&mut Tx { db: &self.db, tips: &mut self.tips, statements: &mut self.statements })
+        op.run(&mut self.tx())
     }
 
     /// Ends the transaction. What was acknowledged in it is in the journal, and the next one begins with that.
@@ -203,6 +219,7 @@ impl Desk {
         }
         self.open = false;
         self.tips = Tips::default();
+        self.hooks = Hooks::default();
     }
 
     fn statement(&self, sql: &str) -> Result<()> {

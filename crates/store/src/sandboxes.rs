@@ -2,8 +2,9 @@
 
 use std::convert::Infallible;
 
-use cabana_model::{KeyId, Life, Phase, SandboxId, SandboxState, Scope, Tenant, Time};
+use cabana_model::{KeyId, Life, Phase, SandboxId, SandboxState, Scope, Tenant, Time, event_id};
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
+use uuid::Uuid;
 
 use crate::{
     Admitted, Error, Held, Page, Result, Store,
@@ -67,6 +68,11 @@ pub struct Record {
 }
 
 impl Record {
+    /// Of the event that tells how it became what it is.
+    pub fn event_id(&self) -> Uuid {
+        event_id(self.changed, self.physical.as_str(), self.version)
+    }
+
     pub fn life(&self) -> Life {
         Life { state: self.state, phase: self.phase }
     }
@@ -209,6 +215,7 @@ impl Store {
                 ],
             )?;
             let moved = one(tx.reads(), "physical = ?", [Col(&t.physical)])?;
+            moved.iter().try_for_each(|record| tx.tell_change(record))?;
             Ok(moved.map_or(Moved::Stale, |record| Moved::To(Box::new(record))))
         })
         .await
@@ -246,7 +253,14 @@ impl Store {
                 Which::App(app) => (Some(app), None),
                 Which::Chat { app, chat } => (Some(app), Some(chat)),
             };
-            tx.execute(
+            let told = match tx.has_webhooks(&tenant)? {
+                true => {
+                    let which = "tenant = ?1 AND state <> ?2 AND (?3 IS NULL OR app = ?3) AND (?4 IS NULL OR chat = ?4)";
+                    all(tx.reads(), which, params![Col(&tenant), Col(&life.state), app, chat])?
+                }
+                false => Vec::new(),
+            };
+            let doomed = tx.execute(
                 "UPDATE sandboxes SET state = ?1, phase = ?2, why = ?3, changed = ?4, due = 0, tries = 0, trouble = NULL,
                  version = version + 1
                  WHERE tenant = ?5 AND state <> ?1 AND (?6 IS NULL OR app = ?6) AND (?7 IS NULL OR chat = ?7)",
@@ -259,7 +273,12 @@ impl Store {
                     app,
                     chat
                 ],
-            )
+            )?;
+            for Record { physical, .. } in told {
+                let now = one(tx.reads(), "physical = ?", [Col(&physical)])?;
+                now.iter().try_for_each(|record| tx.tell_change(record))?;
+            }
+            Ok(doomed)
         })
         .await
     }
@@ -363,6 +382,7 @@ pub(crate) fn claimed<T, E>(
     insert(tx, claim)?;
     let made = one(tx.reads(), "physical = ?", [Col(&claim.physical)])?;
     let made = made.ok_or_else(|| Error::Corrupt("a record that was just written is not there".into()))?;
+    tx.tell_change(&made)?;
     Ok(Admitted::Made(made, admitted))
 }
 

@@ -1,8 +1,8 @@
 //! How the nouns of the model lie in columns: ids as 16 bytes, names as text, times as microseconds, lists as JSON.
 
 use cabana_model::{
-    CallId, KeyId, Phase, Role, SandboxId, SandboxState, Scope, SnapshotId, SnapshotState, TaskId, TaskState, Tenant,
-    Time,
+    CallId, EventFilter, KeyId, Phase, Role, SandboxId, SandboxState, Scope, SnapshotId, SnapshotState, TaskId,
+    TaskState, Tenant, Time, WebhookId,
 };
 use rusqlite::{
     Row, ToSql,
@@ -78,6 +78,7 @@ columns! {
     CallId: |id| uuid(id.uuid()), |value| uuid_from(value).map(CallId::from);
     TaskId: |id| uuid(id.uuid()), |value| uuid_from(value).map(TaskId::from);
     KeyId: |id| uuid(id.uuid()), |value| uuid_from(value).map(KeyId::from);
+    WebhookId: |id| uuid(id.uuid()), |value| uuid_from(value).map(WebhookId::from);
     SnapshotId: |id| uuid(id.uuid()), |value| uuid_from(value).map(SnapshotId::from);
     Time: |time| Ok(time.as_microsecond().into()), |value| Time::from_microsecond(value.as_i64()?).map_err(foreign);
     SandboxState: |state| text(state.as_str()), |value| SandboxState::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
@@ -88,4 +89,5 @@ columns! {
     Vec<String>: json, json_from;
     Scope: json, json_from;
     Role: json, json_from;
+    EventFilter: json, json_from;
 }

@@ -1,7 +1,8 @@
 //! Tasks: commands in the background. How one ended is said once.
 
-use cabana_model::{CallId, KeyId, SandboxId, TaskId, TaskState, Tenant, Time};
+use cabana_model::{CallId, KeyId, SandboxId, TaskId, TaskState, Tenant, Time, event_id};
 use rusqlite::{OptionalExtension, Row, params};
+use uuid::Uuid;
 
 use crate::{
     Entry, Error, Inline, Page, Result, Store,
@@ -43,6 +44,13 @@ pub struct Task {
     pub inline: Option<Inline>,
     pub started: Time,
     pub ended: Option<Time>,
+}
+
+impl TaskEnd {
+    /// Of the event that tells of it.
+    pub fn event_id(&self) -> Uuid {
+        event_id(self.at, &self.id.to_string(), 0)
+    }
 }
 
 impl Task {
@@ -97,6 +105,9 @@ impl Store {
                     .prepare_cached("SELECT 1 FROM tasks WHERE tenant = ? AND id = ?")?
                     .exists(params![Col(&entry.tenant), Col(&end.id)])?;
                 return if known { Ok(false) } else { Err(Error::Refused(format!("there is no {}", end.id))) };
+            }
+            if let Some(sandbox) = &entry.sandbox {
+                tx.tell_end(&entry.tenant, sandbox, &end)?;
             }
             tx.append(entry)?;
             Ok(true)

@@ -22,7 +22,10 @@ const TABLE: &[Row] = &[
         name: "cabana-engine",
         may_use: &["cabana-egress", "cabana-guest", "cabana-sandbox", "cabana-fault", "cabana-model"],
     },
-    Row { name: "cabana-runtime", may_use: &["cabana-store", "cabana-sandbox", "cabana-fault", "cabana-model"] },
+    Row {
+        name: "cabana-runtime",
+        may_use: &["cabana-store", "cabana-egress", "cabana-sandbox", "cabana-fault", "cabana-model"],
+    },
     Row { name: "cabana-server", may_use: &["cabana-runtime", "cabana-sandbox", "cabana-model"] },
     Row {
         name: "cabana",

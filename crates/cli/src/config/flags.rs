@@ -11,7 +11,7 @@ use super::{
 };
 
 /// What was given on the command line, and the file that was named there.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Given {
     pub(crate) flags: Flags,
     pub(crate) file: Option<PathBuf>,

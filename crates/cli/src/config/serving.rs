@@ -21,7 +21,7 @@ use super::{
         MAX_STREAMS, MEMORY, MIN_FREE, MODE, OPEN_FILES, OUTPUT, PIDS, PREVIEW_DOMAIN, QUOTA_CALLS_PER_SEC,
         QUOTA_CONCURRENT_CALLS, QUOTA_CPUS, QUOTA_DISK, QUOTA_MEMORY, QUOTA_RUNNING, QUOTA_SANDBOXES, QUOTA_STORED,
         QUOTA_TASKS, REAP_BATCH, REAP_INTERVAL, SPARES, Setting, TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY,
-        UPSTREAM_PROXY,
+        UPSTREAM_PROXY, WEBHOOKS_ALLOW,
     },
 };
 use crate::amounts::{duration, processors, size};
@@ -117,6 +117,7 @@ fn settings(resolved: &Resolved) -> Result<Settings, String> {
     settings.retention = retention(resolved)?;
     settings.gc_interval = set(resolved, &GC_INTERVAL, duration)?;
     settings.min_free = or_none(resolved, &MIN_FREE, size)?;
+    settings.webhooks_allow = resolved.read(&WEBHOOKS_ALLOW, webhook_rules)?.unwrap_or_default();
     settings.lifecycle = lifecycle(resolved)?;
     settings.reaper_interval = set(resolved, &REAP_INTERVAL, duration)?;
     settings.reaper_batch = set(resolved, &REAP_BATCH, at_least_one)?.try_into().unwrap_or(u32::MAX);
@@ -157,6 +158,11 @@ fn retention(resolved: &Resolved) -> Result<Retention, String> {
         snapshots: keep(&KEEP_SNAPSHOTS)?,
         templates: keep(&KEEP_TEMPLATES)?,
     })
+}
+
+fn webhook_rules(text: &str) -> Result<Vec<String>, String> {
+    let rules = list(text);
+    cabana_runtime::check_rules(&rules).map(|()| rules)
 }
 
 fn lifecycle(resolved: &Resolved) -> Result<Lifecycle, String> {

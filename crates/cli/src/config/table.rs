@@ -149,6 +149,8 @@ settings! {
         "How the lines of the log are written to standard error: for people, or one JSON object each";
     LOG_LEVEL: "log" "level" "log-level" "CABANA_LOG_LEVEL" Kind::Choice(&["off", "error", "warn", "info", "debug", "trace"]), Some("info"),
         "What is worth a line. With `debug`, each call is";
+    WEBHOOKS_ALLOW: "webhooks" "allow" "webhooks-allow" "CABANA_WEBHOOKS_ALLOW" Kind::List, None,
+        "Which addresses a webhook may have that are not public: addresses and networks, each with :port if wanted";
     TELEMETRY_ENDPOINT: "telemetry" "endpoint" "telemetry-endpoint" "CABANA_TELEMETRY_ENDPOINT" Kind::Secret, None,
         "Where traces go: the address of a collector that speaks OTLP over HTTP, as http://127.0.0.1:4318";
 }
@@ -189,7 +191,7 @@ mod tests {
                 // As `cabana run` calls it.
                 "mode" => assert_eq!(setting.flag, "net"),
                 // Alone, their names would say too little.
-                name if ["log", "quotas", "retention", "telemetry"].contains(&setting.section) => {
+                name if ["log", "quotas", "retention", "telemetry", "webhooks"].contains(&setting.section) => {
                     assert_eq!(setting.flag, format!("{}-{}", setting.section, name.replace('_', "-")));
                 }
                 name => assert_eq!(setting.flag, name.replace('_', "-")),

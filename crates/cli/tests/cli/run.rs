@@ -23,6 +23,15 @@ fn a_program_that_cannot_run_has_the_codes_of_a_shell() {
 }
 
 #[test]
+fn whoever_keeps_its_own_files_to_itself_has_sandboxes_as_well() {
+    let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let script = "umask 077; exec \"$0\" run --net off --data \"$1\" -- sh -c 'echo fine; cat /etc/passwd > /dev/null'";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", script, binary()]).arg(data.path());
+    assert_eq!(command.ends().well(), "fine\n");
+}
+
+#[test]
 fn output_keeps_its_two_channels() {
     let ended = sh("echo out; echo err >&2; printf 'no end of line'").ends();
     assert_eq!((ended.stdout.as_str(), ended.stderr.as_str(), ended.code), ("out\nno end of line", "err\n", 0));

@@ -19,6 +19,7 @@ fn help_is_no_error_and_names_every_verb() {
         "gc",
         "backup",
         "restore",
+        "webhook",
         "--data",
         "CABANA_DATA",
     ] {

@@ -12,12 +12,17 @@ pub(crate) fn make(root: &Path) {
     }
     for program in ["sh", "cat", "id"] {
         let at = said("sh", &["-c", &format!("realpath $(PATH=/usr/bin:/bin command -v {program})")]);
-        copy(Path::new(at.trim()), &root.join("bin").join(program));
-        libraries(at.trim()).iter().for_each(|library| copy(library, &root.join(library.strip_prefix("/").unwrap())));
+        add(root, at.trim(), program);
     }
     fs::write(root.join("etc/passwd"), "root:x:0:0::/root:/bin/sh\nmaker:x:1234:1234::/home/maker:/bin/sh\n").unwrap();
     fs::write(root.join("etc/group"), "root:x:0:\nmaker:x:1234:\n").unwrap();
     fs::write(root.join("etc/motto"), "made by hand\n").unwrap();
+}
+
+/// One more program of this machine, with its libraries.
+pub(crate) fn add(root: &Path, from: &str, name: &str) {
+    copy(Path::new(from), &root.join("bin").join(name));
+    libraries(from).iter().for_each(|library| copy(library, &root.join(library.strip_prefix("/").unwrap())));
 }
 
 pub(crate) fn tar(root: &Path, tar: &Path) {

@@ -27,7 +27,7 @@ struct Stage {
 
 impl Stage {
     async fn set() -> Self {
-        let server = Server::start();
+        let server = Server::start_with(&["--webhooks-allow", "127.0.0.1"]);
         let call = server.exec("one", "echo text > file").await["call_id"].as_str().unwrap().to_owned();
         let task = server.begin("one", "sleep 600").await;
         let sandbox = server.ensure("one").await["id"].as_str().unwrap().to_owned();
@@ -42,6 +42,7 @@ impl Stage {
         let filled = filled.replace("{task}", &self.task).replace("{port}", "8000");
         let filled = filled.replace("{key}", &self.key).replace("{template}", "nowhere");
         let filled = filled.replace("{tenant}", "nobody");
+        let filled = filled.replace("{webhook}", "webhook_01a1e36ddd427372ba516dbc9344fafd");
         let filled = filled.replace("{snapshot}", "snap_01a1e36ddd427372ba516dbc9344fafd");
         assert!(!filled.contains('{'), "{route} has a part that no test knows: add it here");
         filled
@@ -73,6 +74,7 @@ fn right(route: &str) -> Value {
         "/v1/keys" => json!({ "role": "read" }),
         "/v1/gc" => json!({ "dry_run": true }),
         "/v1/quotas/{tenant}" | "/v1/keys/{key}/quota" => json!({ "running": 1000 }),
+        "/v1/webhooks" => json!({ "url": "http://127.0.0.1:9999/" }),
         "/api/core/ai/sandbox/file" => {
             json!({ "action": "write", "appId": "a", "chatId": "c", "path": "f", "content": "" })
         }
@@ -232,7 +234,7 @@ type Cases = Vec<(String, RequestBuilder)>;
 fn bad_paths(stage: &Stage, route: &str, method: &Method) -> Cases {
     let bad = ["x", "%00", "AAAAAAAAAAAAAAAA", "..", "%2e%2e%2f%2e%2e%2fetc", "%ff", "\u{2028}", "-1", "null", "%"];
     let long = "a".repeat(5000);
-    let named = ["{sandbox}", "{call}", "{task}", "{key}", "{port}", "{template}", "{snapshot}"];
+    let named = ["{sandbox}", "{call}", "{task}", "{key}", "{port}", "{template}", "{snapshot}", "{webhook}"];
     let named = named.into_iter().filter(|name| route.contains(name));
     let tried = named.flat_map(|name| bad.iter().copied().chain([long.as_str()]).map(move |bad| (name, bad)));
     // Most words are names of tenants.

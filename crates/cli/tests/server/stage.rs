@@ -246,8 +246,7 @@ impl Server {
 
     /// Processes of sandboxes that this server's data knows of, as the host numbers them.
     pub(crate) fn inits(&self) -> Vec<u32> {
-        let homes = fs::read_dir(self.data.path().join("sandboxes")).into_iter().flatten().flatten();
-        homes.filter_map(|home| init_of(&home.path())).collect()
+        inits_of(self.data.path())
     }
 }
 
@@ -259,6 +258,11 @@ pub(crate) fn setting(name: &str) -> Option<u64> {
 pub(crate) fn client() -> reqwest::Client {
     let _ = rustls::crypto::ring::default_provider().install_default(); // another test may have been first
     reqwest::Client::new()
+}
+
+pub(crate) fn inits_of(data: &Path) -> Vec<u32> {
+    let homes = fs::read_dir(data.join("sandboxes")).into_iter().flatten().flatten();
+    homes.filter_map(|home| init_of(&home.path())).collect()
 }
 
 fn init_of(home: &Path) -> Option<u32> {

@@ -45,7 +45,7 @@ fn body_for(route: &str) -> Value {
 
 #[tokio::test]
 async fn no_route_leads_to_another_tenants_things() {
-    let server = Server::start();
+    let server = Server::start_with(&["--webhooks-allow", "127.0.0.1"]);
     let (theirs, ours) = (server.key_for("victim", "use").await, server.key_for("thief", "use").await);
     let scope = json!({ "scheme": "fixed", "name": "one" });
     let exec = json!({ "scope": scope, "command": "echo secret" });
@@ -55,7 +55,10 @@ async fn no_route_leads_to_another_tenants_things() {
     let sandbox = task["sandbox"].as_str().unwrap().to_owned();
     let taking = send(&server, &theirs, Method::POST, &format!("/v1/sandboxes/{sandbox}/snapshots"), None).await;
     let snapshot = good(taking).await;
+    let hook = json!({ "url": "http://127.0.0.1:9999/" });
+    let webhook = good(send(&server, &theirs, Method::POST, "/v1/webhooks", Some(&hook)).await).await;
     let victim = BTreeMap::from([
+        ("webhook", webhook["id"].as_str().unwrap().to_owned()),
         ("sandbox", sandbox),
         ("snapshot", snapshot["id"].as_str().unwrap().to_owned()),
         ("call", call["call_id"].as_str().unwrap().to_owned()),
@@ -86,7 +89,8 @@ async fn no_route_leads_to_another_tenants_things() {
                 .replace(&victim["call"], "call_01a1e36ddd427372ba516dbc00000000");
             let nowhere = nowhere
                 .replace(&victim["task"], "task_01a1e36ddd427372ba516dbc00000000")
-                .replace(&victim["snapshot"], "snap_01a1e36ddd427372ba516dbc00000000");
+                .replace(&victim["snapshot"], "snap_01a1e36ddd427372ba516dbc00000000")
+                .replace(&victim["webhook"], "webhook_01a1e36ddd427372ba516dbc00000000");
             assert_eq!(
                 refused(send(&server, &ours, method.clone(), &nowhere, body).await).await,
                 told,
@@ -104,6 +108,9 @@ async fn no_route_leads_to_another_tenants_things() {
     assert_eq!(task["state"], "running");
     let snapshots = good(send(&server, &theirs, Method::GET, "/v1/snapshots", None).await).await;
     assert_eq!(snapshots["snapshots"], json!([snapshot]));
+    let webhooks = good(send(&server, &theirs, Method::GET, "/v1/webhooks", None).await).await;
+    assert_eq!(webhooks["webhooks"][0]["id"], webhook["id"]);
+    assert_eq!(good(send(&server, &ours, Method::GET, "/v1/webhooks", None).await).await["webhooks"], json!([]));
 }
 
 #[tokio::test]

@@ -152,7 +152,7 @@ fn gateway(policy: Policy) -> Gateway {
         limits,
         policy,
         reporter: Reporter::new(Arc::new(|_: Event| ())),
-        lookup: Lookup::new(Arc::new(World), TaskTracker::new(), CancellationToken::new(), second, second),
+        lookup: Lookup::new(Arc::new(World), TaskTracker::new(), CancellationToken::new(), 16, second, second),
         connect: Outside::system().connect,
         pool: Mutex::new(Pool::new(16)),
     }

@@ -1,6 +1,6 @@
 //! What the operator says about the network of all sandboxes: a proxy on the way, and an authority of their own.
 
-use std::{fmt, fs, io, path::PathBuf, sync::Arc};
+use std::{fmt, fs, path::PathBuf, sync::Arc};
 
 use cabana_egress::{Authorities, Outside, Upstream};
 
@@ -8,10 +8,6 @@ use crate::{OpenError, layers::Trust};
 
 /// A bundle of all public authorities has a quarter of this.
 const MOST: u64 = 1 << 20;
-
-/// Where distributions keep the authorities that they trust.
-const BUNDLES: [&str; 3] =
-    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
 /// How sandboxes get out, beside what their policies say.
 #[derive(Clone, Default)]
@@ -48,7 +44,7 @@ impl Ways {
                 Some(own) => Authorities::parse(own).map_err(|why| bad(&why))?,
                 None => Authorities::none(),
             };
-            let trusted = trusted.and_those_of(&system_bundle());
+            let trusted = trusted.and_those_of(&Authorities::of_system());
             outside.connect =
                 Arc::new(Upstream::parse(url, &trusted, outside.connect.clone()).map_err(|why| bad(&why))?);
         }
@@ -68,10 +64,4 @@ fn read(path: &PathBuf) -> Result<Vec<u8>, OpenError> {
     let pem = fs::read(path).map_err(|error| bad(error.to_string()))?;
     Authorities::parse(&pem).map_err(|why| bad(why.to_string()))?;
     Ok(pem)
-}
-
-/// As much of it as there is: a host without one can still have a proxy with an authority of its own.
-fn system_bundle() -> Vec<u8> {
-    let mut bundles = BUNDLES.iter().map(fs::read).filter_map(io::Result::ok);
-    bundles.next().unwrap_or_default()
 }

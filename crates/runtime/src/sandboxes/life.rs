@@ -658,13 +658,14 @@ impl Sandboxes {
 
     pub(super) fn tell(&self, record: &Record) {
         if let Some(event) = Event::of(record.life(), &record.why) {
-            self.tell_of(&record.tenant, &record.id, event);
+            let (tenant, sandbox) = (record.tenant.clone(), Some(record.id.clone()));
+            self.events.tell(Happened { id: record.event_id(), at: record.changed, tenant, sandbox, event });
         }
     }
 
     pub(crate) fn tell_of(&self, tenant: &Tenant, sandbox: &SandboxId, event: Event) {
-        let (id, at) = (Uuid::now_v7(), self.clock.now());
-        self.events.tell(Happened { id, at, tenant: tenant.clone(), sandbox: sandbox.clone(), event });
+        let (id, at, sandbox) = (Uuid::now_v7(), self.clock.now(), Some(sandbox.clone()));
+        self.events.tell(Happened { id, at, tenant: tenant.clone(), sandbox, event });
     }
 }
 

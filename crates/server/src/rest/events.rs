@@ -4,7 +4,7 @@ use axum::{
     extract::State,
     response::{Response, sse::Event},
 };
-use cabana_runtime::{Event as Kind, Happened, Heard, SandboxId, Time};
+use cabana_runtime::{Happened, Heard};
 use futures_util::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
@@ -30,15 +30,6 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 struct Which {
     /// Only what happens to this sandbox.
     sandbox: Option<String>,
-}
-
-#[derive(Serialize)]
-struct EventBody<'a> {
-    id: &'a str,
-    sandbox: &'a SandboxId,
-    at: Time,
-    #[serde(flatten)]
-    event: &'a Kind,
 }
 
 #[derive(Serialize)]
@@ -78,8 +69,7 @@ async fn events(
 }
 
 fn told(happened: &Happened) -> Event {
-    let id = format!("event_{}", happened.id.simple());
-    let body = EventBody { id: &id, sandbox: &happened.sandbox, at: happened.at, event: &happened.event };
+    let body = happened.body();
     // Only what cannot be written as JSON fails, and of that there is nothing here.
-    Event::default().json_data(&body).unwrap_or_default().id(id.as_str())
+    Event::default().json_data(&body).unwrap_or_default().id(body.id.as_str())
 }

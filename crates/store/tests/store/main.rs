@@ -14,4 +14,6 @@ mod sandboxes;
 mod snapshots;
 mod stage;
 mod tasks;
+mod upgrade;
 mod usage;
+mod webhooks;
