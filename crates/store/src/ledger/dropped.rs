@@ -125,6 +125,7 @@ impl Store {
 
     /// Removes what was dropped, a bit at a time. A kill leaves the rest to the next one.
     pub async fn sweep_ledger(&self, tenant: &Tenant) -> Result<()> {
+        self.count_usage(tenant).await?; // nobody can read them later
         loop {
             let us = tenant.clone();
             let removed = self.write(move |tx| {

@@ -46,6 +46,23 @@ async fn each_row_is_counted_once_on_its_day_whenever_somebody_asks() {
     assert_eq!(usage(&stage.store, &tenant("nobody")).await, []);
 }
 
+#[tokio::test]
+async fn what_was_done_stays_counted_when_its_rows_go() {
+    let stage = Stage::new();
+    let us = tenant("us");
+    for day in 0..3 {
+        ended(&stage.store, &us, "exec", "answered", 5, Time::from_second(1_800_000_000 + day * 86_400).unwrap()).await;
+    }
+    let counted = Time::from_second(1_800_000_000 + 86_400).unwrap();
+    let older = stage.store.ledger_before(&us, counted).await.unwrap().unwrap();
+    let Done { entry, .. } = done(&call(&us));
+    stage.store.drop_ledger(older, Entry { verb: "ledger.drop".into(), ..entry }).await.unwrap();
+    stage.store.sweep_ledger(&us).await.unwrap();
+    assert_eq!(chain(&stage.store, &us).await.len(), 3, "two of the calls, and that the first was dropped");
+    let calls: u64 = usage(&stage.store, &us).await.iter().filter(|row| row.verb == "exec").map(|row| row.calls).sum();
+    assert_eq!(calls, 3);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
