@@ -93,6 +93,7 @@ async fn serve(source: Source, serving: Serving, show_key: bool, stop_all: bool)
     let bounds = Arc::new(Live::new(bounds));
     let reload = reload::through(source, runtime.clone(), bounds.clone(), tls, level);
     reload::at_each(hangups, reload.clone());
+    runtime.retain();
     let url = url(&listener)?;
     lock.announce(&url)?;
     if log.json {

@@ -332,8 +332,8 @@ fn read_record(home: &Home, id: &SandboxId) -> Result<Record> {
     serde_json::from_slice(&text).map_err(|error| Error::failed("reading the sandbox's record", error))
 }
 
-/// Without following links, whatever a guest left there, and however deep.
-fn remove_tree(path: &Path) -> io::Result<()> {
+/// Without following links, whatever a guest left there, and however deep. Absent is Ok.
+pub fn remove_tree(path: &Path) -> io::Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
     let parent = match fs::File::open(parent) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

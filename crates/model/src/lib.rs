@@ -10,6 +10,7 @@ mod life;
 mod lifecycle;
 mod path;
 mod record;
+pub mod retention;
 mod scope;
 
 pub use code::Code;
@@ -19,4 +20,5 @@ pub use life::{Hooked, Life, Operation, Phase, Reality, SandboxState, Then};
 pub use lifecycle::{Action, Due, Facts, Hook, Lifecycle, LifecycleError, Sentence, Verdict, Work};
 pub use path::{PathError, SandboxPath};
 pub use record::{Outcome, Role, SnapshotState, TaskState, Time};
+pub use retention::Retention;
 pub use scope::{Scheme, Scope, ScopeError, ScopeTemplate};

@@ -8,6 +8,7 @@
 //! a repeated request and a follower after a crash are one path.
 
 pub mod acts;
+pub mod backup;
 
 mod access;
 mod call;
@@ -27,12 +28,14 @@ mod ports;
 mod reads;
 mod reaper;
 mod recover;
+mod retention;
 mod runtime;
 mod said;
 mod sandboxes;
 mod search;
 mod settings;
 mod snapshots;
+mod space;
 mod tasks;
 mod templates;
 mod text;
@@ -42,11 +45,11 @@ mod webhooks;
 
 pub use access::{Access, Caller, Credential, Issued};
 pub use cabana_model::{
-    Action, CallId, Code, EventFilter, Hook, KeyId, Lifecycle, Outcome, Role, SandboxId, SandboxState, Scheme, Scope,
-    ScopeTemplate, SnapshotId, TaskId, TaskState, Tenant, Time, WebhookId,
+    Action, CallId, Code, EventFilter, Hook, KeyId, Lifecycle, Outcome, Retention, Role, SandboxId, SandboxState,
+    Scheme, Scope, ScopeTemplate, SnapshotId, TaskId, TaskState, Tenant, Time, WebhookId,
 };
 pub use cabana_store::{
-    CallRow, Chunk, Delivery, Error as StoreError, Head, Key, Lease, LedgerRow, Log, Page, Record, Snapshot,
+    CallRow, Chunk, Delivery, Dropped, Error as StoreError, Head, Key, Lease, LedgerRow, Log, Page, Record, Snapshot,
     Stream as Channel, Task, Token, Webhook, Which,
 };
 pub use call::{Act, Ask, Call, Cx, IdempotencyKey, Look, Needs, Place};
@@ -59,10 +62,12 @@ pub use live::Live;
 pub use metrics::{BUCKETS, Metrics, Verb};
 pub use ports::{Connection, Visitor};
 pub use reaper::Reaped;
+pub use retention::{Collected, Counted};
 pub use runtime::Runtime;
 pub use sandboxes::{Kind, Wanted};
 pub use search::{Found, Line, search};
 pub use settings::Settings;
+pub use space::Room;
 pub use text::Text;
 pub use told::Told;
 pub use webhooks::{Added, Tried, check_rules};

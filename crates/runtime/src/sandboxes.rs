@@ -28,6 +28,7 @@ use crate::{
     Clock, Error, Live, Result, Settings,
     events::Events,
     fault::{self, Point},
+    retention::Keeper,
 };
 
 /// What a sandbox was asked to be. Its record keeps it.
@@ -74,6 +75,7 @@ pub(crate) struct Sandboxes {
     pub(crate) clock: Clock,
     events: Arc<Events>,
     settings: Arc<Live<Settings>>,
+    keeper: Arc<Keeper>,
     slots: Mutex<Slots>,
     /// Something went that may have been the last to need something else.
     went: Notify,
@@ -123,6 +125,7 @@ impl Sandboxes {
         clock: Clock,
         events: Arc<Events>,
         settings: Arc<Live<Settings>>,
+        keeper: Arc<Keeper>,
     ) -> Self {
         Self {
             provider,
@@ -130,6 +133,7 @@ impl Sandboxes {
             clock,
             events,
             settings,
+            keeper,
             slots: Mutex::default(),
             went: Notify::new(),
             sooner: Notify::new(),
@@ -233,6 +237,15 @@ impl Sandboxes {
             },
         };
         self.provider.capabilities().check(&wanted.sandbox)?;
+        if let Err(low) = self.keeper.space.check() {
+            // Whoever has one already keeps it.
+            let there = match scope {
+                Some(scope) => self.store.by_scope(tenant, scope).await?,
+                None => None,
+            };
+            return there.map(|record| (self.slots(|slots| slots.insert(record, &self.clock)), false)).ok_or(low);
+        }
+        self.keeper.note_use(&self.store, &wanted.sandbox, self.clock.now()).await?;
         let physical = SandboxId::random();
         let claim = Claim {
             tenant: tenant.clone(),

@@ -92,6 +92,7 @@ fn status(code: Code) -> StatusCode {
         | Code::SandboxPaused
         | Code::TemplateExists
         | Code::TemplateInUse => StatusCode::CONFLICT,
+        Code::OutputGone => StatusCode::GONE,
         Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::ArchiveInvalid
         | Code::BadRequest

@@ -29,6 +29,7 @@ use crate::{App, health, metrics, rest};
         (name = "keys", description = "Who may do what"),
         (name = "ledger", description = "The record of everything"),
         (name = "config", description = "The settings of the server"),
+        (name = "retention", description = "What goes after a while, and backups"),
         (name = "health", description = "For whoever watches the server"),
     ),
 )]

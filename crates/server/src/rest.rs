@@ -9,6 +9,7 @@ mod files;
 mod files_content;
 mod files_range;
 mod files_search;
+mod gc;
 mod keys;
 mod ledger;
 mod lifecycle;
@@ -44,4 +45,5 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(templates::routes())
         .merge(webhooks::routes())
         .merge(config::routes())
+        .merge(gc::routes())
 }

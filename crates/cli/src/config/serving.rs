@@ -3,20 +3,21 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use cabana_engine::{Config, NetworkSettings};
-use cabana_runtime::{Action, Lifecycle, Settings};
+use cabana_runtime::{Action, Lifecycle, Retention, Settings};
 use cabana_sandbox::{Limits, NetworkPolicy};
 use cabana_server::Bounds;
 use cabana_store::Durability;
+use jiff::SignedDuration;
 
 use super::{
     kind::{NONE, address, domain, list, number, switch},
     resolve::{Origin, Resolved},
     table::{
-        ALLOW, ARCHIVE_AFTER, CA, CPUS, DELETE_AFTER, DISK, DURABILITY, EXEC_TIMEOUT, EXEC_TIMEOUT_MAX, HARD,
-        HARD_ACTION, IDLE, IDLE_ACTION, INODES, INSECURE_HTTP, IO, LISTEN, LOG_FORMAT, LOG_LEVEL, MAX_BODY,
-        MAX_CONNECTIONS, MAX_STREAMS, MEMORY, MODE, OPEN_FILES, OUTPUT, PIDS, PREVIEW_DOMAIN, REAP_BATCH,
-        REAP_INTERVAL, SPARES, Setting, TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
-        WEBHOOKS_ALLOW,
+        ALLOW, ARCHIVE_AFTER, CA, CPUS, DELETE_AFTER, DISK, DURABILITY, EXEC_TIMEOUT, EXEC_TIMEOUT_MAX, GC_INTERVAL,
+        HARD, HARD_ACTION, IDLE, IDLE_ACTION, INODES, INSECURE_HTTP, IO, KEEP_CALLS, KEEP_LEDGER, KEEP_OUTPUTS,
+        KEEP_SNAPSHOTS, KEEP_TEMPLATES, LISTEN, LOG_FORMAT, LOG_LEVEL, MAX_BODY, MAX_CONNECTIONS, MAX_STREAMS, MEMORY,
+        MIN_FREE, MODE, OPEN_FILES, OUTPUT, PIDS, PREVIEW_DOMAIN, REAP_BATCH, REAP_INTERVAL, SPARES, Setting,
+        TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY, WEBHOOKS_ALLOW,
     },
 };
 use crate::amounts::{duration, processors, size};
@@ -67,9 +68,9 @@ impl Serving {
                 streams: set(resolved, &MAX_STREAMS, number)?,
                 ..Bounds::default()
             },
+            settings: Settings { data: Some(data.clone()), ..settings(resolved)? },
             engine: Config { spares: set(resolved, &SPARES, number)?, network, ..Config::new(data) },
             durability: if full { Durability::Full } else { Durability::Kill },
-            settings: settings(resolved)?,
             log: Logging {
                 json: set(resolved, &LOG_FORMAT, |text| Ok(text == "json"))?,
                 level: set(resolved, &LOG_LEVEL, |text| Ok(text.to_owned()))?,
@@ -110,6 +111,9 @@ fn settings(resolved: &Resolved) -> Result<Settings, String> {
     settings.output_cap = set(resolved, &OUTPUT, size)?;
     settings.template_cap = set(resolved, &TEMPLATE_MAX, size)?;
     settings.webhooks_allow = resolved.read(&WEBHOOKS_ALLOW, webhook_rules)?.unwrap_or_default();
+    settings.retention = retention(resolved)?;
+    settings.gc_interval = set(resolved, &GC_INTERVAL, duration)?;
+    settings.min_free = or_none(resolved, &MIN_FREE, size)?;
     settings.lifecycle = lifecycle(resolved)?;
     settings.reaper_interval = set(resolved, &REAP_INTERVAL, duration)?;
     settings.reaper_batch = set(resolved, &REAP_BATCH, at_least_one)?.try_into().unwrap_or(u32::MAX);
@@ -122,6 +126,27 @@ fn settings(resolved: &Resolved) -> Result<Settings, String> {
 fn webhook_rules(text: &str) -> Result<Vec<String>, String> {
     let rules = list(text);
     cabana_runtime::check_rules(&rules).map(|()| rules)
+}
+
+fn or_none<T>(
+    resolved: &Resolved,
+    setting: &Setting,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, String> {
+    let or_none = |text: &str| if text == NONE { Ok(None) } else { read(text).map(Some) };
+    Ok(resolved.read(setting, or_none)?.flatten())
+}
+
+fn retention(resolved: &Resolved) -> Result<Retention, String> {
+    let keep =
+        |setting| or_none(resolved, setting, |text| Ok(duration(text)?.try_into().unwrap_or(SignedDuration::MAX)));
+    Ok(Retention {
+        outputs: keep(&KEEP_OUTPUTS)?,
+        calls: keep(&KEEP_CALLS)?,
+        ledger: keep(&KEEP_LEDGER)?,
+        snapshots: keep(&KEEP_SNAPSHOTS)?,
+        templates: keep(&KEEP_TEMPLATES)?,
+    })
 }
 
 fn lifecycle(resolved: &Resolved) -> Result<Lifecycle, String> {
@@ -144,22 +169,14 @@ fn lifecycle(resolved: &Resolved) -> Result<Lifecycle, String> {
 }
 
 fn limits(resolved: &Resolved) -> Result<Limits, String> {
-    fn read<T>(
-        resolved: &Resolved,
-        setting: &Setting,
-        read: fn(&str) -> Result<T, String>,
-    ) -> Result<Option<T>, String> {
-        let or_none = |text: &str| if text == NONE { Ok(None) } else { read(text).map(Some) };
-        Ok(resolved.read(setting, or_none)?.flatten())
-    }
     let limits = Limits {
-        memory: read(resolved, &MEMORY, size)?,
-        cpu_milli: read(resolved, &CPUS, processors)?,
-        pids: read(resolved, &PIDS, number)?,
-        disk: read(resolved, &DISK, size)?,
-        inodes: read(resolved, &INODES, number)?,
-        open_files: read(resolved, &OPEN_FILES, number)?,
-        io: read(resolved, &IO, size)?,
+        memory: or_none(resolved, &MEMORY, size)?,
+        cpu_milli: or_none(resolved, &CPUS, processors)?,
+        pids: or_none(resolved, &PIDS, number)?,
+        disk: or_none(resolved, &DISK, size)?,
+        inodes: or_none(resolved, &INODES, number)?,
+        open_files: or_none(resolved, &OPEN_FILES, number)?,
+        io: or_none(resolved, &IO, size)?,
         ..Limits::NONE
     };
     limits.check().map_err(|error| error.to_string())?;

@@ -17,6 +17,9 @@ fn help_is_no_error_and_names_every_verb() {
         "cp",
         "ledger",
         "webhook",
+        "gc",
+        "backup",
+        "restore",
         "--data",
         "CABANA_DATA",
     ] {

@@ -69,6 +69,7 @@ fn right(route: &str) -> Value {
         "/v1/sandboxes:delete" => json!({ "app": "nobodys" }),
         "/v1/keys" => json!({ "role": "read" }),
         "/v1/webhooks" => json!({ "url": "http://127.0.0.1:9999/" }),
+        "/v1/gc" => json!({ "dry_run": true }),
         "/api/core/ai/sandbox/file" => {
             json!({ "action": "write", "appId": "a", "chatId": "c", "path": "f", "content": "" })
         }

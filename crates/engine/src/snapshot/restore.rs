@@ -88,9 +88,7 @@ impl Shared {
         if let Some(user) = &spec.user {
             plan.defaults.user = user.clone();
         }
-        let record = Record { spec, plan };
-        let (home, _owned) = self.homes.make(id, &record)?;
-        dress_new(&self.store, &record.plan, &home.fs()).inspect_err(|_| drop(home.remove()))?;
+        self.make_stopped(id, &Record { spec, plan })?;
         fresh.named();
         fault::at(Point::ShelfRestored);
         // What is left there holds a layer for longer than needed, and nothing else.
@@ -98,8 +96,13 @@ impl Shared {
         Ok(())
     }
 
+    pub(super) fn make_stopped(&self, id: &SandboxId, record: &Record) -> Result<()> {
+        let (home, _owned) = self.homes.make(id, record)?;
+        dress_new(&self.store, &record.plan, &home.fs()).inspect_err(|_| drop(home.remove()))
+    }
+
     /// What lies below the kept layers.
-    fn plan_of(&self, head: &Head) -> Result<Plan> {
+    pub(super) fn plan_of(&self, head: &Head) -> Result<Plan> {
         self.check_layers(head)?;
         let named = |layers: &[_]| layers.iter().map(LayerName::from).collect();
         let (defaults, fingerprint) = (head.defaults.clone(), head.fingerprint.clone());
@@ -126,7 +129,7 @@ impl Shared {
 }
 
 /// The overlay here that is one of the stream's: trees are found by where they are inside.
-fn place(plan: &Plan, head: &Head, overlay: usize) -> Result<usize> {
+pub(super) fn place(plan: &Plan, head: &Head, overlay: usize) -> Result<usize> {
     let Some(tree) = overlay.checked_sub(1) else { return Ok(0) };
     let at = &head.trees[tree].at;
     let found = plan.trees.iter().position(|tree| tree.at == *at);
@@ -134,7 +137,7 @@ fn place(plan: &Plan, head: &Head, overlay: usize) -> Result<usize> {
     found.map(|found| found + 1).ok_or_else(|| Error::invalid("base", why()))
 }
 
-fn receive_layer(store: &Store, sections: &mut Sections<'_>) -> Result<Draft> {
+pub(super) fn receive_layer(store: &Store, sections: &mut Sections<'_>) -> Result<Draft> {
     let draft = store.draft()?;
     let unpacked = tree::unpack_layer(draft.root.as_fd(), store.ids(), sections);
     unpacked.map_err(|error| match sections.explain(error) {

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use cabana_model::{
-    Facts, Hook, Hooked, Life, Lifecycle, Operation, Phase, Reality, SandboxState, SnapshotId, Then, Time, Verdict,
-    Work,
+    Facts, Hook, Hooked, Life, Lifecycle, Operation, Phase, Reality, Role, SandboxState, SnapshotId, Then, Time,
+    Verdict, Work,
 };
 use cabana_sandbox::{Found, Sandbox, SandboxEvent, Wanted as Update};
 use cabana_store::{By, Moved, Record, Transition};
@@ -196,7 +196,11 @@ impl Sandboxes {
             Phase::Make => {
                 // What is there already is a sandbox that a crash kept from being recorded.
                 *handle = Some(match self.provider.attach(physical).await? {
-                    Found::Absent => self.provider.create(physical, &slot.wanted()?.sandbox).await?,
+                    Found::Absent => {
+                        // The record keeps what is said, and its tenant reads it.
+                        self.keeper.space.check().map_err(|error| error.told_to(Role::Use))?;
+                        self.provider.create(physical, &slot.wanted()?.sandbox).await?
+                    }
                     Found::Running(sandbox) => sandbox,
                     Found::Paused | Found::Stopped => self.provider.start(physical).await?,
                 });
