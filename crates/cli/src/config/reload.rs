@@ -10,8 +10,8 @@ use super::{
     Given, Serving,
     resolve::Resolved,
     table::{
-        CA, DATA, DURABILITY, INSECURE_HTTP, LISTEN, LOG_FORMAT, MAX_CONNECTIONS, PREVIEW_DOMAIN, SPARES, Setting,
-        TELEMETRY_ENDPOINT, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
+        CA, DATA, DURABILITY, INSECURE_HTTP, LISTEN, LOG_FORMAT, MAX_CONNECTIONS, MIN_FREE, PREVIEW_DOMAIN, SPARES,
+        Setting, TELEMETRY_ENDPOINT, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
     },
 };
 use crate::failure::Failure;
@@ -29,6 +29,7 @@ static NEEDS_RESTART: &[&Setting] = &[
     &CA,
     &LOG_FORMAT,
     &TELEMETRY_ENDPOINT,
+    &MIN_FREE,
 ];
 
 /// Where settings come from, and which count.

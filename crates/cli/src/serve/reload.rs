@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cabana_runtime::{Live, Runtime};
+use cabana_runtime::{Live, Runtime, Settings};
 use cabana_server::{Bounds, Reload, Reloaded, Tls};
 use tokio::signal::unix::Signal;
 use tokio_util::task::TaskTracker;
@@ -32,7 +32,9 @@ pub(super) fn through(
         source.counts(&read);
         let Read { serving, needs_restart, .. } = read;
         if !changed.is_empty() {
-            runtime.change_settings(serving.settings);
+            // Where the data is was asked before a user namespace made everybody root.
+            let data = runtime.settings().data.clone();
+            runtime.change_settings(Settings { data, ..serving.settings });
             bounds.replace(serving.bounds);
             level.set(&serving.log.level);
         }
