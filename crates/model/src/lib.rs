@@ -5,12 +5,16 @@
 
 mod code;
 mod id;
+mod mount;
 mod path;
 mod record;
 mod scope;
 
 pub use code::Code;
-pub use id::{CallId, ExecId, KeyId, LayerId, ParseIdError, SandboxId, SnapshotId, TaskId, Tenant, User};
+pub use id::{
+    CallId, ExecId, KeyId, LayerId, ParseIdError, SandboxId, SnapshotId, TaskId, Tenant, User, VolumeId, VolumeName,
+};
+pub use mount::{Mount, MountMode, MountRefused, MountRules, MountSource};
 pub use path::{PathError, SandboxPath};
-pub use record::{Outcome, Role, SandboxState, SnapshotState, TaskState, Time};
+pub use record::{Outcome, Role, SandboxState, SnapshotState, TaskState, Time, VolumeState};
 pub use scope::{Scheme, Scope, ScopeError, ScopeTemplate};

@@ -3,9 +3,9 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use bytes::Bytes;
-use cabana_sandbox::{Base, Overrides, Result, Source, Stream, Template};
+use cabana_sandbox::{Base, Overrides, Result, Stream, Template};
 
-use super::{Shared, blocking};
+use super::{Shared, blocking, used::Used};
 use crate::{
     files::fed,
     layers::{LayerName, Templates},
@@ -23,7 +23,7 @@ impl Shared {
 
     pub(super) fn uses_template(&self, name: &str) -> bool {
         let named = Base::Named(name.to_owned());
-        self.homes.all().iter().any(|id| self.homes.read(id).is_ok_and(|record| record.spec.base == named))
+        self.homes.all().iter().any(|home| home.read().is_ok_and(|record| record.spec.base == named))
     }
 
     /// What cannot be kept is refused before the first byte is pulled.
@@ -41,16 +41,17 @@ impl Shared {
 
     /// `None` while somebody holds the store.
     pub(super) fn remove_unused_layers(&self) -> Result<Option<usize>> {
+        let mut used = Used::default();
+        used.read(&self.homes)?;
+        let named = self.named_layers()?;
+        if self.store.all()?.iter().all(|layer| named.contains(layer) || used.layers.contains(layer)) {
+            return Ok(Some(0));
+        }
         self.store.remove_unused(&mut || {
-            let mut used = self.named_layers()?;
-            for record in self.homes.all_records()? {
-                used.extend(record.plan.all_layers());
-                used.extend(record.spec.views.iter().filter_map(|view| match &view.source {
-                    Source::Layer(layer) => Some(LayerName::from(layer)),
-                    Source::Host(_) => None,
-                }));
-            }
-            Ok(used)
+            used.read(&self.homes)?;
+            let mut all = self.named_layers()?;
+            all.append(&mut used.layers);
+            Ok(all)
         })
     }
 

@@ -13,8 +13,8 @@ use cabana_sandbox::{Error, Result, SandboxId, SandboxSpec, Stream};
 use super::{
     flatten::flatten,
     fresh::Fresh,
+    own::{dress_new, put_away},
     saved::{Head, Sections},
-    still::dress_new,
 };
 use crate::{
     engine::{Shared, blocking},
@@ -87,9 +87,11 @@ impl Shared {
         if let Some(user) = &spec.user {
             plan.defaults.user = user.clone();
         }
-        let record = Record { spec, plan };
+        let record = Record { spec, plan, changing: false };
         let (home, _owned) = self.homes.make(id, &record)?;
-        dress_new(&self.store, &record.plan, &home.fs()).inspect_err(|_| drop(home.remove()))?;
+        let fs = home.fs();
+        let made = dress_new(&self.store, &record.plan, &fs).and_then(|()| put_away(&self.store, &record.plan, &fs));
+        made.inspect_err(|_| drop(self.homes.remove(id)))?;
         fresh.named();
         Ok(())
     }
