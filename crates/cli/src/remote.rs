@@ -20,6 +20,7 @@ mod stop;
 pub(crate) mod table;
 mod template;
 mod upload;
+mod volume;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -40,6 +41,7 @@ pub(crate) enum Verb {
     Stop(stop::Args),
     Rm(rm::Args),
     Snapshot(snapshot::Args),
+    Volume(volume::Args),
     Open(open::Args),
     Key(key::Args),
     Ledger(ledger::Args),
@@ -96,6 +98,7 @@ async fn work(verb: Verb, server: &Server) -> Result<u8, Failure> {
         Verb::Stop(args) => stop::work(&args, server).await,
         Verb::Rm(args) => rm::work(&args, server).await,
         Verb::Snapshot(args) => snapshot::work(args, server).await,
+        Verb::Volume(args) => volume::work(args, server).await,
         Verb::Open(args) => open::work(&args, server).await,
         Verb::Key(args) => key::work(args, server).await,
         Verb::Ledger(args) => ledger::work(args, server).await,

@@ -1,6 +1,8 @@
 //! Why something was not done. Knows nothing of HTTP.
 
-use cabana_model::{CallId, Code, KeyId, ParseIdError, PathError, Role, SandboxId, ScopeError, SnapshotId, TaskId};
+use cabana_model::{
+    CallId, Code, KeyId, ParseIdError, PathError, Role, SandboxId, ScopeError, SnapshotId, TaskId, VolumeName,
+};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -25,6 +27,14 @@ pub enum Error {
     NoTask(TaskId),
     #[error("there is no snapshot {0}")]
     NoSnapshot(SnapshotId),
+    #[error("there is no volume {0}")]
+    NoVolume(VolumeName),
+    #[error("there is a volume {0} already")]
+    VolumeExists(VolumeName),
+    #[error("volume {0} is in use: sandboxes have it among their mounts")]
+    VolumeInUse(VolumeName),
+    #[error("mounts: {0}")]
+    Mount(#[from] cabana_model::MountRefused),
     #[error("there is no key {0}")]
     NoKey(KeyId),
     #[error("the link has ended or was taken back, or it is none of this server's")]
@@ -66,6 +76,11 @@ impl Error {
             Self::NoCall(_) => Code::CallNotFound,
             Self::NoTask(_) => Code::TaskNotFound,
             Self::NoSnapshot(_) => Code::SnapshotNotFound,
+            Self::NoVolume(_) => Code::VolumeNotFound,
+            Self::VolumeExists(_) => Code::VolumeExists,
+            Self::VolumeInUse(_) => Code::VolumeInUse,
+            Self::Mount(refused) if refused.is_odd() => Code::BadRequest,
+            Self::Mount(_) => Code::MountDenied,
             Self::NoKey(_) => Code::KeyNotFound,
             Self::KeyReused => Code::IdempotencyMismatch,
             Self::UserRequired => Code::UserRequired,

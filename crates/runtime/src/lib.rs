@@ -19,6 +19,7 @@ mod fault;
 mod hashing;
 mod links;
 mod metrics;
+mod mounts;
 mod output;
 mod ports;
 mod reads;
@@ -32,15 +33,17 @@ mod snapshots;
 mod tasks;
 mod templates;
 mod text;
+mod volumes;
 mod watches;
 
 pub use access::{Access, Caller, Credential, Issued};
 pub use cabana_model::{
-    CallId, Code, KeyId, Outcome, Role, SandboxId, SandboxState, Scheme, Scope, ScopeTemplate, SnapshotId, TaskId,
-    TaskState, Tenant, Time,
+    CallId, Code, KeyId, Mount, MountMode, MountRules, MountSource, Outcome, Role, SandboxId, SandboxState, Scheme,
+    Scope, ScopeTemplate, SnapshotId, TaskId, TaskState, Tenant, Time, VolumeName,
 };
 pub use cabana_store::{
     CallRow, Chunk, Error as StoreError, Head, Key, LedgerRow, Log, Page, Record, Snapshot, Stream as Channel, Task,
+    Volume,
 };
 pub use call::{Act, Ask, Call, Cx, IdempotencyKey, Look, Needs, Place};
 pub use clock::Clock;
@@ -49,6 +52,7 @@ pub use events::{Event, Happened, Heard, Listener};
 pub use fault::ALL as FAULT_POINTS;
 pub use links::{Grant, Link, Signed, Unlink};
 pub use metrics::{BUCKETS, Metrics, Verb};
+pub use mounts::Mounts;
 pub use ports::{Connection, Visitor};
 pub use runtime::Runtime;
 pub use sandboxes::Wanted;

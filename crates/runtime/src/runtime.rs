@@ -259,6 +259,7 @@ impl Runtime {
         let tenant = &ask.caller.tenant;
         if let Place::Scope(_, Some(wanted)) | Place::New(Some(wanted)) | Place::Once(Some(wanted)) = &ask.place {
             wanted.check()?;
+            wanted.mounts.check(tenant, &self.0.settings)?;
             self.check_network(&ask.caller, &wanted.sandbox.network)?;
             self.0.sandboxes.provider().capabilities().check(&wanted.sandbox)?;
         }

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 
 pub(crate) use self::slot::{Awake, Slot};
 use crate::{
-    Clock, Error, Result, Settings,
+    Clock, Error, Mounts, Result, Settings,
     events::Events,
     fault::{self, Point},
 };
@@ -38,6 +38,9 @@ pub struct Wanted {
     /// What it begins with, instead of what the spec says. The name that the provider knows it by is in the record's spec.
     #[serde(default)]
     pub snapshot: Option<SnapshotId>,
+    /// By name. What they lead to is found when it is mounted.
+    #[serde(default)]
+    pub mounts: Mounts,
 }
 
 impl Wanted {
@@ -116,6 +119,14 @@ impl Sandboxes {
         &self.provider
     }
 
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     pub(crate) fn went(&self) {
         self.went.notify_one();
     }
@@ -130,7 +141,13 @@ impl Sandboxes {
 
     /// What a sandbox becomes that nobody describes further.
     pub(crate) fn usual(&self) -> Wanted {
-        Wanted { sandbox: self.settings.sandbox.clone(), env: BTreeMap::new(), once: false, snapshot: None }
+        Wanted {
+            sandbox: self.settings.sandbox.clone(),
+            env: BTreeMap::new(),
+            once: false,
+            snapshot: None,
+            mounts: Mounts::default(),
+        }
     }
 
     /// The scope's sandbox: however many ask at once, it is one. True when there was none.
@@ -194,6 +211,14 @@ impl Sandboxes {
             },
         };
         self.provider.capabilities().check(&wanted.sandbox)?;
+        if let Err(error) = self.views(tenant, &wanted.mounts).await {
+            // A volume that is asked for may be gone, and the sandbox there without it.
+            let there = match scope {
+                Some(scope) => self.store.by_scope(tenant, scope).await?,
+                None => None,
+            };
+            return there.map(|record| (self.slots(|slots| slots.insert(record)), false)).ok_or(error);
+        }
         let physical = SandboxId::random();
         let claim = Claim {
             tenant: tenant.clone(),

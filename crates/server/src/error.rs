@@ -66,14 +66,15 @@ impl Refused {
 fn status(code: Code) -> StatusCode {
     match code {
         Code::Unauthorized => StatusCode::UNAUTHORIZED,
-        Code::Forbidden | Code::PermissionDenied => StatusCode::FORBIDDEN,
+        Code::Forbidden | Code::MountDenied | Code::PermissionDenied => StatusCode::FORBIDDEN,
         Code::CallNotFound
         | Code::KeyNotFound
         | Code::NotFound
         | Code::SandboxNotFound
         | Code::SnapshotNotFound
         | Code::TaskNotFound
-        | Code::TemplateNotFound => StatusCode::NOT_FOUND,
+        | Code::TemplateNotFound
+        | Code::VolumeNotFound => StatusCode::NOT_FOUND,
         Code::AlreadyExists
         | Code::Cancelled
         | Code::DuplicateExec
@@ -88,7 +89,9 @@ fn status(code: Code) -> StatusCode {
         | Code::SandboxInUse
         | Code::SandboxPaused
         | Code::TemplateExists
-        | Code::TemplateInUse => StatusCode::CONFLICT,
+        | Code::TemplateInUse
+        | Code::VolumeExists
+        | Code::VolumeInUse => StatusCode::CONFLICT,
         Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::ArchiveInvalid
         | Code::BadRequest

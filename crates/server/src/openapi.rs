@@ -25,6 +25,7 @@ use crate::{App, health, metrics, rest};
         (name = "events", description = "What happens, as it happens"),
         (name = "snapshots", description = "The files of a sandbox at one moment, for others to begin with"),
         (name = "templates", description = "What sandboxes are made from"),
+        (name = "volumes", description = "Directories that outlive sandboxes, for any number of them to have mounted"),
         (name = "keys", description = "Who may do what"),
         (name = "ledger", description = "The record of everything"),
         (name = "health", description = "For whoever watches the server"),

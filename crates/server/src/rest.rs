@@ -10,6 +10,7 @@ mod files_range;
 mod files_search;
 mod keys;
 mod ledger;
+mod mounts;
 mod ports;
 mod sandboxes;
 mod snapshots;
@@ -17,6 +18,7 @@ mod tasks;
 mod templates;
 mod terminal;
 mod types;
+mod volumes;
 
 use utoipa_axum::router::OpenApiRouter;
 
@@ -38,4 +40,5 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(events::routes())
         .merge(snapshots::routes())
         .merge(templates::routes())
+        .merge(volumes::routes())
 }

@@ -4,7 +4,7 @@
 //! answered then: it is there after a kill -9. The database takes it a little later, so that a hundred callers pay for one
 //! commit. Reads have connections of their own, and see all that was answered.
 //!
-//! - keys, sandboxes, snapshots, calls and tasks are rows that change;
+//! - keys, sandboxes, snapshots, volumes, calls and tasks are rows that change;
 //! - the [`ledger`] only grows, and each row carries the hash of the one before;
 //! - [`Outputs`] keeps what commands said: a little in memory and then in the call's row, more in files.
 
@@ -26,6 +26,7 @@ mod snapshots;
 mod sql;
 mod store;
 mod tasks;
+mod volumes;
 mod writer;
 
 pub use calls::{CallRow, Done, Inline, NewCall, Reserved};
@@ -39,3 +40,4 @@ pub use sandboxes::{Claim, Claimed, Record, Transition};
 pub use snapshots::{NewSnapshot, Snapshot, SnapshotStep};
 pub use store::{Durability, Store};
 pub use tasks::{NewTask, Task, TaskEnd};
+pub use volumes::Volume;

@@ -2,6 +2,7 @@
 
 use cabana_model::{
     CallId, KeyId, Role, SandboxId, SandboxState, Scope, SnapshotId, SnapshotState, TaskId, TaskState, Tenant, Time,
+    VolumeId, VolumeName, VolumeState,
 };
 use rusqlite::{
     Row, ToSql,
@@ -82,6 +83,9 @@ columns! {
     SandboxState: |state| text(state.as_str()), |value| SandboxState::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
     TaskState: |state| text(state.as_str()), |value| TaskState::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
     SnapshotState: |state| text(state.as_str()), |value| SnapshotState::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
+    VolumeId: |id| uuid(id.uuid()), |value| uuid_from(value).map(VolumeId::from);
+    VolumeName: |name| text(name.as_str()), |value| VolumeName::new(value.as_str()?).map_err(foreign);
+    VolumeState: |state| text(state.as_str()), |value| VolumeState::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
     Vec<String>: json, json_from;
     Scope: json, json_from;
     Role: json, json_from;

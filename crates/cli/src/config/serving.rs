@@ -1,9 +1,12 @@
 //! The settings as the parts of the server take them.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
 use cabana_engine::{Config, NetworkSettings};
-use cabana_runtime::Settings;
+use cabana_runtime::{MountRules, Settings};
 use cabana_sandbox::{Limits, NetworkPolicy};
 use cabana_server::Bounds;
 use cabana_store::Durability;
@@ -13,8 +16,8 @@ use super::{
     resolve::{Origin, Resolved},
     table::{
         ALLOW, CA, CPUS, DISK, DURABILITY, EXEC_TIMEOUT, EXEC_TIMEOUT_MAX, INODES, INSECURE_HTTP, IO, LISTEN,
-        LOG_FORMAT, LOG_LEVEL, MAX_BODY, MAX_CONNECTIONS, MAX_STREAMS, MEMORY, MODE, OPEN_FILES, OUTPUT, PIDS,
-        PREVIEW_DOMAIN, SPARES, Setting, TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
+        LOG_FORMAT, LOG_LEVEL, MAX_BODY, MAX_CONNECTIONS, MAX_STREAMS, MEMORY, MODE, MOUNTS_ALLOW, OPEN_FILES, OUTPUT,
+        PIDS, PREVIEW_DOMAIN, SPARES, Setting, TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
     },
 };
 use crate::amounts::{duration, processors, size};
@@ -65,9 +68,9 @@ impl Serving {
                 streams: set(resolved, &MAX_STREAMS, number)?,
                 ..Bounds::default()
             },
+            settings: Settings { mounts: mounts(resolved, &data)?, ..settings(resolved)? },
             engine: Config { spares: set(resolved, &SPARES, number)?, network, ..Config::new(data) },
             durability: if full { Durability::Full } else { Durability::Kill },
-            settings: settings(resolved)?,
             log: Logging {
                 json: set(resolved, &LOG_FORMAT, |text| Ok(text == "json"))?,
                 level: set(resolved, &LOG_LEVEL, |text| Ok(text.to_owned()))?,
@@ -111,6 +114,12 @@ fn settings(resolved: &Resolved) -> Result<Settings, String> {
         return Err("limits.exec_timeout is longer than limits.exec_timeout_max".into());
     }
     Ok(settings)
+}
+
+/// What lies in the data directory is never mounted, nor what holds it.
+fn mounts(resolved: &Resolved, data: &Path) -> Result<MountRules, String> {
+    let allow = resolved.read(&MOUNTS_ALLOW, |text| Ok(list(text)))?.unwrap_or_default();
+    MountRules::new(&allow, vec![crate::data::real(data)]).map_err(|why| format!("mounts.allow: {why}"))
 }
 
 fn limits(resolved: &Resolved) -> Result<Limits, String> {

@@ -24,7 +24,9 @@ fn wrong(text: &str) -> String {
 #[test]
 fn without_anything_the_server_is_what_its_parts_are_by_themselves() {
     let serving = Serving::new(&from_file("").unwrap(), "/d".into()).unwrap();
-    assert_eq!(format!("{:?}", serving.settings), format!("{:?}", cabana_runtime::Settings::default()));
+    let mounts = cabana_runtime::MountRules::new::<&str>(&[], vec!["/d".into()]).unwrap();
+    let settings = cabana_runtime::Settings { mounts, ..cabana_runtime::Settings::default() };
+    assert_eq!(format!("{:?}", serving.settings), format!("{settings:?}"));
     assert_eq!(format!("{:?}", serving.bounds), format!("{:?}", cabana_server::Bounds::default()));
     assert_eq!(format!("{:?}", serving.engine), format!("{:?}", cabana_engine::Config::new("/d")));
     assert_eq!(serving.durability, cabana_store::Durability::Kill);

@@ -19,6 +19,7 @@ mod kills;
 mod load;
 mod logs;
 mod metrics;
+mod mounts;
 mod port_attacks;
 mod port_links;
 mod ports;

@@ -6,6 +6,7 @@ mod keys;
 mod lost;
 mod terminal;
 mod tls;
+mod volumes;
 
 use std::{
     fs,

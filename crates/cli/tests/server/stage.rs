@@ -129,6 +129,11 @@ impl Server {
         true
     }
 
+    /// What the next one is started with.
+    pub(crate) fn set_flags(&mut self, flags: &[&str]) {
+        self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    }
+
     pub(crate) fn data(&self) -> &Path {
         self.data.path()
     }

@@ -58,8 +58,11 @@ async fn no_route_leads_to_another_tenants_things() {
         ("task", task["id"].as_str().unwrap().to_owned()),
         ("port", "8000".to_owned()),
         ("key", "key_01a1e36ddd427372ba516dbc9344fafd".to_owned()),
+        ("volume", "theirs".to_owned()),
         ("template", "nobodys".to_owned()), // they are the operator's, and everybody sees those that there are
     ]);
+    let volume = json!({ "name": "theirs" });
+    good(send(&server, &theirs, Method::POST, "/v1/volumes", Some(&volume)).await).await;
     let document: Value = server.get("/openapi.json").await;
     let mut crossed = 0;
     for (route, methods) in document["paths"].as_object().unwrap() {
@@ -79,7 +82,8 @@ async fn no_route_leads_to_another_tenants_things() {
                 .replace(&victim["call"], "call_01a1e36ddd427372ba516dbc00000000");
             let nowhere = nowhere
                 .replace(&victim["task"], "task_01a1e36ddd427372ba516dbc00000000")
-                .replace(&victim["snapshot"], "snap_01a1e36ddd427372ba516dbc00000000");
+                .replace(&victim["snapshot"], "snap_01a1e36ddd427372ba516dbc00000000")
+                .replace(&victim["volume"], "nowhere");
             assert_eq!(
                 refused(send(&server, &ours, method.clone(), &nowhere, body).await).await,
                 told,
@@ -97,6 +101,7 @@ async fn no_route_leads_to_another_tenants_things() {
     assert_eq!(task["state"], "running");
     let snapshots = good(send(&server, &theirs, Method::GET, "/v1/snapshots", None).await).await;
     assert_eq!(snapshots["snapshots"], json!([snapshot]));
+    good(send(&server, &theirs, Method::GET, "/v1/volumes/theirs", None).await).await;
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! A sandbox as a whole.
 
-use cabana_model::SandboxId;
+use cabana_model::{Mount, SandboxId};
 use cabana_sandbox::{Limits, NetworkPolicy, check_env};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -80,12 +80,14 @@ impl Act for Become {
     }
 }
 
-/// Other limits, another network, other variables: of one that runs, and of one that does not.
+/// Other limits, another network, other variables, other mounts: of one that runs, and of one that does not.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Change {
     pub limits: Option<Limits>,
     pub network: Option<NetworkPolicy>,
     pub env: Option<std::collections::BTreeMap<String, String>>,
+    pub mount: Option<Mount>,
+    pub extra_mounts: Option<Vec<Mount>>,
 }
 
 impl Act for Change {
@@ -101,8 +103,13 @@ impl Act for Change {
     }
 
     fn argv(&self) -> Vec<String> {
-        let named =
-            [("limits", self.limits.is_some()), ("network", self.network.is_some()), ("env", self.env.is_some())];
+        let named = [
+            ("limits", self.limits.is_some()),
+            ("network", self.network.is_some()),
+            ("env", self.env.is_some()),
+            ("mount", self.mount.is_some()),
+            ("extra_mounts", self.extra_mounts.is_some()),
+        ];
         named.iter().filter(|(_, there)| *there).map(|(name, _)| (*name).to_owned()).collect()
     }
 
@@ -119,6 +126,8 @@ impl Act for Change {
             wanted.sandbox.limits = self.limits.unwrap_or(wanted.sandbox.limits);
             wanted.sandbox.network = self.network.unwrap_or_else(|| wanted.sandbox.network.clone());
             wanted.env = self.env.unwrap_or_else(|| std::mem::take(&mut wanted.env));
+            wanted.mounts.primary = self.mount.or_else(|| wanted.mounts.primary.take());
+            wanted.mounts.extra = self.extra_mounts.unwrap_or_else(|| std::mem::take(&mut wanted.mounts.extra));
         };
         cx.runtime.0.sandboxes.change(&slot, alter).await
     }

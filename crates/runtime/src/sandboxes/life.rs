@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cabana_model::{SandboxId, SandboxState, SnapshotId, Tenant};
-use cabana_sandbox::{Found, Sandbox, SandboxEvent, Wanted as Update};
+use cabana_sandbox::{Found, Sandbox, SandboxEvent, SandboxSpec, Wanted as Update};
 use cabana_store::{Record, Transition};
 use tracing::{Instrument as _, debug_span};
 use uuid::Uuid;
@@ -13,6 +13,7 @@ use crate::{
     Error, Result,
     events::{Event, Happened},
     fault::{self, Point},
+    mounts,
 };
 
 impl Sandboxes {
@@ -45,9 +46,9 @@ impl Sandboxes {
     async fn make(&self, slot: &Slot, record: &Record, why: &str) -> Result<Arc<dyn Sandbox>> {
         let wanted = slot.wanted()?;
         let made = match self.provider.attach(&record.physical).await? {
-            Found::Absent => self.provider.create(&record.physical, &wanted.sandbox).await,
+            Found::Absent => self.create(record, &wanted).await,
             Found::Running(sandbox) => Ok(sandbox),
-            Found::Paused | Found::Stopped => self.provider.start(&record.physical).await,
+            Found::Paused | Found::Stopped => self.provider.start(&record.physical).await.map_err(mounts::in_public),
         };
         match made {
             Ok(sandbox) => {
@@ -62,10 +63,21 @@ impl Sandboxes {
         }
     }
 
+    async fn create(&self, record: &Record, wanted: &Wanted) -> Result<Arc<dyn Sandbox>> {
+        let views = self.views(&record.tenant, &wanted.mounts).await?;
+        let spec = SandboxSpec { views, ..wanted.sandbox.clone() };
+        self.provider.create(&record.physical, &spec).await.map_err(mounts::in_public)
+    }
+
     async fn wake(&self, slot: &Slot, record: &Record, why: &str) -> Result<Arc<dyn Sandbox>> {
         let sandbox = match self.provider.attach(&record.physical).await? {
             Found::Running(sandbox) => sandbox,
-            Found::Paused | Found::Stopped => self.provider.start(&record.physical).await?,
+            Found::Paused => self.provider.start(&record.physical).await?,
+            Found::Stopped => {
+                // What the operator allowed then may be forbidden by now.
+                slot.wanted()?.mounts.check(&record.tenant, self.settings())?;
+                self.provider.start(&record.physical).await.map_err(mounts::in_public)?
+            }
             Found::Absent => {
                 self.step(slot, SandboxState::Failed, "its files are not there any more").await?;
                 return self.make(slot, &slot.record(), "made again, since its files were gone").await;
@@ -248,10 +260,26 @@ impl Sandboxes {
     pub(crate) async fn change(&self, slot: &Slot, alter: impl FnOnce(&mut Wanted)) -> Result<()> {
         let _alone = slot.changing.lock().await;
         let sandbox = slot.live().ok_or(cabana_sandbox::Error::Gone)?; // somebody may have stopped it meanwhile
-        let mut wanted = slot.wanted()?;
+        let was = slot.wanted()?;
+        let mut wanted = was.clone();
         alter(&mut wanted);
-        sandbox.update(Update::Limits(wanted.sandbox.limits)).await?;
-        sandbox.update(Update::Network(wanted.sandbox.network.clone())).await?;
+        // First what is most likely to be refused.
+        let mounted = wanted.mounts != was.mounts;
+        let tenant = &slot.record().tenant.clone();
+        if mounted {
+            let views = self.views(tenant, &wanted.mounts).await?;
+            sandbox.update(Update::Views(views)).await.map_err(mounts::in_public)?;
+        }
+        let rest = async {
+            sandbox.update(Update::Limits(wanted.sandbox.limits)).await?;
+            sandbox.update(Update::Network(wanted.sandbox.network.clone())).await
+        };
+        if let Err(error) = rest.await {
+            if mounted {
+                sandbox.update(Update::Views(self.views(tenant, &was.mounts).await?)).await?;
+            }
+            return Err(error.into());
+        }
         fault::at(Point::SandboxChanged);
         let spec = serde_json::to_string(&wanted).map_err(|error| Error::invalid("spec", error.to_string()))?;
         let record = slot.record();
@@ -281,11 +309,13 @@ impl Sandboxes {
 }
 
 /// The provider's own name of a snapshot is nobody's business.
-fn in_public(error: cabana_sandbox::Error, snapshot: Option<SnapshotId>) -> Error {
+fn in_public(error: Error, snapshot: Option<SnapshotId>) -> Error {
     use cabana_sandbox::Error as Inner;
     match (error, snapshot) {
-        (Inner::NoSnapshot(_), Some(id)) => Error::NoSnapshot(id),
-        (Inner::BadTemplate { why, .. }, Some(id)) => Inner::BadTemplate { name: id.to_string(), why }.into(),
-        (error, _) => error.into(),
+        (Error::Sandbox(Inner::NoSnapshot(_)), Some(id)) => Error::NoSnapshot(id),
+        (Error::Sandbox(Inner::BadTemplate { why, .. }), Some(id)) => {
+            Inner::BadTemplate { name: id.to_string(), why }.into()
+        }
+        (error, _) => error,
     }
 }

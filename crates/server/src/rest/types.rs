@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use cabana_runtime::{Page, Record, SandboxId, SandboxState, Scope, ScopeTemplate, Settings, SnapshotId, Wanted};
+use cabana_runtime::{
+    Mounts, Page, Record, SandboxId, SandboxState, Scope, ScopeTemplate, Settings, SnapshotId, Wanted,
+};
 use cabana_sandbox::{Base, Limits, NetworkPolicy, User};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::mounts::MountBody;
 use crate::{
     error::{Answer, Refused},
     extract::maybe_object,
@@ -81,6 +84,11 @@ pub(super) struct SpecBody {
     user: Option<String>,
     /// Whether setuid programs such as sudo gain anything inside.
     sudo: Option<bool>,
+    /// What is seen at `/workspace`, if it names no other place.
+    #[serde(default, deserialize_with = "maybe_object")]
+    mount: Option<MountBody>,
+    /// What is seen elsewhere.
+    extra_mounts: Vec<MountBody>,
 }
 
 /// What a sandbox may use. What is not said is not limited.
@@ -186,7 +194,9 @@ impl SpecBody {
         }
         sandbox.sudo = self.sudo.unwrap_or(sandbox.sudo);
         let snapshot = self.snapshot.as_deref().map(snapshot_id).transpose()?;
-        Ok(Wanted { sandbox, env: self.env, once: false, snapshot })
+        let primary = self.mount.map(MountBody::primary).transpose()?;
+        let mounts = Mounts { primary, extra: MountBody::extra(self.extra_mounts)? };
+        Ok(Wanted { sandbox, env: self.env, once: false, snapshot, mounts })
     }
 }
 
@@ -208,6 +218,10 @@ pub(super) struct SandboxBody {
     network: NetworkBody,
     /// Names alone.
     env: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mount: Option<MountBody>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    extra_mounts: Vec<MountBody>,
     #[schema(value_type = String, format = DateTime)]
     created_at: cabana_runtime::Time,
     #[schema(value_type = String, format = DateTime)]
@@ -245,6 +259,8 @@ impl SandboxBody {
             limits: LimitsBody::of(&wanted.sandbox.limits),
             network: NetworkBody::of(&wanted.sandbox.network),
             env: wanted.env.into_keys().collect(),
+            mount: wanted.mounts.primary.as_ref().map(MountBody::of),
+            extra_mounts: wanted.mounts.extra.iter().map(MountBody::of).collect(),
             created_at: record.created,
             changed_at: record.changed,
             active_at: record.active,

@@ -223,7 +223,7 @@ async fn a_database_of_a_later_version_is_left_alone() {
     let path = dir.path().join("db/cabana.db");
     rusqlite::Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
     let refused = Store::open(&dir.path().join("db"), &dir.path().join("outputs"), Durability::Full).err().unwrap();
-    assert_eq!(refused, Error::Schema { found: 99, known: 1 });
+    assert!(matches!(refused, Error::Schema { found: 99, .. }), "{refused}");
     assert_eq!(refused.code(), cabana_model::Code::DataDirVersion);
 }
 

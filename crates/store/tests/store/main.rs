@@ -12,3 +12,4 @@ mod sandboxes;
 mod snapshots;
 mod stage;
 mod tasks;
+mod volumes;
