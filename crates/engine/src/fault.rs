@@ -3,7 +3,7 @@
 cabana_fault::points! {
     HomeDrafted = "home.drafted": "The record is written, and the directory has no name yet.",
     HomeNamed = "home.named": "The directory has the sandbox's name, and nothing runs in it.",
-    HomeTakenOut = "home.taken_out": "A directory that was put away is there again, and others are not.",
+    HomeTakenOut = "home.taken_out": "What was put away is there again, and nothing is mounted.",
     HomeCleared = "home.cleared": "A work directory of a stopped sandbox is gone.",
     HomePutAway = "home.put_away": "What a stopped sandbox does not need is gone, and nobody has been told.",
     RecordDrafted = "record.drafted": "The changed record lies beside the old one.",

@@ -208,6 +208,17 @@ impl Homes {
         Some(spares.swap_remove(place).1)
     }
 
+    /// Gives one in which all was put away what was made ahead, dressed as it should be: one rename, where to make it anew takes the
+    /// disk longer than a start may take. Where that cannot be, it is as it was.
+    pub(crate) fn refill(&self, home: &Home, overlays: usize, dress: impl FnOnce(&Path) -> Result<()>) {
+        if fs::read_dir(home.fs()).map_or(true, |mut entries| entries.next().is_some()) {
+            return;
+        }
+        let Some(spare) = self.take_spare(overlays) else { return };
+        let _ = dress(&spare.fs()).map(|()| fs::rename(spare.fs(), home.fs()));
+        let _ = spare.remove();
+    }
+
     /// Makes directories ahead, until there are so many for this number of overlays.
     pub(crate) fn make_spares(&self, overlays: usize, wanted: usize) {
         let count = || {

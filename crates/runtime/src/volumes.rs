@@ -43,7 +43,7 @@ impl Runtime {
             match state {
                 VolumeState::Ready if is_there => continue,
                 VolumeState::Ready => {
-                    tracing::warn!(volume = %name, "the files of a volume are not there any more: its record goes")
+                    tracing::warn!(volume = %name, "the files of a volume are not there any more: its record goes");
                 }
                 VolumeState::Making | VolumeState::Deleting => {}
             }

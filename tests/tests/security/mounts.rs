@@ -80,19 +80,18 @@ while not os.path.exists('/tmp/over'):
         os.mkdir('place')
     except OSError:
         pass";
-    let sandbox = inside.sandbox.clone();
-    let swapping = tokio::spawn(async move {
-        let spec = cabana_sandbox::ExecSpec::argv(["python3", "-c", swap], path("/"));
-        cabana_sandbox::run(&*sandbox, spec, 1 << 16).await
-    });
-    for _ in 0..100 {
-        let _ = inside.sandbox.update(Wanted::Views(vec![view(dir.path(), "/tmp/place/sys", true)])).await;
-        let mounted = inside.root("grep -c ' /proc/sys ' /proc/self/mountinfo").await.ok();
-        assert_eq!(mounted, "1", "there is the sandbox's own, and nothing on it");
-        inside.sandbox.update(Wanted::Views(Vec::new())).await.unwrap();
-    }
-    inside.root("touch /tmp/over").await.ok();
-    swapping.await.unwrap().unwrap();
+    let spec = cabana_sandbox::ExecSpec::argv(["python3", "-c", swap], path("/"));
+    let comes_and_goes = async {
+        for _ in 0..100 {
+            let _ = inside.sandbox.update(Wanted::Views(vec![view(dir.path(), "/tmp/place/sys", true)])).await;
+            let mounted = inside.root("grep -c ' /proc/sys ' /proc/self/mountinfo").await.ok();
+            assert_eq!(mounted, "1", "there is the sandbox's own, and nothing on it");
+            inside.sandbox.update(Wanted::Views(Vec::new())).await.unwrap();
+        }
+        inside.root("touch /tmp/over").await.ok();
+    };
+    let (swapped, ()) = tokio::join!(cabana_sandbox::run(&*inside.sandbox, spec, 1 << 16), comes_and_goes);
+    swapped.unwrap();
     inside.end().await;
 }
 
@@ -157,15 +156,14 @@ around = os.open('/workspace/a', os.O_RDONLY)
 open('/tmp/begun', 'w').close()
 while not os.path.exists('/tmp/gone'): time.sleep(0.02)
 print(os.listdir(os.open('seen', os.O_RDONLY, dir_fd=around)))";
-    let sandbox = inside.sandbox.clone();
-    let holding = tokio::spawn(async move {
-        let spec = cabana_sandbox::ExecSpec::argv(["python3", "-c", code], path("/"));
-        cabana_sandbox::run(&*sandbox, spec, 1 << 16).await
-    });
-    while inside.user("test -e /tmp/begun").await.status != cabana_sandbox::Status::Code(0) {}
-    inside.sandbox.update(Wanted::Views(Vec::new())).await.unwrap();
-    inside.user("touch /tmp/gone").await.ok();
-    let said = holding.await.unwrap().unwrap().stdout.whole().unwrap();
+    let spec = cabana_sandbox::ExecSpec::argv(["python3", "-c", code], path("/"));
+    let takes_away = async {
+        while inside.user("test -e /tmp/begun").await.status != cabana_sandbox::Status::Code(0) {}
+        inside.sandbox.update(Wanted::Views(Vec::new())).await.unwrap();
+        inside.user("touch /tmp/gone").await.ok();
+    };
+    let (held, ()) = tokio::join!(cabana_sandbox::run(&*inside.sandbox, spec, 1 << 16), takes_away);
+    let said = held.unwrap().stdout.whole().unwrap();
     assert_eq!(String::from_utf8_lossy(&said).trim(), "[]");
     inside.end().await;
 }

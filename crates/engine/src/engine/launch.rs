@@ -73,6 +73,7 @@ impl Shared {
             record.plan.rebase(&base);
             self.compare_base(id, &was, &base);
         }
+        self.homes.refill(&home, record.plan.overlays(), |fs| snapshot::dress_new(&self.store, &record.plan, fs));
         snapshot::take_out(&self.store, &record.plan, &home.fs())?;
         let mounts = plan::mounts(&self.data, &self.store, &record, &home.fs(), self.ranges.storage())?;
         if record.changing {

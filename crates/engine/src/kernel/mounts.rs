@@ -9,7 +9,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Mode, OFlags, ResolveFlags},
+    fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags},
     mount::{MoveMountFlags, OpenTreeFlags},
 };
 
@@ -138,7 +138,17 @@ pub(crate) fn make_mount_point(
         }
         above = end + 1;
     }
-    open(path, if directory { OFlags::DIRECTORY } else { OFlags::empty() })
+    let point = open(path, if directory { OFlags::DIRECTORY } else { OFlags::empty() })?;
+    // A link can lead to where something is mounted already, such as the root itself: there is nothing to be put over that.
+    match is_mount_root(point.as_fd())? {
+        true => Err(rustix::io::Errno::BUSY),
+        false => Ok(point),
+    }
+}
+
+fn is_mount_root(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::empty())?;
+    Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
 pub(crate) fn plain(source: &CStr, target: &CStr, kind: &CStr, flags: u64, options: &CStr) -> io::Result<()> {

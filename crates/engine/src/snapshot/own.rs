@@ -70,9 +70,9 @@ pub(crate) fn take_out(store: &Store, plan: &Plan, own: &Path) -> Result<()> {
                 dress(store, plan, overlay, &new)?;
             }
             fs::rename(&new, &at).map_err(failed("making the sandbox's layer"))?;
-            fault::at(Point::HomeTakenOut);
         }
     }
+    fault::at(Point::HomeTakenOut);
     Ok(())
 }
 
@@ -103,7 +103,7 @@ fn is_as_made(store: &Store, plan: &Plan, overlay: usize, upper: &Path) -> Resul
     let looked = match kept_top(plan, overlay) {
         Some(top) => tree::is_dressed_like(store.open_layer(top)?.as_fd(), dir.as_fd()),
         None => dir.metadata().and_then(|meta| {
-            let then = (meta.mtime(), meta.mtime_nsec()) == (MADE.tv_sec, MADE.tv_nsec as i64);
+            let then = (meta.mtime(), meta.mtime_nsec()) == (MADE.tv_sec, MADE.tv_nsec);
             Ok(then && tree::is_untouched(dir.as_fd(), store.ids())?)
         }),
     };

@@ -230,7 +230,8 @@ impl Told {
         overlays.contains(&self.at)
     }
 
-    /// What is neither an overlay, nor every sandbox's own: there is nothing else, and none of those can be moved.
+    /// What is neither an overlay, nor every sandbox's own: there is nothing else, none of those can be moved, and nothing is ever
+    /// put onto the root of one.
     fn is_view(&self, overlays: &[Vec<u8>]) -> bool {
         let own = [&b"/proc"[..], b"/dev"];
         !self.is_overlay(overlays) && !own.iter().any(|own| self.at == *own || is_below(&self.at, own))

@@ -8,12 +8,16 @@ use std::{
 
 use cabana_sandbox::{Result, View};
 use rustix::{
-    fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid},
+    fs::{Mode, OFlags, ResolveFlags},
     io::Errno,
 };
 
 use super::invalid;
-use crate::{plan::Mount, wire::Place};
+use crate::{
+    kernel::thread_identity::{ActingAs, Identity},
+    plan::Mount,
+    wire::Place,
+};
 
 /// A view that lies in another one comes after it, or it would be hidden.
 pub(crate) fn in_order(views: &[View]) -> Vec<&View> {
@@ -76,25 +80,23 @@ fn open(dir: &OwnedFd, name: &CString) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat2(dir, name.as_c_str(), flags, Mode::empty(), resolve)
 }
 
-/// As the owner of the directory around it would.
+/// As the owner of the directory around it would, and by that one's rights alone. What was made is not given away afterwards: by
+/// then it may be something else.
 fn make(dir: &OwnedFd, name: &CString, is_file: bool) -> rustix::io::Result<OwnedFd> {
-    let owner = rustix::fs::fstat(dir)?;
-    let made = match is_file {
-        true => {
-            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-            rustix::fs::openat(dir, name.as_c_str(), flags, 0o644.into()).map(drop)
+    let around = rustix::fs::fstat(dir)?;
+    let owner = Identity { uid: around.st_uid, gid: around.st_gid, groups: Vec::new(), root: false };
+    let made = {
+        let _acting = ActingAs::new(&owner);
+        match is_file {
+            true => {
+                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+                rustix::fs::openat(dir, name.as_c_str(), flags, 0o644.into()).map(drop)
+            }
+            false => rustix::fs::mkdirat(dir, name.as_c_str(), 0o755.into()),
         }
-        false => rustix::fs::mkdirat(dir, name.as_c_str(), 0o755.into()),
     };
     match made {
-        Err(errno) if errno != Errno::EXIST => return Err(errno),
-        made => {
-            let there = open(dir, name)?;
-            if made.is_ok() {
-                let (user, group) = (Uid::from_raw(owner.st_uid), Gid::from_raw(owner.st_gid));
-                rustix::fs::chownat(&there, c"", Some(user), Some(group), AtFlags::EMPTY_PATH)?;
-            }
-            Ok(there)
-        }
+        Err(errno) if errno != Errno::EXIST => Err(errno),
+        _ => open(dir, name),
     }
 }

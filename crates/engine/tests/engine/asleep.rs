@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use cabana_sandbox::{Base, Found, Provider, Sandbox, SandboxId, SandboxSpec, SnapshotId, read_all, write_all};
+use cabana_sandbox::{Base, Found, Provider, SandboxId, SandboxSpec, SnapshotId, read_all, write_all};
 use futures_util::TryStreamExt;
 
 use crate::{

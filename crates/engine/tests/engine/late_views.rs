@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    os::unix::fs::{chown, symlink},
+    os::unix::fs::{PermissionsExt, chown, symlink},
     path::{Path, PathBuf},
 };
 
@@ -78,6 +78,11 @@ async fn views_inside_of_views_are_seen_in_whatever_order_they_are_named() {
     update(&inside, &[other.clone(), both[0].clone()]).await.unwrap();
     inside.user("echo x > /w/x").await.refused();
     inside.user("echo x > /w/skills/one/x").await.ok();
+    // A place is made as the owner of what is around it would, and by that one's rights.
+    fs::set_permissions(outer.path(), fs::Permissions::from_mode(0o555)).unwrap();
+    let closed = [both[1].clone(), view(inner.path(), "/w/closed", true)];
+    assert_eq!(update(&inside, &closed).await, Err(Code::BadRequest));
+    fs::set_permissions(outer.path(), fs::Permissions::from_mode(0o755)).unwrap();
     // No place for it in what cannot be written to, and nothing is changed.
     let new = view(inner.path(), "/w/elsewhere", true);
     assert_eq!(update(&inside, &[other, new]).await, Err(Code::BadRequest));
@@ -91,12 +96,13 @@ async fn whoever_uses_a_view_that_goes_keeps_what_is_open_and_nothing_else() {
     let inside = Inside::with(SandboxSpec { views: vec![view(dir.path(), "/workspace/a", true)], ..passing() }).await;
     let script =
         "cd /workspace/a && exec 3<note && touch /tmp/begun && while [ -e /tmp/begun ]; do sleep 0.05; done; cat <&3";
-    let sandbox = inside.sandbox.clone();
-    let running = tokio::spawn(async move { shell(&*sandbox, "user", script).await });
-    while inside.user("test -e /tmp/begun").await.status != cabana_sandbox::Status::Code(0) {}
-    update(&inside, &[]).await.unwrap();
-    assert_eq!(inside.user("ls /workspace/a; rm /tmp/begun").await.ok(), "");
-    assert_eq!(running.await.unwrap().ok(), "kept");
+    let takes_away = async {
+        while inside.user("test -e /tmp/begun").await.status != cabana_sandbox::Status::Code(0) {}
+        update(&inside, &[]).await.unwrap();
+        assert_eq!(inside.user("ls /workspace/a; rm /tmp/begun").await.ok(), "");
+    };
+    let (ran, ()) = tokio::join!(shell(&*inside.sandbox, "user", script), takes_away);
+    assert_eq!(ran.ok(), "kept");
     inside.end().await;
 }
 
@@ -161,7 +167,17 @@ async fn a_guest_cannot_lead_a_view_to_where_it_must_not_be_nor_hide_it() {
         .root("ln -s /proc /workspace/proc && ln -s /dev/shm /workspace/shm && ln -s /proc/self/root /workspace/r")
         .await
         .ok();
-    for at in ["/workspace/proc/x", "/workspace/proc", "/workspace/proc/sys", "/workspace/shm", "/workspace/r/dev"] {
+    inside.root("ln -s / /workspace/top && ln -s ../usr /workspace/programs").await.ok();
+    for at in [
+        "/workspace/proc/x",
+        "/workspace/proc",
+        "/workspace/proc/sys",
+        "/workspace/shm",
+        "/workspace/r/dev",
+        "/workspace/top",
+        "/workspace/top/usr",
+        "/workspace/programs",
+    ] {
         assert_eq!(update(&inside, &[view(one.path(), at, true)]).await, Err(Code::BadRequest), "{at}");
     }
     assert_eq!(seen(&inside).await, "");
