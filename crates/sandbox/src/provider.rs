@@ -54,6 +54,9 @@ pub trait Provider: Send + Sync {
     async fn add_template(&self, name: &str, wishes: &Overrides, most: u64, tar: Stream<Bytes>) -> Result<Template>;
     /// One that sandboxes were made from is `TemplateInUse`.
     async fn remove_template(&self, name: &str) -> Result<()>;
+    /// What it sees from its next start on; of one that runs, from now on, as [`Sandbox::update`] does. So one whose views cannot
+    /// be had any more has a way out.
+    async fn set_views(&self, id: &SandboxId, views: &[View]) -> Result<()>;
     /// A directory that outlives the sandboxes which see it. There already is Ok.
     async fn make_volume(&self, name: VolumeId) -> Result<()>;
     async fn volumes(&self) -> Result<Stream<VolumeId>>;

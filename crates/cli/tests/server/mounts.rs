@@ -258,8 +258,16 @@ async fn a_source_that_becomes_a_link_is_not_followed_at_the_next_start() {
     symlink(&theirs, &mine).unwrap();
     let exec = server.post(&format!("/v1/sandboxes/{id}/exec"), &json!({ "command": "cat /workspace/note" }));
     assert_eq!(refused(exec.send().await.unwrap()).await, (400, "bad_request".into()));
+    // It does not start, and there is a way out all the same.
+    let without = json!({ "mount": { "host_path": mine, "mode": "none" } });
+    assert_eq!(good(change(&server, &id, &without).await).await["state"], "stopped", "nothing is started for it");
+    assert_eq!(says(&server, &id, "ls").await, "");
+    good(server.post(&format!("/v1/sandboxes/{id}/stop"), &json!({})).send().await.unwrap()).await;
+    let with = json!({ "mount": { "host_path": mine } });
+    assert_eq!(refused(change(&server, &id, &with).await).await, (400, "bad_request".into()));
     fs::remove_file(&mine).unwrap();
     fs::rename(dir.path().join("old"), &mine).unwrap();
+    good(change(&server, &id, &with).await).await;
     assert_eq!(says(&server, &id, "cat note").await, "mine");
 }
 

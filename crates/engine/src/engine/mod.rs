@@ -17,7 +17,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cabana_sandbox::{
     Base, Capabilities, Enforced, Error, Found, Identities, LayerId, Overrides, Provider, Result, Sandbox,
-    SandboxEvent, SandboxId, SandboxSpec, SnapshotId, State, Stream, Template, VolumeId,
+    SandboxEvent, SandboxId, SandboxSpec, SnapshotId, State, Stream, Template, View, VolumeId,
 };
 use futures_util::{StreamExt, stream};
 use tokio::{
@@ -365,6 +365,10 @@ impl Provider for Engine {
     async fn remove_template(&self, name: &str) -> Result<()> {
         let (shared, name) = (self.shared.clone(), name.to_owned());
         blocking(move || shared.templates().rm(&name, &|name| shared.uses_template(name))).await
+    }
+
+    async fn set_views(&self, id: &SandboxId, views: &[View]) -> Result<()> {
+        joined(self.shared.tasks.spawn(self.shared.clone().set_views(id.clone(), views.to_vec()))).await
     }
 
     async fn make_volume(&self, name: VolumeId) -> Result<()> {

@@ -2,9 +2,9 @@
 
 use std::{os::fd::AsFd, sync::Arc};
 
-use cabana_sandbox::{Error, Identities, Result, View};
+use cabana_sandbox::{Error, Identities, Result, SandboxId, View};
 
-use super::{Shared, blocking};
+use super::{Shared, Taken, blocking};
 use crate::{
     fault::{self, Point},
     home::Record,
@@ -24,8 +24,7 @@ impl Shared {
     /// All or nothing. The caller keeps others from changing what the sandbox is asked to be.
     pub(crate) async fn change_views(self: &Arc<Self>, live: &Arc<Live>, views: Vec<View>) -> Result<()> {
         if !self.changes_views() {
-            let what = "changing views at run time without root and control groups: stop it first";
-            return Err(Error::Unsupported { provider: "engine", what });
+            return Err(unsupported());
         }
         let slot = self.slot(&live.id);
         // So that nobody pauses, stops or snapshots it half-way.
@@ -36,36 +35,73 @@ impl Shared {
         }
     }
 
+    /// The same of one that may be stopped.
+    pub(super) async fn set_views(self: Arc<Self>, id: SandboxId, views: Vec<View>) -> Result<()> {
+        let slot = self.slot(&id);
+        let mut held = slot.lock().await;
+        let set = match self.take_up(&id, &mut held).await {
+            Ok(Taken::Live(live)) if self.changes_views() => self.change_held_views(&live, views).await,
+            Ok(Taken::Live(_)) => Err(unsupported()),
+            Ok(Taken::Stopped(_owned)) => self.change_stopped_views(&id, views).await,
+            Ok(Taken::Absent) => Err(Error::NoSandbox(id.clone())),
+            Err(error) => Err(error),
+        };
+        drop(held);
+        self.let_go(&id, &slot);
+        set
+    }
+
+    /// What cannot be shown now is refused now, and not at the next start.
+    async fn change_stopped_views(self: &Arc<Self>, id: &SandboxId, views: Vec<View>) -> Result<()> {
+        let _closed = self.gates.of(id).close().await?;
+        let was = self.read_record(id).await?;
+        let wanted = with_views(&was, views)?;
+        let change = async {
+            let (shared, asked) = (self.clone(), wanted.clone());
+            let storage = self.ranges.storage();
+            blocking(move || plan::open_views(&shared.data, &shared.store, &asked, storage).map(drop)).await?;
+            self.write_record(id, wanted.clone()).await
+        };
+        self.with_volumes(id, &was, &wanted, change).await
+    }
+
     async fn change_held_views(self: &Arc<Self>, live: &Arc<Live>, views: Vec<View>) -> Result<()> {
         let _closed = self.gates.of(&live.id).close().await?;
-        let was = self.read_record(live).await?;
-        let mut wanted = was.clone();
-        wanted.spec.views = views;
-        wanted.plan.check_room(&wanted.spec.views)?;
+        let was = self.read_record(&live.id).await?;
+        let wanted = with_views(&was, views)?;
+        self.with_volumes(&live.id, &was, &wanted, self.exchange_views(live, &was, &wanted)).await
+    }
+
+    /// New volumes have their marks before a record names them, and old ones after none does.
+    async fn with_volumes(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        was: &Record,
+        wanted: &Record,
+        change: impl Future<Output = Result<()>>,
+    ) -> Result<()> {
         let (before, after) = (volumes_of(&was.spec.views), volumes_of(&wanted.spec.views));
-        let (shared, id, new) = (self.clone(), live.id.clone(), &after - &before);
-        // They are not removed until the record names them.
+        let (shared, of, new) = (self.clone(), id.clone(), &after - &before);
         let held = blocking(move || {
             let volumes = shared.homes.volumes();
-            volumes.mark(&new, &id).inspect_err(|_| volumes.unmark(&new, &id))
+            volumes.mark(&new, &of).inspect_err(|_| volumes.unmark(&new, &of))
         })
         .await?;
-        let changed = self.exchange_views(live, &was, &wanted).await;
+        let changed = change.await;
         drop(held);
         let gone = if changed.is_ok() { &before - &after } else { &after - &before };
-        let (shared, id) = (self.clone(), live.id.clone());
-        blocking(move || {
-            shared.homes.volumes().unmark(&gone, &id);
+        let (shared, of) = (self.clone(), id.clone());
+        let unmarked = blocking(move || {
+            shared.homes.volumes().unmark(&gone, &of);
             Ok(())
-        })
-        .await?;
-        changed
+        });
+        changed.and(unmarked.await)
     }
 
     async fn exchange_views(self: &Arc<Self>, live: &Arc<Live>, was: &Record, wanted: &Record) -> Result<()> {
         // What cannot be opened is refused before anything is changed.
         let change = self.open_views(live, wanted).await?;
-        self.write_record(live, Record { changing: true, ..wanted.clone() }).await?;
+        self.write_record(&live.id, Record { changing: true, ..wanted.clone() }).await?;
         fault::at(Point::ViewsRecorded);
         self.still_for_views(live).await?;
         fault::at(Point::ViewsHeld);
@@ -79,7 +115,7 @@ impl Shared {
             record = Record { changing: false, ..was.clone() };
         }
         fault::at(Point::ViewsChanged);
-        let recorded = self.write_record(live, record).await;
+        let recorded = self.write_record(&live.id, record).await;
         self.go_on_after_views(live).await?;
         changed.and(recorded)
     }
@@ -91,7 +127,7 @@ impl Shared {
         let changed = self.put_views(live, change).await;
         self.go_on_after_views(live).await?;
         changed?;
-        self.write_record(live, Record { changing: false, ..record }).await
+        self.write_record(&live.id, Record { changing: false, ..record }).await
     }
 
     /// Nothing of the sandbox sees a change half made.
@@ -121,13 +157,25 @@ impl Shared {
         blocking(move || views::change(live.init().as_fd(), change)).await
     }
 
-    async fn read_record(self: &Arc<Self>, live: &Live) -> Result<Record> {
-        let (shared, id) = (self.clone(), live.id.clone());
+    async fn read_record(self: &Arc<Self>, id: &SandboxId) -> Result<Record> {
+        let (shared, id) = (self.clone(), id.clone());
         blocking(move || shared.homes.read(&id)).await
     }
 
-    async fn write_record(self: &Arc<Self>, live: &Live, record: Record) -> Result<()> {
-        let (shared, id) = (self.clone(), live.id.clone());
+    async fn write_record(self: &Arc<Self>, id: &SandboxId, record: Record) -> Result<()> {
+        let (shared, id) = (self.clone(), id.clone());
         blocking(move || shared.homes.rewrite(&id, &record)).await
     }
+}
+
+fn with_views(was: &Record, views: Vec<View>) -> Result<Record> {
+    was.plan.check_room(&views)?;
+    let mut wanted = was.clone();
+    wanted.spec.views = views;
+    Ok(wanted)
+}
+
+fn unsupported() -> Error {
+    let what = "changing views at run time without root and control groups: stop it first";
+    Error::Unsupported { provider: "engine", what }
 }

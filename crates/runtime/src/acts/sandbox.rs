@@ -94,8 +94,11 @@ impl Act for Change {
     const VERB: &'static str = "change";
     type Answer = ();
 
+    /// One whose mounts cannot be had any more does not start: so these are changed as it is.
     fn needs(&self) -> Needs {
-        Needs::Running
+        let others = self.limits.is_some() || self.network.is_some() || self.env.is_some();
+        let mounts = self.mount.is_some() || self.extra_mounts.is_some();
+        if mounts && !others { Needs::Record } else { Needs::Running }
     }
 
     fn digest(&self) -> [u8; 32] {
@@ -129,6 +132,9 @@ impl Act for Change {
             wanted.mounts.primary = self.mount.or_else(|| wanted.mounts.primary.take());
             wanted.mounts.extra = self.extra_mounts.unwrap_or_else(|| std::mem::take(&mut wanted.mounts.extra));
         };
-        cx.runtime.0.sandboxes.change(&slot, alter).await
+        match cx.sandbox {
+            Some(_) => cx.runtime.0.sandboxes.change(&slot, alter).await,
+            None => cx.runtime.0.sandboxes.change_mounts(&slot, alter).await,
+        }
     }
 }

@@ -280,8 +280,31 @@ impl Sandboxes {
             }
             return Err(error.into());
         }
+        self.changed(slot, &wanted).await
+    }
+
+    /// Of one that runs, and of one that does not: nothing is started for it.
+    pub(crate) async fn change_mounts(&self, slot: &Slot, alter: impl FnOnce(&mut Wanted)) -> Result<()> {
+        let _alone = slot.changing.lock().await;
+        let record = slot.record();
+        let mut wanted = slot.wanted()?;
+        alter(&mut wanted);
+        let views = self.views(&record.tenant, &wanted.mounts).await?;
+        match record.state {
+            SandboxState::Deleting => return Err(Error::NoSandbox(record.id.clone())),
+            // It has nothing yet that could be shown to it.
+            SandboxState::Provisioning | SandboxState::Failed => {}
+            SandboxState::Running | SandboxState::Paused | SandboxState::Stopped => {
+                self.provider.set_views(&record.physical, &views).await.map_err(mounts::in_public)?;
+            }
+        }
+        self.changed(slot, &wanted).await
+    }
+
+    /// Under the lock of the slot.
+    async fn changed(&self, slot: &Slot, wanted: &Wanted) -> Result<()> {
         fault::at(Point::SandboxChanged);
-        let spec = serde_json::to_string(&wanted).map_err(|error| Error::invalid("spec", error.to_string()))?;
+        let spec = serde_json::to_string(wanted).map_err(|error| Error::invalid("spec", error.to_string()))?;
         let record = slot.record();
         let next = self.store.change_spec(&record.physical, record.version, spec).await?;
         slot.set_record(next.ok_or_else(|| Error::NoSandbox(record.id.clone()))?);

@@ -445,6 +445,7 @@ suite! { $
     volumes(VolumeExec) {
         a_volume_is_seen_by_many_and_outlives_them,
         a_volume_stays_while_sandboxes_have_it,
+        a_stopped_one_has_other_views_from_its_next_start_on,
     }
     volumes(LateViews) {
         a_view_comes_and_goes_while_a_sandbox_runs,

@@ -84,6 +84,26 @@ pub(super) async fn a_volume_stays_while_sandboxes_have_it(stage: Arc<Stage>) ->
     Ok(())
 }
 
+pub(super) async fn a_stopped_one_has_other_views_from_its_next_start_on(stage: Arc<Stage>) -> Outcome {
+    let (one, two) = (made(&stage).await?, made(&stage).await?);
+    let room = with(&stage, vec![view(one, "/workspace/one", true)?]).await?;
+    same!(room.sh(&stage, "echo of the first > /workspace/one/mark").await?.err, "");
+    let (provider, id) = (stage.provider(), room.sandbox.id().clone());
+    provider.stop(&id).await?;
+    refused!(provider.set_views(&id, &[view(VolumeId::now(), "/workspace/x", true)?]).await, Error::NoVolume(_));
+    provider.set_views(&id, &[view(one, "/workspace/other", false)?, view(two, "/workspace/two", true)?]).await?;
+    refused!(provider.remove_volume(two).await, Error::VolumeInUse(_));
+    let room = Room { sandbox: provider.start(&id).await?, ..room };
+    same!(room.sh(&stage, "cat /workspace/other/mark; ls /workspace/one").await?.out, "of the first\n");
+    provider.stop(&id).await?;
+    provider.set_views(&id, &[]).await?;
+    provider.remove_volume(two).await?;
+    let room = Room { sandbox: provider.start(&id).await?, ..room };
+    same!(room.sh(&stage, "ls /workspace/other /workspace/two").await?.out, "/workspace/other:\n\n/workspace/two:\n");
+    refused!(provider.set_views(&stage.id(), &[]).await, Error::NoSandbox(_));
+    clear(&stage, [one]).await
+}
+
 pub(super) async fn a_view_comes_and_goes_while_a_sandbox_runs(stage: Arc<Stage>) -> Outcome {
     let volume = made(&stage).await?;
     let room = stage.room().await?;

@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cabana_sandbox::{
     Base, Capabilities, Enforced, Error, Found, Identities, LayerId, Overrides, Provider, Result, Sandbox,
-    SandboxEvent, SandboxId, SandboxSpec, SnapshotId, State, Stream, Template, VolumeId,
+    SandboxEvent, SandboxId, SandboxSpec, SnapshotId, State, Stream, Template, View, VolumeId,
 };
 use futures_util::{StreamExt, stream};
 
@@ -305,6 +305,14 @@ impl Provider for Fake {
 
     async fn remove_template(&self, name: &str) -> Result<()> {
         self.forget_template(name)
+    }
+
+    async fn set_views(&self, id: &SandboxId, views: &[View]) -> Result<()> {
+        match self.boxes().contains_key(id) {
+            false => Err(Error::NoSandbox(id.clone())),
+            true if views.is_empty() => Ok(()),
+            true => Err(unsupported("views")),
+        }
     }
 
     async fn make_volume(&self, name: VolumeId) -> Result<()> {
