@@ -11,6 +11,7 @@ mod output;
 mod place;
 mod progress;
 mod ps;
+mod reap;
 mod rm;
 mod server;
 mod shell;
@@ -40,6 +41,7 @@ pub(crate) enum Verb {
     Ps(ps::Args),
     Stop(stop::Args),
     Rm(rm::Args),
+    Reap(reap::Args),
     Snapshot(snapshot::Args),
     Volume(volume::Args),
     Open(open::Args),
@@ -97,6 +99,7 @@ async fn work(verb: Verb, server: &Server) -> Result<u8, Failure> {
         Verb::Ps(args) => ps::work(&args, server).await,
         Verb::Stop(args) => stop::work(&args, server).await,
         Verb::Rm(args) => rm::work(&args, server).await,
+        Verb::Reap(args) => reap::work(&args, server).await,
         Verb::Snapshot(args) => snapshot::work(args, server).await,
         Verb::Volume(args) => volume::work(args, server).await,
         Verb::Open(args) => open::work(&args, server).await,

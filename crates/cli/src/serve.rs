@@ -80,6 +80,8 @@ async fn serve(serving: Serving, show_key: bool) -> Result<(), Failure> {
     runtime.recover().await?;
     runtime.listen();
     runtime.forget_keys();
+    runtime.look_after();
+    runtime.find_strangers();
     runtime.tidy();
     let url = url(&listener)?;
     lock.announce(&url)?;
@@ -116,8 +118,8 @@ async fn leave_after(end: &CancellationToken, runtime: &Runtime) {
 }
 
 async fn open_store(data: &Path, durability: Durability) -> Result<Store, Failure> {
-    let (db, outputs) = (data.join("db"), data.join("outputs"));
-    let opened = tokio::task::spawn_blocking(move || Store::open(&db, &outputs, durability));
+    let data = data.to_owned();
+    let opened = tokio::task::spawn_blocking(move || Store::open(&data, durability));
     let opened = opened.await.map_err(|error| Failure::new(Code::Internal, format!("opening the store: {error}")))?;
     opened.map_err(|error| Failure::from(cabana_runtime::Error::from(error)))
 }

@@ -31,6 +31,8 @@ cabana_fault::points! {
     ViewsHeld = "views.held": "The commands stand still for a change of views, which is not begun.",
     ViewsChanged = "views.changed": "What is seen is as wanted, the commands stand still, and the record does not know.",
     StopEnded = "stop.ended": "Nothing runs any more, and the note still says so.",
+    ShelfNoted = "shelf.noted": "What it stands on is noted, and its files are there.",
+    ShelfRestored = "shelf.restored": "Its files are back, and what it stood on is noted still.",
     DestroyEnded = "destroy.ended": "Nothing runs any more, and the directory is there.",
     DestroyUnnamed = "destroy.unnamed": "The directory has no name any more, and is there.",
     FoundGreeted = "found.greeted": "Init has told all that it knows of a sandbox that was found.",

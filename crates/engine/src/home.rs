@@ -24,6 +24,7 @@ use crate::{
     layers::Lock,
     plan::Plan,
     presence::{self, Presence},
+    shelf::Shelf,
     snapshot,
     volumes::{Volumes, volumes_of},
 };
@@ -39,6 +40,7 @@ pub(crate) struct Homes {
     _alive: Lock,
     ids: IdMap,
     volumes: Volumes,
+    pub(crate) shelf: Shelf,
     /// Directories made ahead, by their number of overlays: making one takes the disk longer than a sandbox may take.
     spares: Mutex<Vec<(usize, Home)>>,
 }
@@ -80,7 +82,9 @@ impl Homes {
         };
         let volumes = Volumes::new(data, ids);
         volumes.sweep();
-        Ok(Self { persistent: data.sandboxes(), ephemeral, _alive: alive, ids, volumes, spares: Mutex::default() })
+        let shelf = Shelf::open(data.path().join("shelf"))?;
+        let (persistent, spares) = (data.sandboxes(), Mutex::default());
+        Ok(Self { persistent, ephemeral, _alive: alive, ids, volumes, shelf, spares })
     }
 
     fn home(&self, id: &SandboxId) -> Home {
@@ -249,8 +253,11 @@ impl Homes {
         home.remove()
     }
 
+    /// One that was put on the shelf comes back, and has them then.
     fn unmark(&self, home: &Home, id: &SandboxId) {
-        if let Ok(record) = home.read() {
+        if let Ok(record) = home.read()
+            && !self.shelf.has(id)
+        {
             self.volumes.unmark(&volumes_of(&record.spec.views), id);
         }
     }
@@ -261,10 +268,11 @@ impl Homes {
 
     /// Whether a sandbox, of whatever process, has this volume among its views. Who cannot be read may have it.
     pub(crate) fn uses_volume(&self, id: &SandboxId, volume: VolumeId) -> bool {
-        self.parents().any(|parent| match (Home { parent, name: id.to_string() }).read() {
+        let has = |parent| match (Home { parent, name: id.to_string() }).read() {
             Ok(record) => volumes_of(&record.spec.views).contains(&volume),
             Err(error) => !matches!(error, Error::NoSandbox(_)),
-        })
+        };
+        self.parents().any(has) || self.shelf.uses_volume(id, volume)
     }
 
     /// What its own layer takes on disk.

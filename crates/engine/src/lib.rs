@@ -51,6 +51,7 @@ mod plan;
 mod presence;
 pub mod rootless;
 mod sandbox;
+mod shelf;
 mod snapshot;
 mod spawner;
 mod spool;

@@ -55,3 +55,16 @@ pub fn protocol() -> Option<u32> {
     #[cfg(not(feature = "armed"))]
     None
 }
+
+/// `CABANA_FAULT_CLOCK`: a file that says by how many seconds the clock of a test is ahead. What cannot be read is none.
+pub fn clock_ahead() -> i64 {
+    #[cfg(feature = "armed")]
+    {
+        static FILE: std::sync::OnceLock<Option<std::path::PathBuf>> = std::sync::OnceLock::new();
+        let file = FILE.get_or_init(|| std::env::var_os("CABANA_FAULT_CLOCK").map(Into::into));
+        let text = file.as_ref().and_then(|file| std::fs::read_to_string(file).ok());
+        text.and_then(|text| text.trim().parse().ok()).unwrap_or_default()
+    }
+    #[cfg(not(feature = "armed"))]
+    0
+}

@@ -5,6 +5,8 @@
 
 mod code;
 mod id;
+mod life;
+mod lifecycle;
 mod mount;
 mod path;
 mod record;
@@ -14,7 +16,9 @@ pub use code::Code;
 pub use id::{
     CallId, ExecId, KeyId, LayerId, ParseIdError, SandboxId, SnapshotId, TaskId, Tenant, User, VolumeId, VolumeName,
 };
+pub use life::{Hooked, Life, Operation, Phase, Reality, SandboxState, Then};
+pub use lifecycle::{Action, Due, Facts, Hook, Lifecycle, LifecycleError, Sentence, Verdict, Work};
 pub use mount::{Mount, MountMode, MountRefused, MountRules, MountSource};
 pub use path::{PathError, SandboxPath};
-pub use record::{Outcome, Role, SandboxState, SnapshotState, TaskState, Time, VolumeState};
+pub use record::{Outcome, Role, SnapshotState, TaskState, Time, VolumeState};
 pub use scope::{Scheme, Scope, ScopeError, ScopeTemplate};

@@ -1,7 +1,5 @@
 //! What is known of a sandbox, a call and a task.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use crate::Code;
@@ -21,10 +19,11 @@ pub enum Role {
     Admin,
 }
 
+/// States by their names.
 macro_rules! states {
     ($($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal,)* })*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
         pub enum $name { $($(#[$vdoc])* #[serde(rename = $text)] $variant,)* }
 
         impl $name {
@@ -39,35 +38,16 @@ macro_rules! states {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(self.as_str())
             }
         }
     )*};
 }
+pub(crate) use states;
 
 states! {
-    /// Where a sandbox is in its life, as its record says.
-    ///
-    /// ```text
-    ///  provisioning ──▶ running ◀──▶ stopped
-    ///       │            │  ▲          │
-    ///       ▼            ▼  │          │
-    ///     failed       paused          │
-    ///       │            │             │
-    ///       └────────────┴──▶ deleting ◀┘ ──▶ no record
-    /// ```
-    ///
-    /// Who finds `provisioning` or `failed` makes the sandbox, as if it were new; who finds `deleting` ends it.
-    SandboxState {
-        Provisioning = "provisioning",
-        Running = "running",
-        Paused = "paused",
-        Stopped = "stopped",
-        Deleting = "deleting",
-        Failed = "failed",
-    }
     /// What became of a task. All but the first are for ever.
     TaskState {
         Running = "running",
@@ -90,21 +70,6 @@ states! {
         Making = "making",
         Ready = "ready",
         Deleting = "deleting",
-    }
-}
-
-impl SandboxState {
-    pub fn may_become(self, next: Self) -> bool {
-        use SandboxState::{Deleting, Failed, Paused, Provisioning, Running, Stopped};
-        match (self, next) {
-            (Deleting, _) | (_, Provisioning) => false,
-            (_, Deleting) => true,
-            (Provisioning | Failed, Running | Failed) => true,
-            (Running, Paused | Stopped | Failed) => true,
-            (Paused | Stopped, Running | Failed) => true,
-            (Paused, Stopped) => true,
-            _ => false,
-        }
     }
 }
 
@@ -138,18 +103,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_state_but_the_last_has_a_way_out_and_what_is_deleted_stays_so() {
-        for &state in SandboxState::ALL {
-            let ways = SandboxState::ALL.iter().filter(|next| state.may_become(**next)).count();
-            assert_eq!(ways == 0, state == SandboxState::Deleting, "{state}");
-            assert_eq!(state.may_become(SandboxState::Deleting), state != SandboxState::Deleting);
-        }
-    }
-
-    #[test]
     fn names_of_states_read_back() {
-        assert!(SandboxState::ALL.iter().all(|state| SandboxState::parse(state.as_str()) == Some(*state)));
         assert!(TaskState::ALL.iter().all(|state| TaskState::parse(state.as_str()) == Some(*state)));
-        assert_eq!(SandboxState::parse("Running"), None);
+        assert_eq!(TaskState::parse("Running"), None);
     }
 }

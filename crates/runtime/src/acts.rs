@@ -2,6 +2,10 @@
 
 pub mod exec;
 pub mod files;
+pub mod lease {
+    pub use crate::leases::{LONGEST, MOST_PATIENCE, Release, Renew, Take, Taken, USUAL};
+}
+pub mod purge;
 pub mod sandbox;
 pub mod snapshot;
 pub mod start;

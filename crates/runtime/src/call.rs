@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use cabana_model::{CallId, Code, Outcome, SandboxId, Scope};
 use cabana_sandbox::Sandbox;
-use cabana_store::{Log, Record, SnapshotStep};
+use cabana_store::{Log, Record, SnapshotStep, Token};
 use futures_util::future::BoxFuture;
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Caller, Error, Result, Runtime, Wanted,
-    sandboxes::{Awake, Slot},
+    sandboxes::{Awake, Kind, Slot},
 };
 
 /// Who asks for something, and where.
@@ -27,6 +27,8 @@ pub struct Ask {
     pub caller: Caller,
     pub place: Place,
     pub key: Option<IdempotencyKey>,
+    /// What the caller says it has on the sandbox: nothing is done once that has ended.
+    pub lease: Option<Token>,
     /// Which way it came in.
     pub front: &'static str,
 }
@@ -71,6 +73,8 @@ pub enum Needs {
 /// Something that changes things. One file a verb; every front calls the same.
 pub trait Act: Send + Sized + 'static {
     const VERB: &'static str;
+    /// What it is to the sandbox while it goes on.
+    const KIND: Kind = Kind::Call;
     /// Small: whoever repeats the call reads it back. Bulk goes into the output.
     type Answer: Serialize + DeserializeOwned + Send;
     fn needs(&self) -> Needs;
@@ -109,6 +113,7 @@ pub struct Cx {
     pub cancel: CancellationToken,
     pub(crate) notes: Arc<Mutex<Notes>>,
     pub(crate) awake: Option<Arc<Awake>>,
+    pub(crate) lease: Option<Token>,
 }
 
 /// What only the act itself knows of what the ledger wants to know, and whoever waits.

@@ -29,7 +29,10 @@ impl Clock {
     pub fn now(&self) -> Time {
         match &self.0 {
             Some(time) => *time.lock().unwrap_or_else(PoisonError::into_inner),
-            None => Time::now(),
+            None => match cabana_fault::clock_ahead() {
+                0 => Time::now(),
+                ahead => Time::now().saturating_add(SignedDuration::from_secs(ahead)).unwrap_or(Time::MAX),
+            },
         }
     }
 }

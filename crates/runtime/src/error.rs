@@ -1,7 +1,8 @@
 //! Why something was not done. Knows nothing of HTTP.
 
 use cabana_model::{
-    CallId, Code, KeyId, ParseIdError, PathError, Role, SandboxId, ScopeError, SnapshotId, TaskId, VolumeName,
+    CallId, Code, KeyId, LifecycleError, ParseIdError, PathError, Role, SandboxId, ScopeError, SnapshotId, TaskId,
+    Time, VolumeName,
 };
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -21,6 +22,10 @@ pub enum Error {
     Asleep(SandboxId),
     #[error("there is no sandbox {0}")]
     NoSandbox(SandboxId),
+    #[error("{holder} has a lease on the sandbox until {until}")]
+    Busy { holder: String, until: Time },
+    #[error("the lease has ended, or was never this one")]
+    LeaseLost,
     #[error("there is no call {0}")]
     NoCall(CallId),
     #[error("there is no task {0}")]
@@ -73,6 +78,8 @@ impl Error {
             Self::Unauthorized | Self::NoLink => Code::Unauthorized,
             Self::Forbidden { .. } | Self::Inside | Self::Asleep(_) => Code::Forbidden,
             Self::NoSandbox(_) => Code::SandboxNotFound,
+            Self::Busy { .. } => Code::SandboxBusy,
+            Self::LeaseLost => Code::LeaseLost,
             Self::NoCall(_) => Code::CallNotFound,
             Self::NoTask(_) => Code::TaskNotFound,
             Self::NoSnapshot(_) => Code::SnapshotNotFound,
@@ -107,6 +114,12 @@ fn name(role: Role) -> &'static str {
 impl From<ScopeError> for Error {
     fn from(error: ScopeError) -> Self {
         Self::invalid("scope", error.to_string())
+    }
+}
+
+impl From<LifecycleError> for Error {
+    fn from(error: LifecycleError) -> Self {
+        Self::invalid("lifecycle", error.to_string())
     }
 }
 

@@ -5,10 +5,12 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use cabana_model::{SandboxId, SandboxState, TaskId, TaskState, Tenant, Time};
+use cabana_model::{Life, Phase, SandboxId, SandboxState, TaskId, TaskState, Tenant, Time};
 use serde::Serialize;
 use tokio::sync::broadcast;
 use uuid::Uuid;
+
+use crate::acts::exec::ExitTold;
 
 /// As many as a slow listener may be behind before it is told that it missed some.
 const BEHIND: usize = 256;
@@ -37,6 +39,16 @@ pub enum Event {
     Failed { reason: String },
     #[serde(rename = "sandbox.deleted")]
     Deleted { reason: String },
+    #[serde(rename = "sandbox.archived")]
+    Archived { reason: String },
+    /// A command that goes with a start or a stop has run.
+    #[serde(rename = "sandbox.hook")]
+    Hook {
+        hook: Phase,
+        /// Not there if it could not be run.
+        exit: Option<ExitTold>,
+        said: String,
+    },
     #[serde(rename = "sandbox.out_of_memory")]
     OutOfMemory,
     #[serde(rename = "sandbox.disk_full")]
@@ -54,16 +66,19 @@ pub enum Event {
 }
 
 impl Event {
-    pub(crate) fn of(state: SandboxState, reason: &str) -> Self {
+    /// `None`: nothing that anybody waits for.
+    pub(crate) fn of(life: Life, reason: &str) -> Option<Self> {
         let reason = reason.to_owned();
-        match state {
-            SandboxState::Provisioning => Self::Created { reason },
+        Some(match life.state {
             SandboxState::Running => Self::Running { reason },
             SandboxState::Paused => Self::Paused { reason },
             SandboxState::Stopped => Self::Stopped { reason },
-            SandboxState::Deleting => Self::Deleted { reason },
+            SandboxState::Archived => Self::Archived { reason },
             SandboxState::Failed => Self::Failed { reason },
-        }
+            _ if life == Life::CLAIMED => Self::Created { reason },
+            _ if life == Life::DOOMED => Self::Deleted { reason },
+            _ => return None,
+        })
     }
 }
 

@@ -63,8 +63,7 @@ impl Asked {
             Some(cwd) => within(&defaults.workdir, &cwd)?,
             None => defaults.workdir.clone(),
         };
-        let wanted: Wanted = serde_json::from_str(&cx.record()?.spec)
-            .map_err(|error| cabana_store::Error::Corrupt(format!("the spec of a sandbox: {error}")))?;
+        let wanted = Wanted::of(cx.record()?)?;
         let stdio = if self.stdin.is_some() { Stdio::InputOutput } else { Stdio::Output };
         let env = wanted.env.into_iter().chain(self.env).collect();
         Ok((

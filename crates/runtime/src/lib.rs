@@ -17,12 +17,15 @@ mod events;
 mod exec;
 mod fault;
 mod hashing;
+mod hooks;
+mod leases;
 mod links;
 mod metrics;
 mod mounts;
 mod output;
 mod ports;
 mod reads;
+mod reaper;
 mod recover;
 mod runtime;
 mod said;
@@ -33,17 +36,18 @@ mod snapshots;
 mod tasks;
 mod templates;
 mod text;
+mod told;
 mod volumes;
 mod watches;
 
 pub use access::{Access, Caller, Credential, Issued};
 pub use cabana_model::{
-    CallId, Code, KeyId, Mount, MountMode, MountRules, MountSource, Outcome, Role, SandboxId, SandboxState, Scheme,
-    Scope, ScopeTemplate, SnapshotId, TaskId, TaskState, Tenant, Time, VolumeName,
+    Action, CallId, Code, Hook, KeyId, Lifecycle, Mount, MountMode, MountRules, MountSource, Outcome, Role, SandboxId,
+    SandboxState, Scheme, Scope, ScopeTemplate, SnapshotId, TaskId, TaskState, Tenant, Time, VolumeName,
 };
 pub use cabana_store::{
-    CallRow, Chunk, Error as StoreError, Head, Key, LedgerRow, Log, Page, Record, Snapshot, Stream as Channel, Task,
-    Volume,
+    CallRow, Chunk, Error as StoreError, Head, Key, Lease, LedgerRow, Log, Page, Record, Snapshot, Stream as Channel,
+    Task, Token, Volume, Which,
 };
 pub use call::{Act, Ask, Call, Cx, IdempotencyKey, Look, Needs, Place};
 pub use clock::Clock;
@@ -54,8 +58,10 @@ pub use links::{Grant, Link, Signed, Unlink};
 pub use metrics::{BUCKETS, Metrics, Verb};
 pub use mounts::Mounts;
 pub use ports::{Connection, Visitor};
+pub use reaper::Reaped;
 pub use runtime::Runtime;
-pub use sandboxes::Wanted;
+pub use sandboxes::{Kind, Wanted};
 pub use search::{Found, Line, search};
 pub use settings::Settings;
 pub use text::Text;
+pub use told::Told;

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     io,
     pin::Pin,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
     time::Duration,
 };
@@ -16,12 +16,15 @@ use tokio::{
     time::Instant,
 };
 
-use crate::{Ask, Caller, Cx, Error, Look, Needs, Place, Result, Runtime, sandboxes::Awake};
+use crate::{
+    Ask, Caller, Cx, Error, Look, Needs, Place, Result, Runtime,
+    sandboxes::{Kind, Slot},
+};
 
-/// Bytes to a port inside and back. The sandbox is needed as long as this is held.
+/// Bytes to a port inside and back. While they flow the sandbox is in use; a connection alone keeps none awake.
 pub struct Connection {
     stream: Box<dyn Duplex>,
-    _awake: Awake,
+    slot: Arc<Slot>,
 }
 
 pub(crate) fn check(port: u16) -> Result<()> {
@@ -54,17 +57,17 @@ impl Runtime {
         let slot = self.0.sandboxes.of_id(&caller.tenant, sandbox).await?;
         let visit = Visited { key: caller.key, physical: slot.record().physical.clone(), port, way };
         if self.0.visits.is_news(&visit, Instant::now()) {
-            let ask = Ask { caller, place: Place::Sandbox(sandbox.clone()), key: None, front: "port" };
+            let ask = Ask { caller, place: Place::Sandbox(sandbox.clone()), key: None, lease: None, front: "port" };
             let looked = self.look(ask, Visit { port, way }).await;
             if matches!(looked, Err(Error::Store(_))) {
                 self.0.visits.forget(&visit); // it has no row
             }
             return looked.map(|(_, connection)| connection);
         }
-        let awake = slot.awake();
+        let _awake = slot.awake(Kind::Call);
         let live = self.0.sandboxes.running(&slot, Visit::VERB).await?;
         self.0.sandboxes.touch(&slot).await;
-        Ok(Connection { stream: live.connect(port).await?, _awake: awake })
+        Ok(Connection { stream: live.connect(port).await?, slot })
     }
 }
 
@@ -86,8 +89,7 @@ impl Look for Visit {
     }
 
     async fn run(self, cx: Cx) -> Result<Connection> {
-        let awake = cx.slot().await?.awake();
-        Ok(Connection { stream: cx.sandbox()?.connect(self.port).await?, _awake: awake })
+        Ok(Connection { stream: cx.sandbox()?.connect(self.port).await?, slot: cx.slot().await? })
     }
 }
 
@@ -137,13 +139,22 @@ impl Visits {
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if buf.filled().len() > before {
+            self.slot.used();
+        }
+        read
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        if let Poll::Ready(Ok(1..)) = written {
+            self.slot.used();
+        }
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use cabana_model::{ExecId, Outcome, SandboxId, SandboxState, TaskId, Tenant};
-use cabana_sandbox::{Output, Reattached, Sandbox, Stream};
-use cabana_store::{CallRow, Done, Entry, Log, NewTask, SnapshotStep, Task};
+use cabana_model::{ExecId, Outcome, SandboxId, TaskId, Tenant, Time};
+use cabana_sandbox::{Output, Reattached, Sandbox, State, Stream};
+use cabana_store::{By, CallRow, Done, Entry, Log, NewTask, SnapshotStep, Task};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
@@ -21,8 +21,11 @@ use crate::{
     exec::{Followed, Taker, follow},
     fault::{self, Point},
     said,
+    sandboxes::{Change, Kind},
 };
 
+/// Why a sandbox goes that was made for one call.
+pub(crate) const ONCE_ENDED: &str = "its one call has ended";
 /// How many sandboxes are looked at at once.
 const AT_ONCE: usize = 8;
 
@@ -49,7 +52,7 @@ impl Runtime {
     /// A sandbox that was made for one call ends with it, whichever server sees the end.
     async fn end_those_of_one_call(&self) -> Result<()> {
         let open = self.0.store.open_calls().await?;
-        for record in self.0.store.all_sandboxes().await? {
+        for record in self.0.store.restless_sandboxes().await? {
             let slot = self.0.sandboxes.of_record(record);
             let record = slot.record();
             if slot.is_deleting() || !slot.wanted()?.once {
@@ -58,13 +61,15 @@ impl Runtime {
             let mut of_it =
                 open.iter().filter(|call| call.tenant == record.tenant && call.sandbox.as_ref() == Some(&record.id));
             match of_it.next().map(|call| call.id) {
-                None => self.0.sandboxes.delete(&slot, "its one call has ended").await?,
+                None => self.0.sandboxes.delete(&slot, Change::asked(By::Itself, ONCE_ENDED)).await?,
                 Some(call) => {
                     let runtime = self.clone();
                     self.0.tasks.spawn(async move {
                         let ended = runtime.ended_call(&record.tenant, call);
                         let Some(Ok(_)) = runtime.0.closing.run_until_cancelled(ended).await else { return };
-                        if let Err(error) = runtime.0.sandboxes.delete(&slot, "its one call has ended").await {
+                        if let Err(error) =
+                            runtime.0.sandboxes.delete(&slot, Change::asked(By::Itself, ONCE_ENDED)).await
+                        {
                             tracing::warn!(%error, "a sandbox for one call could not be deleted yet");
                         }
                     });
@@ -74,22 +79,23 @@ impl Runtime {
         Ok(())
     }
 
+    /// Those that rest are found when they are needed. What others owe is done by whoever looks after sandboxes.
     async fn find_sandboxes(&self) -> Result<()> {
-        let records = self.0.store.all_sandboxes().await?;
-        let known: std::collections::HashSet<SandboxId> =
-            records.iter().map(|record| record.physical.clone()).collect();
-        let found = stream::iter(records).map(|record| async move {
-            let (id, deleting) = (record.id.clone(), record.state == SandboxState::Deleting);
+        let found = stream::iter(self.0.store.restless_sandboxes().await?).map(|record| async move {
+            let id = record.id.clone();
             let slot = self.0.sandboxes.of_record(record);
-            let found = match deleting {
-                true => self.0.sandboxes.finish_delete(&slot).await,
-                false => match self.0.sandboxes.found_again(&slot).await {
-                    // Nobody was told of it, and no scope leads to it.
-                    Ok(false) if slot.record().scope.is_none() => {
-                        self.0.sandboxes.delete(&slot, "a crash came before it was made").await
-                    }
-                    found => found.map(drop),
-                },
+            let found = match self.0.sandboxes.found_again(&slot).await {
+                // Nobody was told of it, and no scope leads to it.
+                Ok(false) if slot.record().scope.is_none() => {
+                    let change = Change::asked(By::Itself, "a crash came before it was made");
+                    self.0.sandboxes.delete(&slot, change).await
+                }
+                found => found.map(drop),
+            };
+            let owes = slot.record().phase.is_some();
+            let found = match (found, owes) {
+                (Ok(()), true) => self.0.sandboxes.look_at(&slot, slot.record().version, Some(Time::UNIX_EPOCH)).await,
+                (found, _) => found,
             };
             fault::at(Point::RecoverFound);
             // One that cannot be looked at now is looked at when it is needed.
@@ -98,14 +104,31 @@ impl Runtime {
             }
         });
         found.buffer_unordered(AT_ONCE).collect::<()>().await;
+        let rule = serde_json::to_string(&self.0.settings.lifecycle).unwrap_or_default();
+        Ok(self.0.store.due_by(&rule).await?)
+    }
+
+    /// Looks for sandboxes that nobody knows of. Nothing waits for it: there may be very many to look through.
+    pub fn find_strangers(&self) {
+        let runtime = self.clone();
+        self.0.tasks.spawn(async move {
+            let looked = runtime.0.closing.run_until_cancelled(runtime.strangers()).await;
+            if let Some(Err(error)) = looked {
+                tracing::warn!(%error, "sandboxes without a record could not be looked for");
+            }
+        });
+    }
+
+    async fn strangers(&self) -> Result<()> {
         let mut all = self.0.sandboxes.provider().list().await?;
         while let Some((id, state)) = all.try_next().await? {
-            if !known.contains(&id) {
-                // Its files may be all that is left of a database that was lost: they are not ours to remove.
-                tracing::warn!(sandbox = %id, ?state, "there is a sandbox without a record: it is stopped and left alone");
-                if let Err(error) = self.0.sandboxes.provider().stop(&id).await {
-                    tracing::warn!(sandbox = %id, %error, "it could not be stopped");
-                }
+            if state == State::Stopped || self.0.store.by_physical(&id).await?.is_some() {
+                continue;
+            }
+            // Its files may be all that is left of a database that was lost: they are not ours to remove.
+            tracing::warn!(sandbox = %id, ?state, "there is a sandbox without a record: it is stopped and left alone");
+            if let Err(error) = self.0.sandboxes.provider().stop(&id).await {
+                tracing::warn!(sandbox = %id, %error, "it could not be stopped");
             }
         }
         Ok(())
@@ -127,7 +150,7 @@ impl Runtime {
             Reattached::Missing => self.task_is_lost(&task).await,
             Reattached::Running(process) => {
                 let slot = self.0.sandboxes.of_id(&task.tenant, &task.sandbox).await?;
-                let awake = Some(Arc::new(slot.awake()));
+                let awake = Some(slot.awake(Kind::Task));
                 self.follow_task(task, sandbox, log, awake, move |log, cancel, grace| async move {
                     follow(process, None, &log, &cancel, grace, |_| ()).await
                 });

@@ -4,7 +4,7 @@ use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use cabana_model::{CallId, Outcome, Role, SandboxId, Tenant, Time};
 use cabana_sandbox::{NetworkPolicy, Provider};
-use cabana_store::{Done, Entry, Log, NewCall, Reserved, SnapshotStep, Store};
+use cabana_store::{By, Done, Entry, Log, NewCall, Reserved, SnapshotStep, Store};
 use futures_util::StreamExt;
 use jiff::SignedDuration;
 use sha2::{Digest, Sha256};
@@ -19,8 +19,9 @@ use crate::{
     fault::{self, Point},
     links::Links,
     ports::Visits,
+    recover::ONCE_ENDED,
     said,
-    sandboxes::{Sandboxes, Slot},
+    sandboxes::{Change, Kind, Sandboxes, Slot},
     tasks::LiveTasks,
     watches::Watches,
 };
@@ -150,7 +151,7 @@ impl Runtime {
     pub async fn call<A: Act>(&self, ask: Ask, act: A) -> Result<Call<A::Answer>> {
         // Asked for only by whoever repeats it, and that is known by its key.
         let digest = ask.key.map_or([0; 32], |_| digest_of(A::VERB, &ask.place, &act.digest()));
-        let about = About { verb: A::VERB, needs: act.needs(), digest, argv: act.argv() };
+        let about = About { verb: A::VERB, kind: A::KIND, needs: act.needs(), digest, argv: act.argv() };
         let (call, left) = self.begin(ask, about, Box::new(Acting(act))).await?;
         if let Some(act) = left {
             act.repeats(call.clone()).await?;
@@ -182,7 +183,8 @@ impl Runtime {
             self.0.calls.remove(id);
             // One that was made for this call alone was made for nothing.
             if let (Some(slot), Place::New(_) | Place::Once(_)) = (&slot, &ask.place) {
-                self.0.sandboxes.delete(slot, "its call was made before").await?;
+                let change = Change::asked(By::Itself, "its call was made before");
+                self.0.sandboxes.delete(slot, change).await?;
             }
         }
         match reserved? {
@@ -206,7 +208,7 @@ impl Runtime {
             let settled = Settled { id, slot: slot.clone(), notes, begun, outcome: outcome_of(result) };
             runtime.settle(&ask, about, &call, settled, tell).await;
             if let Some(slot) = slot.filter(|_| once)
-                && let Err(error) = runtime.0.sandboxes.delete(&slot, "its one call has ended").await
+                && let Err(error) = runtime.0.sandboxes.delete(&slot, Change::asked(By::Itself, ONCE_ENDED)).await
             {
                 tracing::warn!(%error, "a sandbox for one call could not be deleted yet");
             }
@@ -299,7 +301,10 @@ impl Runtime {
         notes: &Arc<std::sync::Mutex<Notes>>,
     ) -> Result<Cx> {
         let slot = found.map(|(slot, _)| slot);
-        let awake = slot.map(|slot| Arc::new(slot.awake()));
+        let awake = slot.map(|slot| Arc::new(slot.awake(about.kind)));
+        if let (Some(slot), Some(token)) = (slot, ask.lease) {
+            self.0.sandboxes.holds(slot, token)?;
+        }
         let sandbox = match slot {
             Some(slot) if about.needs == Needs::Running => {
                 if ask.caller.role == Role::Read && slot.live().is_none() {
@@ -322,6 +327,7 @@ impl Runtime {
             cancel: call.cancel.clone(),
             notes: notes.clone(),
             awake,
+            lease: ask.lease,
         })
     }
 
@@ -405,7 +411,7 @@ impl Runtime {
 
     /// Something that changes nothing: it is done here and now, and leaves its row.
     pub async fn look<L: Look>(&self, ask: Ask, look: L) -> Result<(CallId, L::Answer)> {
-        let about = About { verb: L::VERB, needs: look.needs(), digest: [0; 32], argv: look.argv() };
+        let about = About { verb: L::VERB, kind: Kind::Call, needs: look.needs(), digest: [0; 32], argv: look.argv() };
         let (id, found) = (CallId::now(), self.resolve(&ask, about.needs).await?);
         let span = said::span(about.verb, id, &ask.caller.tenant, found.as_ref().map(|(slot, _)| &**slot));
         self.looked(ask, about, id, found, look).instrument(span).await
@@ -458,6 +464,7 @@ fn digest_of(verb: &str, place: &Place, act: &[u8; 32]) -> [u8; 32] {
 /// What is known of a call before it begins.
 struct About {
     verb: &'static str,
+    kind: Kind,
     needs: Needs,
     digest: [u8; 32],
     argv: Vec<String>,

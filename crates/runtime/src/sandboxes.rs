@@ -13,13 +13,17 @@ use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 
-use cabana_model::{SandboxId, Scheme, Scope, SnapshotId, Tenant};
+use cabana_model::{Lifecycle, SandboxId, SandboxState, Scheme, Scope, SnapshotId, Tenant};
 use cabana_sandbox::{Base, Provider, SandboxSpec, check_env};
-use cabana_store::{Claim, Claimed, Record, Store};
+use cabana_store::{Claim, Claimed, Record, Store, Which};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-pub(crate) use self::slot::{Awake, Slot};
+pub use self::slot::Kind;
+pub(crate) use self::{
+    life::Change,
+    slot::{Awake, Slot},
+};
 use crate::{
     Clock, Error, Mounts, Result, Settings,
     events::Events,
@@ -41,14 +45,23 @@ pub struct Wanted {
     /// By name. What they lead to is found when it is mounted.
     #[serde(default)]
     pub mounts: Mounts,
+    #[serde(default)]
+    pub lifecycle: Lifecycle,
 }
 
 impl Wanted {
+    /// As its record has it.
+    pub fn of(record: &Record) -> Result<Self> {
+        let read = serde_json::from_str(&record.spec);
+        read.map_err(|error| Error::Store(cabana_store::Error::Corrupt(format!("the spec of a sandbox: {error}"))))
+    }
+
     /// What nothing can be, whether it is made now or was there before. Whether there is such a template is the provider's
     /// to say.
     pub(crate) fn check(&self) -> Result<()> {
         const LONGEST: usize = 128;
         check_env(&self.env)?;
+        self.lifecycle.check()?;
         match &self.sandbox.base {
             Base::Named(name) if name.is_empty() || name.len() > LONGEST || name.contains(char::is_control) => {
                 Err(Error::invalid("template", "is no name of a template"))
@@ -60,13 +73,15 @@ impl Wanted {
 
 pub(crate) struct Sandboxes {
     provider: Arc<dyn Provider>,
-    store: Store,
-    clock: Clock,
+    pub(crate) store: Store,
+    pub(crate) clock: Clock,
     events: Arc<Events>,
     settings: Arc<Settings>,
     slots: Mutex<Slots>,
     /// Something went that may have been the last to need something else.
     went: Notify,
+    /// Something may be due sooner than all else.
+    sooner: Notify,
 }
 
 /// Those that run are held; the rest is there as long as somebody has it in hand.
@@ -80,7 +95,7 @@ struct Slots {
 
 impl Slots {
     /// The one that is there already, or this one.
-    fn insert(&mut self, record: Record) -> Arc<Slot> {
+    fn insert(&mut self, record: Record, clock: &Clock) -> Arc<Slot> {
         if let Some(slot) = self.by_physical.get(&record.physical).and_then(Weak::upgrade) {
             return slot;
         }
@@ -89,7 +104,7 @@ impl Slots {
             self.by_id.retain(|_, slot| slot.strong_count() > 0);
             self.by_scope.retain(|_, slot| slot.strong_count() > 0);
         }
-        let slot = Arc::new(Slot::new(record));
+        let slot = Arc::new(Slot::new(record, clock.clone()));
         let record = slot.record();
         self.by_physical.insert(record.physical.clone(), Arc::downgrade(&slot));
         self.by_id.insert((record.tenant.clone(), record.id.clone()), Arc::downgrade(&slot));
@@ -112,7 +127,16 @@ impl Sandboxes {
         events: Arc<Events>,
         settings: Arc<Settings>,
     ) -> Self {
-        Self { provider, store, clock, events, settings, slots: Mutex::default(), went: Notify::new() }
+        Self {
+            provider,
+            store,
+            clock,
+            events,
+            settings,
+            slots: Mutex::default(),
+            went: Notify::new(),
+            sooner: Notify::new(),
+        }
     }
 
     pub(crate) fn provider(&self) -> &Arc<dyn Provider> {
@@ -135,6 +159,11 @@ impl Sandboxes {
         self.went.notified().await;
     }
 
+    /// Ends when something may be due sooner than all else.
+    pub(crate) async fn sooner(&self) {
+        self.sooner.notified().await;
+    }
+
     fn slots<T>(&self, act: impl FnOnce(&mut Slots) -> T) -> T {
         act(&mut self.slots.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -147,6 +176,7 @@ impl Sandboxes {
             once: false,
             snapshot: None,
             mounts: Mounts::default(),
+            lifecycle: Lifecycle::default(),
         }
     }
 
@@ -204,7 +234,7 @@ impl Sandboxes {
                 }
                 // What a sandbox that is there began with may be gone by now.
                 (None, Some(scope)) => match self.store.by_scope(tenant, scope).await? {
-                    Some(record) => return Ok((self.slots(|slots| slots.insert(record)), false)),
+                    Some(record) => return Ok((self.slots(|slots| slots.insert(record, &self.clock)), false)),
                     None => return Err(Error::NoSnapshot(snapshot)),
                 },
                 (None, None) => return Err(Error::NoSnapshot(snapshot)),
@@ -217,7 +247,7 @@ impl Sandboxes {
                 Some(scope) => self.store.by_scope(tenant, scope).await?,
                 None => None,
             };
-            return there.map(|record| (self.slots(|slots| slots.insert(record)), false)).ok_or(error);
+            return there.map(|record| (self.of_record(record), false)).ok_or(error);
         }
         let physical = SandboxId::random();
         let claim = Claim {
@@ -236,7 +266,7 @@ impl Sandboxes {
             fault::at(Point::SandboxClaimed);
             self.tell(&record);
         }
-        Ok((self.slots(|slots| slots.insert(record)), made))
+        Ok((self.slots(|slots| slots.insert(record, &self.clock)), made))
     }
 
     pub(crate) async fn of_id(&self, tenant: &Tenant, id: &SandboxId) -> Result<Arc<Slot>> {
@@ -246,7 +276,7 @@ impl Sandboxes {
             None => {
                 let record = self.store.sandbox(tenant, id).await?;
                 let record = record.ok_or_else(|| Error::NoSandbox(id.clone()))?;
-                self.slots(|slots| slots.insert(record))
+                self.slots(|slots| slots.insert(record, &self.clock))
             }
         };
         if slot.is_deleting() { Err(Error::NoSandbox(id.clone())) } else { Ok(slot) }
@@ -261,7 +291,7 @@ impl Sandboxes {
         user: Option<&str>,
     ) -> Result<(Arc<Slot>, bool)> {
         let record = self.store.by_chat(tenant, app, chat).await?;
-        let slot = record.map(|record| self.slots(|slots| slots.insert(record)));
+        let slot = record.map(|record| self.slots(|slots| slots.insert(record, &self.clock)));
         match slot.filter(|slot| !slot.is_deleting()) {
             Some(slot) => Ok((slot, false)),
             None => {
@@ -272,11 +302,36 @@ impl Sandboxes {
     }
 
     pub(crate) fn of_record(&self, record: Record) -> Arc<Slot> {
-        self.slots(|slots| slots.insert(record))
+        self.slots(|slots| slots.insert(record, &self.clock))
     }
 
     pub(crate) fn of_physical(&self, physical: &SandboxId) -> Option<Arc<Slot>> {
         self.slots(|slots| slots.by_physical.get(physical).and_then(Weak::upgrade))
+    }
+
+    /// Those that are known of what was doomed: no call finds them running any more.
+    pub(crate) async fn doomed(&self, tenant: &Tenant, which: &Which) -> Result<()> {
+        let of_it = |slot: &Arc<Slot>| {
+            let record = slot.record();
+            let chat = record.scope.as_ref().and_then(Scope::chat);
+            record.tenant == *tenant
+                && match which {
+                    Which::All => true,
+                    Which::App(app) => chat.is_some_and(|(its, _)| its == app),
+                    Which::Chat { app, chat: named } => chat == Some((app, named)),
+                }
+        };
+        let known =
+            self.slots(|slots| slots.by_physical.values().filter_map(Weak::upgrade).filter(of_it).collect::<Vec<_>>());
+        for slot in known {
+            if let Some(record) = self.store.by_physical(&slot.record().physical).await?
+                && record.state == SandboxState::Deleting
+            {
+                slot.doom(record);
+            }
+        }
+        self.sooner.notify_one();
+        Ok(())
     }
 
     /// How many run, of one tenant.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cabana_model::MountRules;
+use cabana_model::{Action, Lifecycle, MountRules};
 use cabana_sandbox::{Base, Limits, NetworkPolicy, SandboxSpec};
 
 #[derive(Clone, Debug)]
@@ -21,6 +21,12 @@ pub struct Settings {
     pub mounts: MountRules,
     /// Of an archive that becomes a template: how much it may hold, once it is unpacked.
     pub template_cap: u64,
+    /// When a sandbox rests and goes that does not say so itself.
+    pub lifecycle: Lifecycle,
+    /// At the latest so long after the last time, sandboxes are looked after.
+    pub reaper_interval: Duration,
+    /// So many of them at a time.
+    pub reaper_batch: u32,
 }
 
 impl Default for Settings {
@@ -37,6 +43,17 @@ impl Default for Settings {
             grace: Duration::from_secs(2),
             mounts: MountRules::default(),
             template_cap: 16 << 30,
+            lifecycle: Lifecycle {
+                idle_sec: Some(300),
+                idle_action: Some(Action::Stop),
+                hard_sec: Some(0),
+                hard_action: Some(Action::Stop),
+                archive_after_sec: Some(0),
+                delete_after_sec: Some(0),
+                ..Lifecycle::default()
+            },
+            reaper_interval: Duration::from_secs(60),
+            reaper_batch: 50,
         }
     }
 }

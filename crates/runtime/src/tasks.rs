@@ -59,7 +59,7 @@ impl Runtime {
         sandbox: Arc<dyn Sandbox>,
         process: Process,
         input: Option<Bytes>,
-        awake: Option<Arc<Awake>>,
+        awake: Option<Awake>,
     ) {
         let id = task.id;
         let log = self.0.store.outputs().begin(id.uuid(), self.0.settings.output_cap);
@@ -75,7 +75,7 @@ impl Runtime {
         task: NewTask,
         sandbox: Arc<dyn Sandbox>,
         log: Arc<Log>,
-        awake: Option<Arc<Awake>>,
+        awake: Option<Awake>,
         follow: impl FnOnce(Arc<Log>, CancellationToken, Duration) -> F + Send + 'static,
     ) where
         F: Future<Output = Result<Followed>> + Send,

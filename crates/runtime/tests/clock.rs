@@ -20,7 +20,7 @@ struct Stage {
 
 fn stage() -> Stage {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(&dir.path().join("db"), &dir.path().join("outputs"), Durability::Kill).unwrap();
+    let store = Store::open(dir.path(), Durability::Kill).unwrap();
     let clock = Clock::at("2026-01-01T12:00:00Z".parse::<Time>().unwrap());
     let settings = Settings { sandbox: Fake::spec(), ..Settings::default() };
     let runtime = Runtime::new(Arc::new(Fake::new()), store, settings, clock.clone());
@@ -35,7 +35,7 @@ impl Stage {
 
     async fn ask(&self, key: &str) -> Ask {
         let caller = self.runtime.access().admit(Credential(key)).await.unwrap();
-        Ask { caller, place: Place::Scope(Scope::fixed("one").unwrap(), None), key: None, front: "test" }
+        Ask { caller, place: Place::Scope(Scope::fixed("one").unwrap(), None), key: None, lease: None, front: "test" }
     }
 }
 

@@ -31,13 +31,13 @@ struct Stage {
 impl Stage {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(&dir.path().join("db"), &dir.path().join("outputs"), Durability::Kill).unwrap();
+        let store = Store::open(dir.path(), Durability::Kill).unwrap();
         let fake = Fake::new();
         let runtime = open(&fake, store);
         let issued = runtime.access().issue(Tenant::default(), Role::Use, "test".into(), None, None).await.unwrap();
         let caller = runtime.access().admit(Credential(&issued.text)).await.unwrap();
         let place = Place::Scope(Scope::fixed("one").unwrap(), None);
-        let ask = Ask { caller: caller.clone(), place, key: None, front: "test" };
+        let ask = Ask { caller: caller.clone(), place, key: None, lease: None, front: "test" };
         let sandbox = runtime.call(ask, Ensure).await.unwrap().answer().await.unwrap().sandbox;
         let physical = runtime.sandbox(&caller.tenant, &sandbox).await.unwrap().physical;
         Self { _dir: dir, fake, runtime, caller, sandbox, physical }
@@ -45,7 +45,13 @@ impl Stage {
 
     fn ask(&self, key: Option<&str>) -> Ask {
         let key = key.map(|key| IdempotencyKey::new(key.as_bytes()));
-        Ask { caller: self.caller.clone(), place: Place::Sandbox(self.sandbox.clone()), key, front: "test" }
+        Ask {
+            caller: self.caller.clone(),
+            place: Place::Sandbox(self.sandbox.clone()),
+            key,
+            lease: None,
+            front: "test",
+        }
     }
 
     /// As the next server does.

@@ -71,6 +71,9 @@ pub trait Provider: Send + Sync {
     /// Makes a stopped one of what was saved. There already: an error. A stream that is not whole is `Archive`, and makes
     /// nothing.
     async fn restore(&self, id: &SandboxId, spec: &SandboxSpec, saved: Stream<Bytes>) -> Result<()>;
+    /// Its files are saved elsewhere: lets go of them, and keeps what they stand on. For everybody but `restore` and `destroy`
+    /// it is absent then. One that is not stopped is refused; done already is Ok.
+    async fn shelve(&self, id: &SandboxId) -> Result<()>;
     /// There already: the body is not pulled. Content that does not match the id is `Archive`.
     async fn import(&self, layer: &LayerId, tar: Stream<Bytes>) -> Result<()>;
     /// One reader: the runtime.

@@ -4,7 +4,7 @@ use axum::{
     extract::FromRequestParts,
     http::{HeaderMap, header, request::Parts},
 };
-use cabana_runtime::{Ask, Caller, Credential, Error, IdempotencyKey, Place, Role, Tenant};
+use cabana_runtime::{Ask, Caller, Credential, Error, IdempotencyKey, Place, Role, Tenant, Token};
 
 use crate::{App, error::Refused};
 
@@ -20,19 +20,22 @@ pub(crate) struct SocketUser(pub(crate) Caller);
 /// The operator.
 pub(crate) struct Admin(pub(crate) Caller);
 
-/// The key of a repeated request, where one was sent.
+/// What goes with a request that changes something: the key of a repeated one, and the lease that it is done under.
 #[derive(Clone, Copy)]
-pub(crate) struct Once(pub(crate) Option<IdempotencyKey>);
+pub(crate) struct Once {
+    pub(crate) key: Option<IdempotencyKey>,
+    pub(crate) lease: Option<Token>,
+}
 
 pub(crate) const FRONT: &str = "rest";
 
 pub(crate) fn ask(caller: Caller, place: Place, once: Once) -> Ask {
-    Ask { caller, place, key: once.0, front: FRONT }
+    Ask { caller, place, key: once.key, lease: once.lease, front: FRONT }
 }
 
 /// For what changes nothing.
 pub(crate) fn look(caller: Caller, place: Place) -> Ask {
-    Ask { caller, place, key: None, front: FRONT }
+    Ask { caller, place, key: None, lease: None, front: FRONT }
 }
 
 async fn caller(parts: &Parts, app: &App, needs: Role) -> Result<Caller, Refused> {
@@ -126,10 +129,15 @@ impl FromRequestParts<App> for Admin {
 impl FromRequestParts<App> for Once {
     type Rejection = Refused;
     async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Refused> {
-        let value = parts.headers.get("idempotency-key").map(|value| value.as_bytes());
-        match value {
-            Some([]) => Err(Refused::invalid("Idempotency-Key", "is empty")),
-            value => Ok(Self(value.map(IdempotencyKey::new))),
+        let key = match parts.headers.get("idempotency-key").map(|value| value.as_bytes()) {
+            Some([]) => return Err(Refused::invalid("Idempotency-Key", "is empty")),
+            value => value.map(IdempotencyKey::new),
+        };
+        let lease =
+            parts.headers.get("cabana-lease").map(|value| value.to_str().ok().and_then(|text| text.parse().ok()));
+        match lease {
+            Some(None) => Err(Refused::invalid("Cabana-Lease", "is no token of a lease")),
+            lease => Ok(Self { key, lease: lease.flatten() }),
         }
     }
 }

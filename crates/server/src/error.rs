@@ -85,6 +85,8 @@ fn status(code: Code) -> StatusCode {
         | Code::NotEmpty
         | Code::NotRegular
         | Code::OutcomeUnknown
+        | Code::LeaseLost
+        | Code::SandboxBusy
         | Code::SandboxGone
         | Code::SandboxInUse
         | Code::SandboxPaused

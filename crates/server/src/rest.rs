@@ -10,6 +10,7 @@ mod files_range;
 mod files_search;
 mod keys;
 mod ledger;
+mod lifecycle;
 mod mounts;
 mod ports;
 mod sandboxes;
@@ -35,6 +36,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(chat_files::routes())
         .merge(keys::routes())
         .merge(ledger::routes())
+        .merge(lifecycle::routes())
         .merge(terminal::routes())
         .merge(ports::routes())
         .merge(events::routes())

@@ -8,6 +8,7 @@
 //! - the [`ledger`] only grows, and each row carries the hash of the one before;
 //! - [`Outputs`] keeps what commands said: a little in memory and then in the call's row, more in files.
 
+mod blobs;
 mod calls;
 mod checkpoints;
 mod desk;
@@ -15,6 +16,7 @@ mod error;
 mod fault;
 mod journal;
 mod keys;
+mod leases;
 pub mod ledger;
 mod outputs;
 mod page;
@@ -29,14 +31,16 @@ mod tasks;
 mod volumes;
 mod writer;
 
+pub use blobs::Blobs;
 pub use calls::{CallRow, Done, Inline, NewCall, Reserved};
 pub use error::{Error, Result};
 pub use fault::ALL as FAULT_POINTS;
 pub use keys::{Key, NewKey};
+pub use leases::{Lease, Token};
 pub use ledger::{Entry, Head, LedgerRow};
 pub use outputs::{Chunk, Ended, Log, Outputs, Stream};
 pub use page::Page;
-pub use sandboxes::{Claim, Claimed, Record, Transition};
+pub use sandboxes::{By, Claim, Claimed, Moved, Record, Transition, Which};
 pub use snapshots::{NewSnapshot, Snapshot, SnapshotStep};
 pub use store::{Durability, Store};
 pub use tasks::{NewTask, Task, TaskEnd};

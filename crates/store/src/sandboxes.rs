@@ -1,11 +1,12 @@
 //! The records of sandboxes. A record is claimed before its sandbox is made, so none exists that nobody knows of.
 
-use cabana_model::{SandboxId, SandboxState, Scope, Tenant, Time};
+use cabana_model::{Life, Phase, SandboxId, SandboxState, Scope, Tenant, Time};
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
 use crate::{
     Error, Page, Result, Store,
     desk::Tx,
+    leases::{self, Lease, Token},
     sql::{Col, get, maybe},
 };
 
@@ -37,15 +38,30 @@ pub struct Record {
     pub scope: Option<Scope>,
     pub spec: String,
     pub state: SandboxState,
+    /// What its operation has to do next.
+    pub phase: Option<Phase>,
     /// Why it is in this state.
     pub why: String,
     pub created: Time,
     pub changed: Time,
     pub active: Time,
+    /// When it last began to run.
+    pub started: Option<Time>,
+    /// How often the phase failed, and how the last time.
+    pub tries: u32,
+    pub trouble: Option<String>,
+    /// When it has to be looked at again.
+    pub due: Option<Time>,
+    /// The last one, whether it stands or not.
+    pub lease: Option<Lease>,
     pub version: u64,
 }
 
 impl Record {
+    pub fn life(&self) -> Life {
+        Life { state: self.state, phase: self.phase }
+    }
+
     /// Where a list goes on after it. The physical id stays inside.
     pub fn cursor(&self) -> String {
         format!("{}-{}", self.created.as_microsecond(), self.id)
@@ -57,9 +73,40 @@ pub struct Transition {
     pub physical: SandboxId,
     /// The version of the record that the decision was made on.
     pub version: u64,
-    pub to: SandboxState,
+    pub to: Life,
     pub why: String,
     pub at: Time,
+    /// When it was last used.
+    pub active: Time,
+    /// When it has to be looked at again.
+    pub due: Option<Time>,
+    pub by: By,
+}
+
+/// Whose the change is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// Somebody's who may have a lease. Another one's is in the way.
+    Somebody(Option<Token>),
+    /// A step of what has begun, or something that no lease can hold up.
+    Itself,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Moved {
+    To(Box<Record>),
+    /// It has another version by now, or is in a state that does not lead there.
+    Stale,
+    /// Somebody has a lease on it.
+    Busy(Lease),
+}
+
+/// Which sandboxes of a tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    All,
+    App(String),
+    Chat { app: String, chat: String },
 }
 
 impl Store {
@@ -106,30 +153,150 @@ impl Store {
         };
         let tenant = tenant.clone();
         self.read(move |db| {
-            let which = "tenant = ?1 AND (created, id) < (?2, ?3) AND (?4 IS NULL OR state = ?4)
-                         ORDER BY created DESC, id DESC LIMIT ?5";
-            Ok(all(db, which, params![Col(&tenant), created, id, state.as_ref().map(Col), page.rows()])?)
+            // Each has an index that gives a page in order.
+            let rest = "(created, id) < (?2, ?3) ORDER BY created DESC, id DESC LIMIT ?4";
+            let (tenant, rows) = (Col(&tenant), page.rows());
+            Ok(match &state {
+                None => all(db, &format!("tenant = ?1 AND {rest}"), params![tenant, created, id, rows])?,
+                Some(state) => {
+                    let which = format!("tenant = ?1 AND state = ?5 AND {rest}");
+                    all(db, &which, params![tenant, created, id, rows, Col(state)])?
+                }
+            })
         })
         .await
     }
 
-    /// Of all tenants.
-    pub async fn all_sandboxes(&self) -> Result<Vec<Record>> {
-        self.read(|db| Ok(all(db, "true", [])?)).await
+    /// Of all tenants, those that neither rest nor are packed away.
+    pub async fn restless_sandboxes(&self) -> Result<Vec<Record>> {
+        self.read(|db| Ok(all(db, "state NOT IN ('stopped', 'archived')", [])?)).await
     }
 
-    /// `None`: it has another version by now, or is in a state that does not lead there.
-    pub async fn transition(&self, t: Transition) -> Result<Option<Record>> {
+    /// Whose this one of the provider's is.
+    pub async fn by_physical(&self, physical: &SandboxId) -> Result<Option<Record>> {
+        let physical = physical.clone();
+        self.read(move |db| Ok(one(db, "physical = ?", [Col(&physical)])?)).await
+    }
+
+    pub async fn transition(&self, t: Transition) -> Result<Moved> {
         self.write(move |tx| {
-            let Some(record) = at_version(tx.reads(), &t.physical, t.version)? else { return Ok(None) };
-            if !record.state.may_become(t.to) {
+            let Some(record) = at_version(tx.reads(), &t.physical, t.version)? else { return Ok(Moved::Stale) };
+            if !record.life().leads_to(t.to) {
+                return Ok(Moved::Stale);
+            }
+            if let By::Somebody(token) = t.by
+                && let Some(lease) = record.lease.filter(|lease| lease.stands(t.at))
+                && token != Some(lease.token)
+            {
+                return Ok(Moved::Busy(lease));
+            }
+            let begins = t.to.state == SandboxState::Running && record.state != SandboxState::Running;
+            let started = if begins { Some(t.at) } else { record.started };
+            tx.execute(
+                "UPDATE sandboxes SET state = ?, phase = ?, why = ?, changed = ?, active = max(active, ?), started = ?,
+                 due = ?, tries = 0, trouble = NULL, version = version + 1 WHERE physical = ?",
+                params![
+                    Col(&t.to.state),
+                    t.to.phase.as_ref().map(Col),
+                    t.why,
+                    Col(&t.at),
+                    Col(&t.active),
+                    started.as_ref().map(Col),
+                    t.due.as_ref().map(Col),
+                    Col(&t.physical)
+                ],
+            )?;
+            let moved = one(tx.reads(), "physical = ?", [Col(&t.physical)])?;
+            Ok(moved.map_or(Moved::Stale, |record| Moved::To(Box::new(record))))
+        })
+        .await
+    }
+
+    /// That what has to be done next failed, and when to try again. `None`: it has another version by now.
+    pub async fn trouble(
+        &self,
+        physical: &SandboxId,
+        version: u64,
+        trouble: String,
+        due: Time,
+    ) -> Result<Option<Record>> {
+        let physical = physical.clone();
+        self.write(move |tx| {
+            if at_version(tx.reads(), &physical, version)?.is_none() {
                 return Ok(None);
             }
             tx.execute(
-                "UPDATE sandboxes SET state = ?, why = ?, changed = ?, version = version + 1 WHERE physical = ?",
-                params![Col(&t.to), t.why, Col(&t.at), Col(&t.physical)],
+                "UPDATE sandboxes SET tries = tries + 1, trouble = ?, due = ?, version = version + 1 WHERE physical = ?",
+                params![trouble, Col(&due), Col(&physical)],
             )?;
-            Ok(one(tx.reads(), "physical = ?", [Col(&t.physical)])?)
+            Ok(one(tx.reads(), "physical = ?", [Col(&physical)])?)
+        })
+        .await
+    }
+
+    /// All at once: none of them is found by its scope any more. How many there were.
+    pub async fn doom(&self, tenant: &Tenant, which: Which, why: &str, at: Time) -> Result<usize> {
+        let (tenant, why) = (tenant.clone(), why.to_owned());
+        let life = Life::DOOMED;
+        self.write(move |tx| {
+            let (app, chat) = match which {
+                Which::All => (None, None),
+                Which::App(app) => (Some(app), None),
+                Which::Chat { app, chat } => (Some(app), Some(chat)),
+            };
+            tx.execute(
+                "UPDATE sandboxes SET state = ?1, phase = ?2, why = ?3, changed = ?4, due = 0, tries = 0, trouble = NULL,
+                 version = version + 1
+                 WHERE tenant = ?5 AND state <> ?1 AND (?6 IS NULL OR app = ?6) AND (?7 IS NULL OR chat = ?7)",
+                params![
+                    Col(&life.state),
+                    life.phase.as_ref().map(Col),
+                    why,
+                    Col(&at),
+                    Col(&tenant),
+                    app,
+                    chat
+                ],
+            )
+        })
+        .await
+    }
+
+    /// Those that somebody has to look at by now, the longest overdue first.
+    pub async fn due_sandboxes(&self, now: Time, most: u32) -> Result<Vec<Record>> {
+        self.read(move |db| Ok(all(db, "due <= ? ORDER BY due LIMIT ?", params![Col(&now), most])?)).await
+    }
+
+    /// When the next one is due.
+    pub async fn next_due(&self) -> Result<Option<Time>> {
+        self.read(|db| {
+            let sql = "SELECT min(due) FROM sandboxes WHERE due IS NOT NULL";
+            let due: Option<Col<Time>> = db.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
+            Ok(due.map(|due| due.0))
+        })
+        .await
+    }
+
+    /// When it has to be looked at again, if it is still what it was.
+    pub async fn set_due(&self, physical: &SandboxId, version: u64, due: Option<Time>) -> Result<()> {
+        let (physical, version) = (physical.clone(), i64::try_from(version).unwrap_or(-1));
+        self.write(move |tx| {
+            let sql = "UPDATE sandboxes SET due = ? WHERE physical = ? AND version = ?";
+            tx.execute(sql, params![due.as_ref().map(Col), Col(&physical), version]).map(drop)
+        })
+        .await
+    }
+
+    /// What decides when sandboxes are due is this by now: if it was something else, each is to be looked at.
+    pub async fn due_by(&self, rule: &str) -> Result<()> {
+        let rule = rule.to_owned();
+        self.write(move |tx| {
+            let sql = "INSERT INTO told (name, value) VALUES ('lifecycle', ?1)
+                       ON CONFLICT (name) DO UPDATE SET value = ?1 WHERE value <> ?1";
+            if tx.execute(sql, params![rule])? > 0 {
+                tx.execute("UPDATE sandboxes SET due = 0", params![])?;
+            }
+            Ok(())
         })
         .await
     }
@@ -144,15 +311,21 @@ impl Store {
         .await
     }
 
-    /// `None`: it has another version by now.
-    pub async fn change_spec(&self, physical: &SandboxId, version: u64, spec: String) -> Result<Option<Record>> {
+    /// It is due then, since its spec says when it is. `None`: it has another version by now.
+    pub async fn change_spec(
+        &self,
+        physical: &SandboxId,
+        version: u64,
+        spec: String,
+        due: Time,
+    ) -> Result<Option<Record>> {
         let physical = physical.clone();
         self.write(move |tx| {
             if at_version(tx.reads(), &physical, version)?.is_none() {
                 return Ok(None);
             }
-            let sql = "UPDATE sandboxes SET spec = ?, version = version + 1 WHERE physical = ?";
-            tx.execute(sql, params![spec, Col(&physical)])?;
+            let sql = "UPDATE sandboxes SET spec = ?, due = ?, version = version + 1 WHERE physical = ?";
+            tx.execute(sql, params![spec, Col(&due), Col(&physical)])?;
             Ok(one(tx.reads(), "physical = ?", [Col(&physical)])?)
         })
         .await
@@ -174,8 +347,9 @@ fn insert(tx: &mut Tx<'_>, claim: &Claim) -> Result<usize> {
     let chat = scope.and_then(Scope::chat);
     tx.execute(
         "INSERT INTO sandboxes
-           (physical, tenant, id, scheme, value, app, chat, scope, spec, state, why, created, changed, active, version)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 'claimed', ?11, ?11, ?11, 1)",
+           (physical, tenant, id, scheme, value, app, chat, scope, spec, state, phase, why, created, changed, active,
+            version)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 'claimed', ?12, ?12, ?12, 1)",
         params![
             Col(&claim.physical),
             Col(&claim.tenant),
@@ -186,7 +360,8 @@ fn insert(tx: &mut Tx<'_>, claim: &Claim) -> Result<usize> {
             chat.map(|(_, chat)| chat),
             scope.map(Col),
             claim.spec,
-            Col(&SandboxState::Provisioning),
+            Col(&Life::CLAIMED.state),
+            Life::CLAIMED.phase.as_ref().map(Col),
             Col(&claim.at),
         ],
     )
@@ -217,10 +392,16 @@ fn row(row: &Row<'_>) -> rusqlite::Result<Record> {
         scope: maybe(row, "scope")?,
         spec: row.get("spec")?,
         state: get(row, "state")?,
+        phase: maybe(row, "phase")?,
         why: row.get("why")?,
         created: get(row, "created")?,
         changed: get(row, "changed")?,
         active: get(row, "active")?,
+        started: maybe(row, "started")?,
+        tries: row.get("tries")?,
+        trouble: row.get("trouble")?,
+        due: maybe(row, "due")?,
+        lease: leases::of(row)?,
         version: row.get("version")?,
     })
 }

@@ -1,8 +1,8 @@
 //! How the nouns of the model lie in columns: ids as 16 bytes, names as text, times as microseconds, lists as JSON.
 
 use cabana_model::{
-    CallId, KeyId, Role, SandboxId, SandboxState, Scope, SnapshotId, SnapshotState, TaskId, TaskState, Tenant, Time,
-    VolumeId, VolumeName, VolumeState,
+    CallId, KeyId, Phase, Role, SandboxId, SandboxState, Scope, SnapshotId, SnapshotState, TaskId, TaskState, Tenant,
+    Time, VolumeId, VolumeName, VolumeState,
 };
 use rusqlite::{
     Row, ToSql,
@@ -81,11 +81,13 @@ columns! {
     SnapshotId: |id| uuid(id.uuid()), |value| uuid_from(value).map(SnapshotId::from);
     Time: |time| Ok(time.as_microsecond().into()), |value| Time::from_microsecond(value.as_i64()?).map_err(foreign);
     SandboxState: |state| text(state.as_str()), |value| SandboxState::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
+    Phase: |phase| text(phase.as_str()), |value| Phase::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
     TaskState: |state| text(state.as_str()), |value| TaskState::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
     SnapshotState: |state| text(state.as_str()), |value| SnapshotState::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
     VolumeId: |id| uuid(id.uuid()), |value| uuid_from(value).map(VolumeId::from);
     VolumeName: |name| text(name.as_str()), |value| VolumeName::new(value.as_str()?).map_err(foreign);
     VolumeState: |state| text(state.as_str()), |value| VolumeState::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
+    Uuid: |id| uuid(*id), uuid_from;
     Vec<String>: json, json_from;
     Scope: json, json_from;
     Role: json, json_from;

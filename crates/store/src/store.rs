@@ -4,7 +4,7 @@ use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt, path::Path, sync::Arc};
 
 use rusqlite::Connection;
 
-use crate::{Outputs, Result, desk::Tx, reads::Reads, schema, writer::Writer};
+use crate::{Blobs, Outputs, Result, desk::Tx, reads::Reads, schema, writer::Writer};
 
 /// What an acknowledged write survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,21 +23,24 @@ struct Parts {
     writer: Writer,
     reads: Arc<Reads>,
     outputs: Outputs,
+    blobs: Blobs,
 }
 
 impl Store {
-    /// Blocks. Makes what is missing.
-    pub fn open(db_dir: &Path, outputs_dir: &Path, durability: Durability) -> Result<Self> {
+    /// In the folders `db`, `outputs` and `blobs` of the data directory. Blocks. Makes what is missing.
+    pub fn open(data: &Path, durability: Durability) -> Result<Self> {
+        let (db, outputs, blobs) = (data.join("db"), data.join("outputs"), data.join("blobs"));
         // What was said and asked is nobody else's business.
-        for dir in [db_dir, outputs_dir] {
+        for dir in [&db, &outputs, &blobs] {
             DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         }
-        let path = db_dir.join("cabana.db");
-        let db = schema::open_writer(&path, durability)?;
+        let path = db.join("cabana.db");
+        let writer = schema::open_writer(&path, durability)?;
         Ok(Self(Arc::new(Parts {
-            writer: Writer::start(db, &path, durability)?,
+            writer: Writer::start(writer, &path, durability)?,
             reads: Arc::new(Reads::open(&path)?),
-            outputs: Outputs::new(outputs_dir, durability),
+            outputs: Outputs::new(&outputs, durability),
+            blobs: Blobs::new(&blobs, durability),
         })))
     }
 
@@ -49,6 +52,10 @@ impl Store {
 
     pub fn outputs(&self) -> &Outputs {
         &self.0.outputs
+    }
+
+    pub fn blobs(&self) -> &Blobs {
+        &self.0.blobs
     }
 
     /// Answers when what was acknowledged cannot be lost any more.

@@ -19,6 +19,7 @@ pub(crate) enum Kind {
     SizeOrNone,
     ProcessorsOrNone,
     Time,
+    TimeOrNone,
     Choice(&'static [&'static str]),
     /// With commas between, where there is only text.
     List,
@@ -29,14 +30,14 @@ pub(crate) enum Kind {
 impl Kind {
     pub(crate) fn check(self, text: &str) -> Result<(), String> {
         match self {
-            Self::NumberOrNone | Self::SizeOrNone | Self::ProcessorsOrNone if text == NONE => Ok(()),
+            Self::NumberOrNone | Self::SizeOrNone | Self::ProcessorsOrNone | Self::TimeOrNone if text == NONE => Ok(()),
             Self::DomainOrNone => domain(text).map(|_| ()),
             Self::Address => address(text).map(|_| ()),
             Self::Switch => switch(text).map(|_| ()),
             Self::Number | Self::NumberOrNone => number::<u64>(text).map(|_| ()),
             Self::Size | Self::SizeOrNone => amounts::size(text).map(|_| ()),
             Self::ProcessorsOrNone => amounts::processors(text).map(|_| ()),
-            Self::Time => amounts::duration(text).map(|_| ()),
+            Self::Time | Self::TimeOrNone => amounts::duration(text).map(|_| ()),
             Self::Choice(choices) if choices.contains(&text) => Ok(()),
             Self::Choice(choices) => Err(format!("is one of {}", choices.join(", "))),
             Self::File | Self::Secret if text.is_empty() => Err("is empty".into()),
@@ -62,6 +63,7 @@ impl Kind {
             Self::SizeOrNone => or_none("size, as `512M`"),
             Self::ProcessorsOrNone => or_none("number, as `0.5`"),
             Self::Time => "time, as `30s`".into(),
+            Self::TimeOrNone => or_none("time, as `30s`"),
             Self::Choice(choices) => choices.iter().map(|choice| format!("`{choice}`")).collect::<Vec<_>>().join(", "),
             Self::List => "list of texts".into(),
             Self::Secret => "URL, never shown".into(),
@@ -77,7 +79,7 @@ impl Kind {
             Self::Switch => "BOOL",
             Self::Number | Self::NumberOrNone | Self::ProcessorsOrNone => "NUMBER",
             Self::Size | Self::SizeOrNone => "SIZE",
-            Self::Time => "TIME",
+            Self::Time | Self::TimeOrNone => "TIME",
             Self::Choice(_) => "CHOICE",
             Self::List => "RULE",
             Self::Secret => "URL",

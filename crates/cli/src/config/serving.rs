@@ -6,7 +6,7 @@ use std::{
 };
 
 use cabana_engine::{Config, NetworkSettings};
-use cabana_runtime::{MountRules, Settings};
+use cabana_runtime::{Action, Lifecycle, MountRules, Settings};
 use cabana_sandbox::{Limits, NetworkPolicy};
 use cabana_server::Bounds;
 use cabana_store::Durability;
@@ -15,9 +15,10 @@ use super::{
     kind::{NONE, address, domain, list, number, switch},
     resolve::{Origin, Resolved},
     table::{
-        ALLOW, CA, CPUS, DISK, DURABILITY, EXEC_TIMEOUT, EXEC_TIMEOUT_MAX, INODES, INSECURE_HTTP, IO, LISTEN,
-        LOG_FORMAT, LOG_LEVEL, MAX_BODY, MAX_CONNECTIONS, MAX_STREAMS, MEMORY, MODE, MOUNTS_ALLOW, OPEN_FILES, OUTPUT,
-        PIDS, PREVIEW_DOMAIN, SPARES, Setting, TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
+        ALLOW, ARCHIVE_AFTER, CA, CPUS, DELETE_AFTER, DISK, DURABILITY, EXEC_TIMEOUT, EXEC_TIMEOUT_MAX, HARD,
+        HARD_ACTION, IDLE, IDLE_ACTION, INODES, INSECURE_HTTP, IO, LISTEN, LOG_FORMAT, LOG_LEVEL, MAX_BODY,
+        MAX_CONNECTIONS, MAX_STREAMS, MEMORY, MODE, MOUNTS_ALLOW, OPEN_FILES, OUTPUT, PIDS, PREVIEW_DOMAIN, REAP_BATCH,
+        REAP_INTERVAL, SPARES, Setting, TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
     },
 };
 use crate::amounts::{duration, processors, size};
@@ -110,6 +111,9 @@ fn settings(resolved: &Resolved) -> Result<Settings, String> {
     settings.exec_timeout_most = set(resolved, &EXEC_TIMEOUT_MAX, duration)?;
     settings.output_cap = set(resolved, &OUTPUT, size)?;
     settings.template_cap = set(resolved, &TEMPLATE_MAX, size)?;
+    settings.lifecycle = lifecycle(resolved)?;
+    settings.reaper_interval = set(resolved, &REAP_INTERVAL, duration)?;
+    settings.reaper_batch = set(resolved, &REAP_BATCH, at_least_one)?.try_into().unwrap_or(u32::MAX);
     if settings.exec_timeout > settings.exec_timeout_most {
         return Err("limits.exec_timeout is longer than limits.exec_timeout_max".into());
     }
@@ -120,6 +124,25 @@ fn settings(resolved: &Resolved) -> Result<Settings, String> {
 fn mounts(resolved: &Resolved, data: &Path) -> Result<MountRules, String> {
     let allow = resolved.read(&MOUNTS_ALLOW, |text| Ok(list(text)))?.unwrap_or_default();
     MountRules::new(&allow, vec![crate::data::real(data)]).map_err(|why| format!("mounts.allow: {why}"))
+}
+
+fn lifecycle(resolved: &Resolved) -> Result<Lifecycle, String> {
+    let seconds = |setting| {
+        let read = |text: &str| if text == NONE { Ok(0) } else { duration(text).map(|time| time.as_secs().max(1)) };
+        resolved.read(setting, read)
+    };
+    let action = |setting| resolved.read(setting, |text| Ok(Action::parse(text))).map(Option::flatten);
+    let lifecycle = Lifecycle {
+        idle_sec: seconds(&IDLE)?,
+        idle_action: action(&IDLE_ACTION)?,
+        hard_sec: seconds(&HARD)?,
+        hard_action: action(&HARD_ACTION)?,
+        archive_after_sec: seconds(&ARCHIVE_AFTER)?,
+        delete_after_sec: seconds(&DELETE_AFTER)?,
+        ..Lifecycle::default()
+    };
+    lifecycle.check().map_err(|error| error.to_string())?;
+    Ok(lifecycle)
 }
 
 fn limits(resolved: &Resolved) -> Result<Limits, String> {

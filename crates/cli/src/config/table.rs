@@ -35,6 +35,9 @@ macro_rules! settings {
     };
 }
 
+/// What becomes of a sandbox whose time has come.
+const ACTIONS: &[&str] = &["stop", "pause", "delete"];
+
 settings! {
     LISTEN: "server" "listen" "listen" "CABANA_SERVER_LISTEN" Kind::Address, Some("127.0.0.1:7070"),
         "Where to listen. An address that other machines reach needs TLS, or `insecure_http`";
@@ -93,6 +96,22 @@ settings! {
         "The longest time that a command may ask for";
     OUTPUT: "limits" "output" "output" "CABANA_LIMITS_OUTPUT" Kind::Size, Some("256M"),
         "How much of one command's output is kept. What is beyond it is counted";
+    IDLE: "lifecycle" "idle" "idle" "CABANA_LIFECYCLE_IDLE" Kind::TimeOrNone, Some("5m"),
+        "How long nothing may have happened in a sandbox before it is put to rest: no call, task, terminal, traffic of a port, lease";
+    IDLE_ACTION: "lifecycle" "idle_action" "idle-action" "CABANA_LIFECYCLE_IDLE_ACTION" Kind::Choice(ACTIONS), Some("stop"),
+        "What becomes of it then: its processes end and its files stay (stop), its memory stays too (pause), or it goes (delete)";
+    HARD: "lifecycle" "hard" "hard" "CABANA_LIFECYCLE_HARD" Kind::TimeOrNone, Some("none"),
+        "The longest that a sandbox may run at a stretch, whatever happens in it; with `delete`, the longest that it may be there";
+    HARD_ACTION: "lifecycle" "hard_action" "hard-action" "CABANA_LIFECYCLE_HARD_ACTION" Kind::Choice(ACTIONS), Some("stop"),
+        "What becomes of it then";
+    ARCHIVE_AFTER: "lifecycle" "archive_after" "archive-after" "CABANA_LIFECYCLE_ARCHIVE_AFTER" Kind::TimeOrNone, Some("none"),
+        "How long after its last use a stopped sandbox is packed away. The next call brings it back";
+    DELETE_AFTER: "lifecycle" "delete_after" "delete-after" "CABANA_LIFECYCLE_DELETE_AFTER" Kind::TimeOrNone, Some("none"),
+        "How long after its last use a sandbox that does not run is deleted";
+    REAP_INTERVAL: "lifecycle" "reap_interval" "reap-interval" "CABANA_LIFECYCLE_REAP_INTERVAL" Kind::Time, Some("1m"),
+        "At the latest so long after the last time, the server looks after sandboxes whose time has come; sooner where one is due";
+    REAP_BATCH: "lifecycle" "reap_batch" "reap-batch" "CABANA_LIFECYCLE_REAP_BATCH" Kind::Number, Some("50"),
+        "How many of them are looked up at a time";
     TEMPLATE_MAX: "images" "template_max" "template-max" "CABANA_IMAGES_TEMPLATE_MAX" Kind::Size, Some("16G"),
         "How much an archive may hold, once it is unpacked, that is sent to become a template";
     LOG_FORMAT: "log" "format" "log-format" "CABANA_LOG_FORMAT" Kind::Choice(&["text", "json"]), Some("text"),

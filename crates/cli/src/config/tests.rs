@@ -126,7 +126,7 @@ fn value(kind: Kind) -> BoxedStrategy<String> {
         Kind::Size => "[0-9]{1,4}[KMGT]i?B?".boxed(),
         Kind::SizeOrNone => prop_oneof!["[0-9]{1,4}[KMGT]", none].boxed(),
         Kind::ProcessorsOrNone => prop_oneof!["[1-9]{1,2}\\.[0-9]{1,3}", none].boxed(),
-        Kind::Time => "[1-9][0-9]{0,4}(ms|s|m|h)".boxed(),
+        Kind::Time | Kind::TimeOrNone => "[1-9][0-9]{0,4}(ms|s|m|h)".boxed(),
         Kind::Choice(choices) => prop::sample::select(choices).prop_map(str::to_owned).boxed(),
         Kind::List => prop::collection::vec("[a-z0-9.*:\"\\\\]{1,9}", 1..4).prop_map(|parts| parts.join(",")).boxed(),
         Kind::Secret => "https?://[a-z]{1,9}".boxed(),

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 /// List the sandboxes
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only those in this state: running, paused, stopped, failed
+    /// Only those in this state: running, paused, stopped, archived, failed
     #[arg(long)]
     state: Option<String>,
     /// For programs: one JSON array
@@ -24,7 +24,7 @@ pub(super) async fn work(args: &Args, server: &Server) -> Result<(), Failure> {
         return Ok(());
     }
     table::columns(
-        ["ID", "SCOPE", "STATE", "TEMPLATE", "NETWORK", "ACTIVE"],
+        ["ID", "SCOPE", "STATE", "TEMPLATE", "NETWORK", "ACTIVE", "WHY"],
         rows.iter().map(|row| {
             let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
             let scope = match &row["scope"] {
@@ -33,7 +33,8 @@ pub(super) async fn work(args: &Args, server: &Server) -> Result<(), Failure> {
             };
             let [id, state, active] = ["id", "state", "active_at"].map(|name| text(&row[name]));
             let base = if row["template"].is_null() { &row["snapshot"] } else { &row["template"] };
-            [id, scope, state, text(base), text(&row["network"]["mode"]), active]
+            let why = [&row["trouble"], &row["why_awake"], &row["why_stopped"]].into_iter().find(|why| !why.is_null());
+            [id, scope, state, text(base), text(&row["network"]["mode"]), active, text(why.unwrap_or(&row["why"]))]
         }),
     );
     Ok(())

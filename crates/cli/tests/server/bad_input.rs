@@ -52,18 +52,22 @@ impl Stage {
 /// A body that is right: each case spoils one thing of it.
 fn right(route: &str) -> Value {
     let scope = json!({ "scheme": "fixed", "name": "one" });
-    let spec = json!({ "limits": {}, "network": { "mode": "public" } });
+    let hook = json!({ "command": "true" });
+    let lifecycle = json!({ "after_start": hook, "before_stop": hook });
+    let spec = json!({ "limits": {}, "network": { "mode": "public" }, "lifecycle": lifecycle });
     match route {
         "/v1/exec" => json!({ "scope": scope, "spec": spec, "command": "true", "keep": {} }),
         "/v1/sandboxes/{sandbox}/exec" => json!({ "command": "true", "keep": {} }),
         "/v1/sandboxes:ensure" => json!({ "scope": scope, "spec": spec }),
         "/v1/sandboxes" => spec,
-        "/v1/sandboxes/{sandbox}" => json!({ "limits": {}, "network": { "mode": "public" } }),
+        "/v1/sandboxes/{sandbox}" => json!({ "limits": {}, "network": { "mode": "public" }, "lifecycle": {} }),
         "/v1/sandboxes/{sandbox}/files/mkdir" => json!({ "path": "made" }),
         "/v1/sandboxes/{sandbox}/files/mode" => json!({ "path": "file", "mode": "0644" }),
         "/v1/sandboxes/{sandbox}/files/move" => json!({ "path": "file", "to": "file" }),
         "/v1/sandboxes/{sandbox}/files/search" | "/v1/sandboxes/{sandbox}/ports/{port}/link" => json!({}),
         "/v1/volumes" => json!({ "name": "right" }),
+        "/v1/sandboxes/{sandbox}/lease" => json!({ "holder": "somebody", "ttl_sec": 1 }),
+        "/v1/sandboxes:delete" => json!({ "app": "nobodys" }),
         "/v1/keys" => json!({ "role": "read" }),
         "/api/core/ai/sandbox/file" => {
             json!({ "action": "write", "appId": "a", "chatId": "c", "path": "f", "content": "" })

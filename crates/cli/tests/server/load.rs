@@ -33,6 +33,9 @@ pub(crate) enum What {
     Make,
     Delete,
     Stop,
+    Archive,
+    /// Of an app that has none.
+    Purge,
     Pause,
     /// So that there is something new to be snapshotted.
     Touch,
@@ -73,9 +76,14 @@ impl Deed {
     /// Its place: deeds are spread over the scopes.
     pub(crate) fn scope(&self) -> String {
         match self.what {
-            What::Stop | What::Pause | What::Wake | What::Change | What::Mount | What::Take | What::Touch => {
-                SHAPED.to_owned()
-            }
+            What::Stop
+            | What::Archive
+            | What::Pause
+            | What::Wake
+            | What::Change
+            | What::Take
+            | What::Touch
+            | What::Mount => SHAPED.to_owned(),
             _ => format!("scope{}", self.n % SCOPES),
         }
     }
@@ -133,6 +141,8 @@ impl Deed {
             What::Make => server.post("/v1/sandboxes", &json!({ "env": { "NAME": self.name() } })),
             What::Delete => server.request(Method::DELETE, &format!("/v1/sandboxes/{about}")),
             What::Stop => server.request(Method::POST, &format!("/v1/sandboxes/{shaped}/stop")),
+            What::Archive => server.request(Method::POST, &format!("/v1/sandboxes/{shaped}/archive")),
+            What::Purge => server.post("/v1/sandboxes:delete", &json!({ "app": "nobodys" })),
             What::Pause => server.request(Method::POST, &format!("/v1/sandboxes/{shaped}/pause")),
             What::Wake => server.request(Method::POST, &format!("/v1/sandboxes/{shaped}/start")),
             What::Touch => server.post(&format!("/v1/sandboxes/{shaped}/files/mkdir"), &json!({ "path": self.name() })),
@@ -202,7 +212,7 @@ impl World {
 
     /// The next deed, whatever it is: one of each kind, again and again.
     fn plan(&self) -> Deed {
-        const KINDS: u64 = 23;
+        const KINDS: u64 = 25;
         let mut deeds = self.deeds.lock().unwrap();
         let n = deeds.len() as u64;
         let what = match n % KINDS {
@@ -224,9 +234,11 @@ impl World {
             16 => What::Forget,
             17 => What::Pause,
             18 => What::Touch,
-            19 => What::Volume,
-            20 => What::Unmake,
-            21 => What::Mount,
+            19 => What::Archive,
+            20 => What::Purge,
+            21 => What::Volume,
+            22 => What::Unmake,
+            23 => What::Mount,
             _ => What::Change, // and so it goes on
         };
         let about = match what {

@@ -16,6 +16,8 @@ mod files;
 mod files_watch;
 mod inside;
 mod kills;
+mod lifecycle;
+mod lives;
 mod load;
 mod logs;
 mod metrics;

@@ -102,6 +102,7 @@ impl Server {
         let mut command = Command::new(CABANA);
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(&self.flags).arg("--data").arg(self.data.path());
         command.env_remove("CABANA_SERVER_LISTEN").env("CABANA_LOG_LEVEL", "warn");
+        command.env("CABANA_FAULT_CLOCK", self.clock());
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command
     }
@@ -132,6 +133,30 @@ impl Server {
     /// What the next one is started with.
     pub(crate) fn set_flags(&mut self, flags: &[&str]) {
         self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    }
+
+    fn clock(&self) -> PathBuf {
+        self.data.path().join("clock-of-the-test")
+    }
+
+    /// Moves its clock: so many seconds pass at once. Nobody waits for them.
+    pub(crate) fn pass(&self, seconds: i64) {
+        let before = fs::read_to_string(self.clock()).map_or(0, |text| text.parse::<i64>().unwrap());
+        let new = self.clock().with_extension("new");
+        fs::write(&new, (before + seconds).to_string()).unwrap();
+        fs::rename(new, self.clock()).unwrap();
+    }
+
+    /// Everything that is due by now is done then.
+    pub(crate) async fn reap(&self) -> Value {
+        good(self.request(Method::POST, "/v1/reap").send().await.unwrap()).await
+    }
+
+    /// The record of the sandbox of this scope; null where there is none.
+    pub(crate) async fn record(&self, scope: &str) -> Value {
+        let all = self.get("/v1/sandboxes?limit=1000").await;
+        let of_it = all["sandboxes"].as_array().unwrap().iter().find(|one| one["scope"]["value"] == scope);
+        of_it.cloned().unwrap_or(Value::Null)
     }
 
     pub(crate) fn data(&self) -> &Path {

@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 use crate::stage::{Server, client, good, refused};
 
 async fn send(server: &Server, key: &str, method: Method, path: &str, body: Option<&Value>) -> Response {
-    let request = client().request(method, format!("{}{path}", server.url)).header("X-API-KEY", key);
+    let mut request = client().request(method, format!("{}{path}", server.url)).header("X-API-KEY", key);
+    if path.ends_with("/lease") {
+        request = request.header("Cabana-Lease", "01a1e36d-dd42-7372-ba51-6dbc00000000");
+    }
     match body {
         Some(body) => request.json(body).send().await.unwrap(),
         None => request.send().await.unwrap(),
@@ -34,6 +37,7 @@ fn body_for(route: &str) -> Value {
     match route {
         "/v1/sandboxes/{sandbox}/exec" => json!({ "command": "true" }),
         "/v1/sandboxes/{sandbox}/files/move" => json!({ "path": "a", "to": "b" }),
+        "/v1/sandboxes/{sandbox}/lease" => json!({ "holder": "thief" }),
         "/v1/sandboxes/{sandbox}/files/mode" => json!({ "path": "a", "mode": "0777" }),
         _ => json!({}),
     }

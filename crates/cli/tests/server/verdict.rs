@@ -39,7 +39,9 @@ impl World {
         // Of a sandbox or a task it is told how it is now.
         let same = |told: Told| match (deed.what, told) {
             (What::Start(_) | What::Endless | What::Make, Told::Done(answer)) => Told::Done(answer["id"].clone()),
-            (What::Stop | What::Wake | What::Take, Told::Done(answer)) => Told::Done(answer["id"].clone()),
+            (What::Stop | What::Archive | What::Wake | What::Take, Told::Done(answer)) => {
+                Told::Done(answer["id"].clone())
+            }
             (_, told) => told,
         };
         assert_eq!(Some(same(again)), deed.told.clone().map(same), "{place}: {deed:?}");
@@ -143,6 +145,8 @@ impl World {
         until(|| async {
             let records = records(server).await;
             let homes = std::fs::read_dir(server.data().join("sandboxes")).unwrap().flatten();
+            // Of one that is archived, what it was saved as is its home.
+            let homes = homes.chain(std::fs::read_dir(server.data().join("blobs")).unwrap().flatten());
             let homes: BTreeSet<String> = homes.map(|home| home.file_name().into_string().unwrap()).collect();
             // Those for one call alone go when it has ended, and the directory before the record.
             let agree = records == homes;
@@ -174,8 +178,8 @@ impl World {
                 What::Forget | What::Unmake => argv.contains(deed.about.as_deref().unwrap()),
                 What::Volume => argv.contains(deed.name().as_str()),
                 What::Take => sandboxes.contains(&("snapshot.take", self.shaped.as_str())),
-                What::Stop | What::Pause | What::Wake | What::Change | What::Mount | What::Touch => true,
-                What::Key | What::Look => true,
+                What::Stop | What::Archive | What::Pause | What::Wake | What::Change | What::Touch | What::Key => true,
+                What::Look | What::Purge | What::Mount => true,
             };
             assert!(there, "{place}: {deed:?} is in no row of the ledger");
         }
@@ -184,6 +188,8 @@ impl World {
         for (what, verb, word) in [
             (What::Look, "file.stat", "/etc/passwd"),
             (What::Stop, "become", "stopped"),
+            (What::Archive, "become", "archived"),
+            (What::Purge, "purge", "nobodys"),
             (What::Pause, "become", "paused"),
             (What::Change, "change", "limits"),
             (What::Mount, "change", "extra_mounts"),

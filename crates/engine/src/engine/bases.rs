@@ -23,7 +23,9 @@ impl Shared {
 
     pub(super) fn uses_template(&self, name: &str) -> bool {
         let named = Base::Named(name.to_owned());
-        self.homes.all().iter().any(|home| home.read().is_ok_and(|record| record.spec.base == named))
+        // Whoever cannot say what is shelved cannot say that nothing of it is needed.
+        let of_shelved = || self.homes.shelf.all().map_or(true, |all| all.iter().any(|shelved| shelved.base == named));
+        self.homes.all().iter().any(|home| home.read().is_ok_and(|record| record.spec.base == named)) || of_shelved()
     }
 
     /// What cannot be kept is refused before the first byte is pulled.
@@ -51,6 +53,7 @@ impl Shared {
             used.read(&self.homes)?;
             let mut all = self.named_layers()?;
             all.append(&mut used.layers);
+            all.extend(self.homes.shelf.all()?.into_iter().flat_map(|shelved| shelved.layers));
             Ok(all)
         })
     }

@@ -152,13 +152,40 @@ impl Shared {
             Ok(_owned) => {
                 fault::at(Point::DestroyEnded);
                 let (shared, id) = (self.clone(), id.clone());
-                blocking(move || shared.homes.remove(&id).map_err(removing)).await
+                blocking(move || {
+                    shared.homes.remove(&id).map_err(removing)?;
+                    shared.homes.shelf.remove(&id).map_err(removing)
+                })
+                .await
             }
             Err(error) => Err(error),
         };
         drop(held);
         self.let_go(&id, &slot);
         removed
+    }
+
+    pub(super) async fn shelve(self: Arc<Self>, id: SandboxId) -> Result<()> {
+        let slot = self.slot(&id);
+        let mut held = slot.lock().await;
+        let shelved = match self.take_up(&id, &mut held).await {
+            Ok(Taken::Stopped(_owned)) => {
+                let (shared, id) = (self.clone(), id.clone());
+                blocking(move || {
+                    shared.homes.shelf.put(&id, &shared.homes.read(&id)?)?;
+                    fault::at(Point::ShelfNoted);
+                    shared.homes.remove(&id).map_err(removing)
+                })
+                .await
+            }
+            Ok(Taken::Live(_)) => Err(Error::invalid("id", format!("sandbox {id} is not stopped: stop it first"))),
+            Ok(Taken::Absent) if self.homes.shelf.has(&id) => Ok(()),
+            Ok(Taken::Absent) => Err(Error::NoSandbox(id.clone())),
+            Err(error) => Err(error),
+        };
+        drop(held);
+        self.let_go(&id, &slot);
+        shelved
     }
 
     /// Its directory stays ours until what is returned is dropped.

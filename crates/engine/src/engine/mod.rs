@@ -406,6 +406,10 @@ impl Provider for Engine {
         joined(self.shared.tasks.spawn(self.shared.clone().restore(id.clone(), spec, saved))).await
     }
 
+    async fn shelve(&self, id: &SandboxId) -> Result<()> {
+        joined(self.shared.tasks.spawn(self.shared.clone().shelve(id.clone()))).await
+    }
+
     async fn import(&self, layer: &LayerId, tar: Stream<Bytes>) -> Result<()> {
         if self.shared.store.has(layer) {
             return Ok(());

@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     engine::{Shared, blocking},
+    fault::{self, Point},
     files::fed,
     home::Record,
     layers::{Draft, LayerName, Store},
@@ -93,6 +94,9 @@ impl Shared {
         let made = dress_new(&self.store, &record.plan, &fs).and_then(|()| put_away(&self.store, &record.plan, &fs));
         made.inspect_err(|_| drop(self.homes.remove(id)))?;
         fresh.named();
+        fault::at(Point::ShelfRestored);
+        // What is left there holds a layer for longer than needed, and nothing else.
+        let _ = self.homes.shelf.remove(id);
         Ok(())
     }
 

@@ -1,7 +1,8 @@
 //! A sandbox as a whole.
 
-use cabana_model::{Mount, SandboxId};
+use cabana_model::{Lifecycle, Mount, SandboxId};
 use cabana_sandbox::{Limits, NetworkPolicy, check_env};
+use cabana_store::By;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -44,6 +45,8 @@ impl Act for Ensure {
 pub enum Shape {
     Stopped,
     Paused,
+    /// Stopped first, if it has to be.
+    Archived,
     Deleted,
 }
 
@@ -65,17 +68,20 @@ impl Act for Become {
         let name = match self.0 {
             Shape::Stopped => "stopped",
             Shape::Paused => "paused",
+            Shape::Archived => "archived",
             Shape::Deleted => "deleted",
         };
         vec![name.to_owned()]
     }
 
     async fn run(self, cx: Cx) -> Result<()> {
-        let slot = cx.runtime.0.sandboxes.of_id(&cx.caller.tenant, &cx.record()?.id).await?;
+        let (sandboxes, slot) = (&cx.runtime.0.sandboxes, cx.slot().await?);
+        let change = crate::sandboxes::Change::asked(By::Somebody(cx.lease), "asked for");
         match self.0 {
-            Shape::Stopped => cx.runtime.0.sandboxes.stop(&slot, "asked for").await,
-            Shape::Paused => cx.runtime.0.sandboxes.pause(&slot, "asked for").await,
-            Shape::Deleted => cx.runtime.0.sandboxes.delete(&slot, "asked for").await,
+            Shape::Stopped => sandboxes.stop(&slot, change).await,
+            Shape::Paused => sandboxes.pause(&slot, change).await,
+            Shape::Archived => sandboxes.archive(&slot, change).await,
+            Shape::Deleted => sandboxes.delete(&slot, change).await,
         }
     }
 }
@@ -88,17 +94,19 @@ pub struct Change {
     pub env: Option<std::collections::BTreeMap<String, String>>,
     pub mount: Option<Mount>,
     pub extra_mounts: Option<Vec<Mount>>,
+    /// What is said of it takes the place of what was said before; the rest stays.
+    pub lifecycle: Option<Lifecycle>,
 }
 
 impl Act for Change {
     const VERB: &'static str = "change";
     type Answer = ();
 
-    /// One whose mounts cannot be had any more does not start: so these are changed as it is.
     fn needs(&self) -> Needs {
-        let others = self.limits.is_some() || self.network.is_some() || self.env.is_some();
-        let mounts = self.mount.is_some() || self.extra_mounts.is_some();
-        if mounts && !others { Needs::Record } else { Needs::Running }
+        match (&self.limits, &self.network) {
+            (None, None) => Needs::Record,
+            _ => Needs::Running,
+        }
     }
 
     fn digest(&self) -> [u8; 32] {
@@ -112,6 +120,7 @@ impl Act for Change {
             ("env", self.env.is_some()),
             ("mount", self.mount.is_some()),
             ("extra_mounts", self.extra_mounts.is_some()),
+            ("lifecycle", self.lifecycle.is_some()),
         ];
         named.iter().filter(|(_, there)| *there).map(|(name, _)| (*name).to_owned()).collect()
     }
@@ -125,16 +134,22 @@ impl Act for Change {
             capabilities.check_network(network)?;
         }
         self.env.as_ref().map_or(Ok(()), check_env)?;
+        let lifecycle = match self.lifecycle {
+            None => None,
+            Some(changed) => {
+                let whole = changed.or(&slot.wanted()?.lifecycle);
+                whole.check()?;
+                Some(whole)
+            }
+        };
         let alter = |wanted: &mut Wanted| {
             wanted.sandbox.limits = self.limits.unwrap_or(wanted.sandbox.limits);
             wanted.sandbox.network = self.network.unwrap_or_else(|| wanted.sandbox.network.clone());
             wanted.env = self.env.unwrap_or_else(|| std::mem::take(&mut wanted.env));
             wanted.mounts.primary = self.mount.or_else(|| wanted.mounts.primary.take());
             wanted.mounts.extra = self.extra_mounts.unwrap_or_else(|| std::mem::take(&mut wanted.mounts.extra));
+            wanted.lifecycle = lifecycle.unwrap_or_else(|| std::mem::take(&mut wanted.lifecycle));
         };
-        match cx.sandbox {
-            Some(_) => cx.runtime.0.sandboxes.change(&slot, alter).await,
-            None => cx.runtime.0.sandboxes.change_mounts(&slot, alter).await,
-        }
+        cx.runtime.0.sandboxes.change(&slot, alter).await
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Asked;
 use crate::{
-    Act, Cx, Error, Needs, Result,
+    Act, Cx, Error, Kind, Needs, Result,
     fault::{self, Point},
 };
 
@@ -56,7 +56,13 @@ impl Act for Start {
         match sandbox.exec(spec).await {
             Ok(process) => {
                 fault::at(Point::TaskBegun);
-                cx.runtime.begin_task(task, sandbox.clone(), process, input, cx.awake.clone());
+                cx.runtime.begin_task(
+                    task,
+                    sandbox.clone(),
+                    process,
+                    input,
+                    cx.awake.as_ref().map(|awake| awake.and(Kind::Task)),
+                );
                 Ok(Answer { task: id })
             }
             Err(error) => {

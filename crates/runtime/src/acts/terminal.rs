@@ -13,7 +13,7 @@ use super::{
     Asked,
     exec::{ExitTold, exit_number},
 };
-use crate::{Act, Cx, Error, Needs, Result, exec::Taker};
+use crate::{Act, Cx, Error, Kind, Needs, Result, exec::Taker};
 
 pub struct Terminal {
     pub asked: Asked,
@@ -39,6 +39,7 @@ impl Terminal {
 
 impl Act for Terminal {
     const VERB: &'static str = "terminal";
+    const KIND: Kind = Kind::Terminal;
     type Answer = ExitTold;
 
     fn needs(&self) -> Needs {

@@ -1,20 +1,61 @@
-//! Making, starting, stopping and ending.
+//! Making, starting, stopping and ending: what the record owes is done, one thing after another.
+//!
+//! [`cabana_model::Life`] says what comes when. Each thing is done under the lock of the slot, and then the record says so;
+//! whoever finds a record after a crash goes on with what it says is next.
 
 use std::sync::Arc;
 
-use cabana_model::{SandboxId, SandboxState, SnapshotId, Tenant};
+use cabana_model::{
+    Facts, Hook, Hooked, Life, Lifecycle, Operation, Phase, Reality, SandboxState, SnapshotId, Then, Time, Verdict,
+    Work,
+};
 use cabana_sandbox::{Found, Sandbox, SandboxEvent, SandboxSpec, Wanted as Update};
-use cabana_store::{Record, Transition};
+use cabana_store::{By, Moved, Record, Transition};
+use futures_util::{StreamExt, TryStreamExt};
+use jiff::SignedDuration;
 use tracing::{Instrument as _, debug_span};
 use uuid::Uuid;
 
 use super::{Sandboxes, Slot, Wanted};
 use crate::{
-    Error, Result,
+    Error, Mounts, Result, SandboxId, Tenant,
     events::{Event, Happened},
     fault::{self, Point},
-    mounts,
+    hooks, mounts,
 };
+
+/// When somebody looks at what is under way and should have ended long ago.
+const TAKEN_OVER: SignedDuration = SignedDuration::from_mins(15);
+/// The longest time between two tries of what fails.
+const MOST_PATIENCE: SignedDuration = SignedDuration::from_mins(10);
+
+/// Who changes a sandbox, and what that spares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Change<'a> {
+    pub(crate) by: By,
+    pub(crate) why: &'a str,
+    /// Only if it is what it was at this version, and nothing goes on in it.
+    pub(crate) unless_used: Option<u64>,
+}
+
+impl<'a> Change<'a> {
+    pub(crate) fn asked(by: By, why: &'a str) -> Self {
+        Self { by, why, unless_used: None }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stepped {
+    Done,
+    /// Somebody else was before us, and what was to come comes from there no more.
+    Overtaken,
+}
+
+enum Performed {
+    Done,
+    /// The record owes something else by now.
+    Otherwise,
+}
 
 impl Sandboxes {
     /// The sandbox, running: a look at the slot where it runs already.
@@ -27,70 +68,244 @@ impl Sandboxes {
 
     async fn started(&self, slot: &Arc<Slot>, why: &str) -> Result<Arc<dyn Sandbox>> {
         let _alone = slot.changing.lock().await;
+        self.start_alone(slot, why).await
+    }
+
+    /// Under the lock of the slot.
+    async fn start_alone(&self, slot: &Arc<Slot>, why: &str) -> Result<Arc<dyn Sandbox>> {
         if let Some(live) = slot.live() {
             return Ok(live); // whoever was before us has done it
         }
+        // It may be where it is by what it says, or not: twice, since its files may turn out to be gone.
+        for _ in 0..2 {
+            let life = slot.record().life();
+            match life.state {
+                SandboxState::Deleting => return Err(Error::NoSandbox(slot.record().id.clone())),
+                SandboxState::Running => self.look_again(slot).await?,
+                SandboxState::Archiving if life.phase == Some(Phase::Clear) => self.drive(slot, why).await?,
+                _ => {}
+            }
+            if let Some(live) = slot.live() {
+                return Ok(live);
+            }
+            if let Some(next) = slot.record().life().begin(Operation::Wake, self.hooked(slot)?) {
+                self.step(slot, next, why, By::Itself).await?;
+            }
+            self.drive(slot, why).await?;
+            if let Some(live) = slot.live() {
+                return Ok(live);
+            }
+        }
+        Err(cabana_sandbox::Error::Gone.into())
+    }
+
+    /// What the provider says, where the record may be older.
+    async fn look_again(&self, slot: &Arc<Slot>) -> Result<()> {
         let record = slot.record();
-        let sandbox = match record.state {
-            SandboxState::Deleting => return Err(Error::NoSandbox(record.id.clone())),
-            SandboxState::Provisioning | SandboxState::Failed => self.make(slot, &record, why).await?,
-            SandboxState::Running | SandboxState::Paused | SandboxState::Stopped => {
-                self.wake(slot, &record, why).await?
-            }
-        };
-        self.hold(slot, sandbox.clone());
-        Ok(sandbox)
+        let (reality, handle) = self.reality(&record).await?;
+        let next = record.life().found(reality, self.hooked(slot)?);
+        if next != record.life() {
+            let why = match reality {
+                Reality::Running => "found running",
+                Reality::Paused => "found paused",
+                Reality::Stopped => "found stopped: the machine was restarted, or it died",
+                Reality::Absent => "its files are not there any more",
+            };
+            self.step(slot, next, why, By::Itself).await?;
+        }
+        if let (SandboxState::Running, Some(handle)) = (next.state, handle) {
+            self.hold(slot, handle);
+        }
+        Ok(())
     }
 
-    /// What is there already is a sandbox that a crash kept from being recorded.
-    async fn make(&self, slot: &Slot, record: &Record, why: &str) -> Result<Arc<dyn Sandbox>> {
-        let wanted = slot.wanted()?;
-        let made = match self.provider.attach(&record.physical).await? {
-            Found::Absent => self.create(record, &wanted).await,
-            Found::Running(sandbox) => Ok(sandbox),
-            Found::Paused | Found::Stopped => self.provider.start(&record.physical).await.map_err(mounts::in_public),
-        };
-        match made {
-            Ok(sandbox) => {
+    async fn reality(&self, record: &Record) -> Result<(Reality, Option<Arc<dyn Sandbox>>)> {
+        Ok(match self.provider.attach(&record.physical).await? {
+            Found::Running(sandbox) => (Reality::Running, Some(sandbox)),
+            Found::Paused => (Reality::Paused, None),
+            Found::Stopped => (Reality::Stopped, None),
+            Found::Absent => (Reality::Absent, None),
+        })
+    }
+
+    /// Does what is owed until nothing is. Under the lock of the slot, which no call passes meanwhile.
+    async fn drive(&self, slot: &Arc<Slot>, why: &str) -> Result<()> {
+        let mut handle = None;
+        while let Some(phase) = slot.record().phase {
+            let life = slot.record().life();
+            let (next, failed) = match self.perform(slot, phase, &mut handle).await {
+                Ok(Performed::Otherwise) => continue,
+                Ok(Performed::Done) => match life.done(self.hooked(slot)?) {
+                    Some(Then::Becomes(next)) => (next, None),
+                    _ => return self.forget(slot).await,
+                },
+                Err(error) => match life.failed() {
+                    Some(next) => (next, Some(error)),
+                    None => return self.owe(slot, error).await,
+                },
+            };
+            let stepped = match failed {
+                None => self.step(slot, next, why, By::Itself).await?,
+                Some(error) => {
+                    let error = in_public(error, slot)?;
+                    let stepped = self.step(slot, next, &error.to_string(), By::Itself).await?;
+                    if !matches!(phase, Phase::AfterStart | Phase::BeforeStop) {
+                        return Err(error);
+                    }
+                    stepped
+                }
+            };
+            if stepped == Stepped::Overtaken {
+                continue;
+            }
+            if next.state == SandboxState::Running {
+                let running = match handle.take() {
+                    Some(handle) => Some(handle),
+                    None => self.reality(&slot.record()).await?.1,
+                };
+                if let Some(running) = running {
+                    self.hold(slot, running);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// It stays what it is and is tried again, later each time, for ever.
+    async fn owe(&self, slot: &Slot, error: Error) -> Result<()> {
+        let record = slot.record();
+        tracing::warn!(sandbox = %record.id, state = %record.state, tries = record.tries, %error, "an operation has to be tried again");
+        let patience = SignedDuration::from_secs(1i64 << record.tries.min(10)).min(MOST_PATIENCE);
+        let due = self.clock.now().saturating_add(patience).unwrap_or(Time::MAX);
+        if let Some(next) = self.store.trouble(&record.physical, record.version, error.to_string(), due).await? {
+            slot.set_record(next);
+            self.sooner.notify_one();
+        }
+        Err(error)
+    }
+
+    async fn perform(
+        &self,
+        slot: &Arc<Slot>,
+        phase: Phase,
+        handle: &mut Option<Arc<dyn Sandbox>>,
+    ) -> Result<Performed> {
+        let record = slot.record();
+        let physical = &record.physical;
+        match phase {
+            Phase::Make => {
+                // What is there already is a sandbox that a crash kept from being recorded.
+                *handle = Some(match self.provider.attach(physical).await? {
+                    Found::Absent => {
+                        let spec = self.spec_of(slot).await?;
+                        self.provider.create(physical, &spec).await.map_err(mounts::in_public)?
+                    }
+                    Found::Running(sandbox) => sandbox,
+                    Found::Paused | Found::Stopped => self.provider.start(physical).await.map_err(mounts::in_public)?,
+                });
                 fault::at(Point::SandboxMade);
-                self.step(slot, SandboxState::Running, why).await.map(|()| sandbox)
             }
-            Err(error) => {
-                let error = in_public(error, wanted.snapshot);
-                self.step(slot, SandboxState::Failed, &error.to_string()).await?;
-                Err(error)
+            Phase::Start => {
+                *handle = Some(match self.provider.attach(physical).await? {
+                    Found::Running(sandbox) => sandbox,
+                    Found::Paused => self.provider.start(physical).await?,
+                    Found::Stopped => {
+                        // What the operator allowed then may be forbidden by now.
+                        slot.wanted()?.mounts.check(&record.tenant, self.settings())?;
+                        self.provider.start(physical).await.map_err(mounts::in_public)?
+                    }
+                    Found::Absent => return self.begin_anew(slot).await,
+                });
+                fault::at(Point::SandboxWoken);
             }
+            Phase::AfterStart | Phase::BeforeStop => {
+                let sandbox = match handle.clone() {
+                    Some(sandbox) => Some(sandbox),
+                    None => self.reality(&record).await?.1,
+                };
+                if let (Some(sandbox), Some(hook)) = (&sandbox, self.hook(slot, phase)?) {
+                    let told = hooks::run_hook(&**sandbox, phase, &hook, &slot.wanted()?.env).await;
+                    self.tell_of(&record.tenant, &record.id, told);
+                }
+                *handle = sandbox;
+            }
+            Phase::Stop => {
+                self.provider.stop(physical).await?;
+                fault::at(Point::SandboxStopped);
+            }
+            Phase::Pause => {
+                self.provider.pause(physical).await?;
+                fault::at(Point::SandboxPaused);
+            }
+            Phase::Save => {
+                let saved = self.provider.save(physical).await?.map_err(Error::from).boxed();
+                self.store.blobs().keep(physical, saved).await?;
+                fault::at(Point::SandboxSaved);
+            }
+            Phase::Clear => {
+                self.provider.shelve(physical).await?;
+                self.went();
+                fault::at(Point::SandboxCleared);
+            }
+            Phase::Restore => {
+                if let Found::Absent = self.provider.attach(physical).await? {
+                    let saved = self.store.blobs().read(physical).await?.ok_or_else(|| {
+                        cabana_sandbox::Error::failed("bringing it back", "its archive is not there any more")
+                    })?;
+                    let saved = saved.map_err(|error| cabana_sandbox::Error::failed("reading an archive", error));
+                    let spec = self.spec_of(slot).await?;
+                    self.provider.restore(physical, &spec, saved.boxed()).await.map_err(mounts::in_public)?;
+                }
+                fault::at(Point::SandboxRestored);
+            }
+            Phase::DropSaved => self.store.blobs().remove(physical).await?,
+            Phase::Destroy => {
+                fault::at(Point::SandboxDeleting);
+                self.provider.destroy(physical).await?;
+                self.went();
+                fault::at(Point::SandboxDestroyed);
+            }
+            Phase::Forget => self.store.blobs().remove(physical).await?,
         }
+        Ok(Performed::Done)
     }
 
-    async fn create(&self, record: &Record, wanted: &Wanted) -> Result<Arc<dyn Sandbox>> {
-        let views = self.views(&record.tenant, &wanted.mounts).await?;
-        let spec = SandboxSpec { views, ..wanted.sandbox.clone() };
-        self.provider.create(&record.physical, &spec).await.map_err(mounts::in_public)
+    /// What was asked for, with what its mounts lead to now.
+    async fn spec_of(&self, slot: &Slot) -> Result<SandboxSpec> {
+        let wanted = slot.wanted()?;
+        let views = self.views(&slot.record().tenant, &wanted.mounts).await?;
+        Ok(SandboxSpec { views, ..wanted.sandbox })
     }
 
-    async fn wake(&self, slot: &Slot, record: &Record, why: &str) -> Result<Arc<dyn Sandbox>> {
-        let sandbox = match self.provider.attach(&record.physical).await? {
-            Found::Running(sandbox) => sandbox,
-            Found::Paused => self.provider.start(&record.physical).await?,
-            Found::Stopped => {
-                // What the operator allowed then may be forbidden by now.
-                slot.wanted()?.mounts.check(&record.tenant, self.settings())?;
-                self.provider.start(&record.physical).await.map_err(mounts::in_public)?
-            }
-            Found::Absent => {
-                self.step(slot, SandboxState::Failed, "its files are not there any more").await?;
-                return self.make(slot, &slot.record(), "made again, since its files were gone").await;
-            }
-        };
-        if record.state != SandboxState::Running {
-            fault::at(Point::SandboxWoken);
-            self.step(slot, SandboxState::Running, why).await?;
-        }
-        Ok(sandbox)
+    /// One whose files are gone begins like a new one, and its record says so.
+    async fn begin_anew(&self, slot: &Arc<Slot>) -> Result<Performed> {
+        let hooked = self.hooked(slot)?;
+        let gone = slot.record().life().found(Reality::Absent, hooked);
+        self.step(slot, gone, "its files are not there any more", By::Itself).await?;
+        self.step(slot, Life::CLAIMED, "made again, since its files were gone", By::Itself).await?;
+        Ok(Performed::Otherwise)
+    }
+
+    fn hook(&self, slot: &Slot, phase: Phase) -> Result<Option<Hook>> {
+        let lifecycle = self.lifecycle(slot)?;
+        Ok(if phase == Phase::AfterStart { lifecycle.after_start } else { lifecycle.before_stop })
+    }
+
+    /// What was asked, and what the settings say of the rest.
+    pub(crate) fn lifecycle(&self, slot: &Slot) -> Result<Lifecycle> {
+        Ok(self.lifecycle_of(&slot.wanted()?))
+    }
+
+    pub(crate) fn lifecycle_of(&self, wanted: &Wanted) -> Lifecycle {
+        wanted.lifecycle.clone().or(&self.settings.lifecycle)
+    }
+
+    fn hooked(&self, slot: &Slot) -> Result<Hooked> {
+        Ok(self.lifecycle(slot)?.hooked())
     }
 
     fn hold(&self, slot: &Arc<Slot>, sandbox: Arc<dyn Sandbox>) {
+        slot.used();
         slot.set_live(Some(sandbox));
         self.slots(|slots| slots.live.insert(slot.record().physical.clone(), slot.clone()));
     }
@@ -100,78 +315,103 @@ impl Sandboxes {
         self.slots(|slots| slots.live.remove(&slot.record().physical));
     }
 
-    /// Files are kept.
-    pub(crate) async fn stop(&self, slot: &Slot, why: &str) -> Result<()> {
+    /// To stop, pause, pack away or delete it. False: it is spared, or is that already.
+    ///
+    /// Calls that come meanwhile find nothing that runs, and wait at the lock. So what goes on was there before, and is seen.
+    pub(crate) async fn end(&self, slot: &Arc<Slot>, operation: Operation, change: Change<'_>) -> Result<bool> {
         let _alone = slot.changing.lock().await;
-        let record = slot.record();
-        match record.state {
-            SandboxState::Running | SandboxState::Paused => {
-                self.provider.stop(&record.physical).await?;
-                fault::at(Point::SandboxStopped);
-                self.let_go(slot);
-                self.step(slot, SandboxState::Stopped, why).await
-            }
-            SandboxState::Provisioning | SandboxState::Stopped | SandboxState::Failed => Ok(()),
-            SandboxState::Deleting => Err(Error::NoSandbox(record.id.clone())),
+        self.end_alone(slot, operation, change).await
+    }
+
+    /// Under the lock of the slot.
+    async fn end_alone(&self, slot: &Arc<Slot>, operation: Operation, change: Change<'_>) -> Result<bool> {
+        if slot.is_deleting() {
+            return Err(Error::NoSandbox(slot.record().id.clone()));
         }
+        let live = slot.set_live(None);
+        let spared =
+            change.unless_used.is_some_and(|version| slot.record().version != version || !slot.work().is_none());
+        let begun = match slot.record().life().begin(operation, self.hooked(slot)?) {
+            Some(next) if !spared => {
+                self.step(slot, next, change.why, change.by).await.map(|stepped| stepped == Stepped::Done)
+            }
+            _ => Ok(false),
+        };
+        if !matches!(begun, Ok(true)) {
+            slot.set_live(live.filter(|_| slot.record().state == SandboxState::Running));
+            return begun;
+        }
+        self.let_go(slot);
+        self.drive(slot, change.why).await.map(|()| true)
+    }
+
+    /// Files are kept.
+    pub(crate) async fn stop(&self, slot: &Arc<Slot>, change: Change<'_>) -> Result<()> {
+        self.end(slot, Operation::Stop, change).await.map(drop)
     }
 
     /// Memory is kept.
-    pub(crate) async fn pause(&self, slot: &Slot, why: &str) -> Result<()> {
-        let _alone = slot.changing.lock().await;
-        let record = slot.record();
-        match record.state {
-            SandboxState::Running => {
-                self.provider.pause(&record.physical).await?;
-                fault::at(Point::SandboxPaused);
-                self.let_go(slot);
-                self.step(slot, SandboxState::Paused, why).await
-            }
+    pub(crate) async fn pause(&self, slot: &Arc<Slot>, change: Change<'_>) -> Result<()> {
+        let done = self.end(slot, Operation::Pause, change).await?;
+        match slot.record().state {
             SandboxState::Paused => Ok(()),
-            SandboxState::Deleting => Err(Error::NoSandbox(record.id.clone())),
-            SandboxState::Provisioning | SandboxState::Stopped | SandboxState::Failed => {
-                Err(Error::invalid("sandbox", format!("is {}, and only a running one can be paused", record.state)))
+            state if !done => {
+                Err(Error::invalid("sandbox", format!("is {state}, and only a running one can be paused")))
             }
+            _ => Ok(()),
         }
     }
 
-    /// Nothing is started for it, and it stays what it is.
-    pub(crate) async fn snapshot(&self, slot: &Slot, name: SnapshotId) -> Result<()> {
+    /// Its files are packed away.
+    pub(crate) async fn archive(&self, slot: &Arc<Slot>, change: Change<'_>) -> Result<()> {
         let _alone = slot.changing.lock().await;
+        self.end_alone(slot, Operation::Stop, change).await?;
+        self.end_alone(slot, Operation::Archive, change).await?;
+        match slot.record().state {
+            SandboxState::Archived => Ok(()),
+            state => Err(Error::invalid("sandbox", format!("is {state}, and only a stopped one can be archived"))),
+        }
+    }
+
+    /// Nothing is started for it, and it stays what it is; one that is packed away is brought back.
+    pub(crate) async fn snapshot(&self, slot: &Arc<Slot>, name: SnapshotId) -> Result<()> {
+        let _alone = slot.changing.lock().await;
+        if matches!(slot.record().state, SandboxState::Archived | SandboxState::Archiving | SandboxState::Restoring) {
+            self.start_alone(slot, "its files are wanted").await?;
+        }
         let record = slot.record();
         match record.state {
-            SandboxState::Running | SandboxState::Paused | SandboxState::Stopped => {
-                self.provider.snapshot(&record.physical, name).await.map(drop).map_err(|error| match error {
-                    cabana_sandbox::Error::NoSandbox(_) => Error::NoSandbox(record.id.clone()),
-                    error => error.into(),
-                })
-            }
             SandboxState::Deleting => Err(Error::NoSandbox(record.id.clone())),
             SandboxState::Provisioning | SandboxState::Failed => {
                 Err(Error::invalid("sandbox", format!("is {}, and has no files yet: start it first", record.state)))
             }
+            _ => self.provider.snapshot(&record.physical, name).await.map(drop).map_err(|error| match error {
+                cabana_sandbox::Error::NoSandbox(_) => Error::NoSandbox(record.id.clone()),
+                error => error.into(),
+            }),
         }
     }
 
     /// The record goes last: whatever ends us before is picked up by the next one.
-    pub(crate) async fn delete(&self, slot: &Slot, why: &str) -> Result<()> {
-        {
-            let _alone = slot.changing.lock().await;
-            if !slot.is_deleting() {
-                self.step(slot, SandboxState::Deleting, why).await?;
-            }
+    pub(crate) async fn delete(&self, slot: &Arc<Slot>, change: Change<'_>) -> Result<()> {
+        match self.end(slot, Operation::Delete, change).await {
+            Err(Error::NoSandbox(_)) => self.finish_delete(slot).await,
+            ended => ended.map(drop),
         }
-        self.finish_delete(slot).await
     }
 
-    pub(crate) async fn finish_delete(&self, slot: &Slot) -> Result<()> {
+    pub(crate) async fn finish_delete(&self, slot: &Arc<Slot>) -> Result<()> {
         let _alone = slot.changing.lock().await;
-        let record = slot.record();
-        fault::at(Point::SandboxDeleting);
-        self.provider.destroy(&record.physical).await?;
-        fault::at(Point::SandboxDestroyed);
         self.let_go(slot);
-        self.went();
+        match self.store.by_physical(&slot.record().physical).await? {
+            Some(record) => slot.set_record(record),
+            None => return Ok(()), // whoever was before us has done it
+        }
+        self.drive(slot, "it is being deleted").await
+    }
+
+    async fn forget(&self, slot: &Slot) -> Result<()> {
+        let record = slot.record();
         self.store.remove(&record.physical).await?;
         self.slots(|slots| {
             slots.by_physical.remove(&record.physical);
@@ -183,31 +423,34 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// What became of it while there was no server. Nothing is started for it. False: it was never made.
+    /// What became of it while there was no server. Nothing is started for it, and what it owes is done later. False: it was
+    /// never made.
     pub(crate) async fn found_again(&self, slot: &Arc<Slot>) -> Result<bool> {
         let _alone = slot.changing.lock().await;
         let record = slot.record();
-        let found = self.provider.attach(&record.physical).await?;
-        if let (SandboxState::Provisioning, Found::Absent) = (record.state, &found) {
+        if let SandboxState::Deleting | SandboxState::Archived | SandboxState::Failed = record.state {
+            return Ok(true);
+        }
+        self.look_again(slot).await?;
+        let never_made = record.life() == Life::CLAIMED && slot.record().life() == Life::CLAIMED;
+        Ok(!never_made)
+    }
+
+    /// What is owed and nobody does. False: somebody is at it.
+    pub(crate) async fn resume(&self, slot: &Arc<Slot>) -> Result<bool> {
+        let Ok(_alone) = slot.changing.try_lock() else { return Ok(false) };
+        let record = slot.record();
+        if record.phase.is_none() {
             return Ok(false);
         }
-        match (record.state, found) {
-            (SandboxState::Failed, Found::Absent) => Ok(()),
-            (_, Found::Absent) => self.step(slot, SandboxState::Failed, "its files are not there any more").await,
-            (state, Found::Running(sandbox)) => {
-                self.hold(slot, sandbox);
-                match state {
-                    SandboxState::Running => Ok(()),
-                    _ => self.step(slot, SandboxState::Running, "found running").await,
-                }
-            }
-            (SandboxState::Running, Found::Paused) => self.step(slot, SandboxState::Paused, "found paused").await,
-            (SandboxState::Running | SandboxState::Paused, Found::Stopped) => {
-                self.step(slot, SandboxState::Stopped, "found stopped: the machine was restarted, or it died").await
-            }
-            _ => Ok(()),
+        if record.state != SandboxState::Deleting {
+            self.look_again(slot).await?;
         }
-        .map(|()| true)
+        if slot.record().phase.is_some() {
+            self.let_go(slot);
+            self.drive(slot, "gone on with").await?;
+        }
+        Ok(true)
     }
 
     /// What the provider tells of by itself.
@@ -218,7 +461,8 @@ impl Sandboxes {
                 let _alone = slot.changing.lock().await;
                 if slot.live().is_some() && slot.record().state == SandboxState::Running {
                     self.let_go(&slot);
-                    if let Err(error) = self.step(&slot, SandboxState::Stopped, "it died").await {
+                    let stopped = Life { state: SandboxState::Stopped, phase: None };
+                    if let Err(error) = self.step(&slot, stopped, "it died", By::Itself).await {
                         tracing::error!(sandbox = %physical, %error, "the end of a sandbox could not be recorded");
                     }
                 }
@@ -239,81 +483,128 @@ impl Sandboxes {
     }
 
     /// Under the lock of the slot. What the slot knew may be older than that: then it is looked up, and tried once more.
-    async fn step(&self, slot: &Slot, to: SandboxState, why: &str) -> Result<()> {
+    async fn step(&self, slot: &Slot, to: Life, why: &str, by: By) -> Result<Stepped> {
         for _ in 0..2 {
-            let Record { physical, version, tenant, id, .. } = &*slot.record();
-            let (physical, version) = (physical.clone(), *version);
-            let next = Transition { physical, version, to, why: why.to_owned(), at: self.clock.now() };
-            if let Some(next) = self.store.transition(next).await? {
-                self.tell(&next);
-                slot.set_record(next);
-                return Ok(());
+            let record = slot.record();
+            let at = self.clock.now();
+            let next = Transition {
+                physical: record.physical.clone(),
+                version: record.version,
+                to,
+                why: why.to_owned(),
+                at,
+                active: slot.active(),
+                due: self.due_of(slot, to, at)?,
+                by,
+            };
+            match self.store.transition(next).await? {
+                Moved::To(next) => {
+                    self.tell(&next);
+                    if next.due.is_some() {
+                        self.sooner.notify_one();
+                    }
+                    slot.set_record(*next);
+                    return Ok(Stepped::Done);
+                }
+                Moved::Busy(lease) => return Err(Error::Busy { holder: lease.holder, until: lease.until }),
+                Moved::Stale => {}
             }
-            let now = self.store.sandbox(tenant, id).await?.ok_or_else(|| Error::NoSandbox(id.clone()))?;
-            slot.set_record(now);
+            let now = self.store.by_physical(&record.physical).await?;
+            slot.set_record(now.ok_or_else(|| Error::NoSandbox(record.id.clone()))?);
+            if slot.is_deleting() {
+                return Err(Error::NoSandbox(record.id.clone()));
+            }
         }
-        let was = format!("it is {} by now, and not to become {to}", slot.record().state);
-        Err(cabana_sandbox::Error::failed("changing the sandbox's record", was).into())
+        Ok(Stepped::Overtaken)
+    }
+
+    /// When it has to be looked at, once it is this.
+    fn due_of(&self, slot: &Slot, life: Life, at: Time) -> Result<Option<Time>> {
+        if life.phase.is_some() {
+            return Ok(at.checked_add(TAKEN_OVER).ok());
+        }
+        let facts = Facts { state: life.state, started: at, work: Work::default(), ..self.facts(slot) };
+        Ok(match self.lifecycle(slot)?.decide(&facts, at) {
+            Verdict::Now(_) => Some(at),
+            Verdict::At(time) => Some(time),
+            Verdict::Never => None,
+        })
+    }
+
+    pub(crate) fn facts(&self, slot: &Slot) -> Facts {
+        let record = slot.record();
+        Facts {
+            state: record.state,
+            created: record.created,
+            started: record.started.unwrap_or(record.created),
+            active: slot.active(),
+            work: slot.work(),
+        }
+    }
+
+    /// When it is to be looked at, if it is still what it was.
+    pub(crate) async fn look_at(&self, slot: &Slot, version: u64, due: Option<Time>) -> Result<()> {
+        let record = slot.record();
+        self.store.set_due(&record.physical, version, due).await?;
+        slot.set_due(version, due);
+        Ok(())
     }
 
     /// Other limits, another network, other variables: of the sandbox first, and then of its record.
     pub(crate) async fn change(&self, slot: &Slot, alter: impl FnOnce(&mut Wanted)) -> Result<()> {
         let _alone = slot.changing.lock().await;
-        let sandbox = slot.live().ok_or(cabana_sandbox::Error::Gone)?; // somebody may have stopped it meanwhile
-        let was = slot.wanted()?;
-        let mut wanted = was.clone();
+        let (was, mut wanted) = (slot.wanted()?, slot.wanted()?);
         alter(&mut wanted);
+        let sandbox = match wanted.sandbox != was.sandbox {
+            true => Some(slot.live().ok_or(cabana_sandbox::Error::Gone)?), // somebody may have stopped it meanwhile
+            false => None,
+        };
         // First what is most likely to be refused.
         let mounted = wanted.mounts != was.mounts;
-        let tenant = &slot.record().tenant.clone();
         if mounted {
-            let views = self.views(tenant, &wanted.mounts).await?;
-            sandbox.update(Update::Views(views)).await.map_err(mounts::in_public)?;
+            self.show(slot, &wanted.mounts).await?;
         }
-        let rest = async {
-            sandbox.update(Update::Limits(wanted.sandbox.limits)).await?;
-            sandbox.update(Update::Network(wanted.sandbox.network.clone())).await
-        };
-        if let Err(error) = rest.await {
-            if mounted {
-                sandbox.update(Update::Views(self.views(tenant, &was.mounts).await?)).await?;
-            }
-            return Err(error.into());
-        }
-        self.changed(slot, &wanted).await
-    }
-
-    /// Of one that runs, and of one that does not: nothing is started for it.
-    pub(crate) async fn change_mounts(&self, slot: &Slot, alter: impl FnOnce(&mut Wanted)) -> Result<()> {
-        let _alone = slot.changing.lock().await;
-        let record = slot.record();
-        let mut wanted = slot.wanted()?;
-        alter(&mut wanted);
-        let views = self.views(&record.tenant, &wanted.mounts).await?;
-        match record.state {
-            SandboxState::Deleting => return Err(Error::NoSandbox(record.id.clone())),
-            // It has nothing yet that could be shown to it.
-            SandboxState::Provisioning | SandboxState::Failed => {}
-            SandboxState::Running | SandboxState::Paused | SandboxState::Stopped => {
-                self.provider.set_views(&record.physical, &views).await.map_err(mounts::in_public)?;
+        if let Some(sandbox) = sandbox {
+            let rest = async {
+                sandbox.update(Update::Limits(wanted.sandbox.limits)).await?;
+                sandbox.update(Update::Network(wanted.sandbox.network.clone())).await
+            };
+            if let Err(error) = rest.await {
+                if mounted {
+                    self.show(slot, &was.mounts).await?;
+                }
+                return Err(error.into());
             }
         }
-        self.changed(slot, &wanted).await
-    }
-
-    /// Under the lock of the slot.
-    async fn changed(&self, slot: &Slot, wanted: &Wanted) -> Result<()> {
         fault::at(Point::SandboxChanged);
-        let spec = serde_json::to_string(wanted).map_err(|error| Error::invalid("spec", error.to_string()))?;
+        let spec = serde_json::to_string(&wanted).map_err(|error| Error::invalid("spec", error.to_string()))?;
         let record = slot.record();
-        let next = self.store.change_spec(&record.physical, record.version, spec).await?;
+        // It may be due at another time by now: somebody looks at once.
+        let now = self.clock.now();
+        let next = self.store.change_spec(&record.physical, record.version, spec, now).await?;
         slot.set_record(next.ok_or_else(|| Error::NoSandbox(record.id.clone()))?);
+        self.sooner.notify_one();
         Ok(())
+    }
+
+    /// Of one that runs, and of one that does not: nothing is started for it, so that one whose mounts are gone has a way out.
+    async fn show(&self, slot: &Slot, mounts: &Mounts) -> Result<()> {
+        let record = slot.record();
+        let views = self.views(&record.tenant, mounts).await?;
+        let shown = match slot.live() {
+            Some(sandbox) => sandbox.update(Update::Views(views)).await,
+            None => self.provider.set_views(&record.physical, &views).await,
+        };
+        match shown {
+            // It has no files that something could be shown beside: what is asked for comes with them.
+            Err(cabana_sandbox::Error::NoSandbox(_)) => Ok(()),
+            shown => shown.map_err(mounts::in_public),
+        }
     }
 
     /// It was used just now.
     pub(crate) async fn touch(&self, slot: &Slot) {
-        let now = self.clock.now();
+        let now = slot.used();
         if slot.touch(now.as_second())
             && let Err(error) = self.store.touch(&slot.record().physical, now).await
         {
@@ -322,7 +613,9 @@ impl Sandboxes {
     }
 
     pub(super) fn tell(&self, record: &Record) {
-        self.tell_of(&record.tenant, &record.id, Event::of(record.state, &record.why));
+        if let Some(event) = Event::of(record.life(), &record.why) {
+            self.tell_of(&record.tenant, &record.id, event);
+        }
     }
 
     pub(crate) fn tell_of(&self, tenant: &Tenant, sandbox: &SandboxId, event: Event) {
@@ -332,13 +625,13 @@ impl Sandboxes {
 }
 
 /// The provider's own name of a snapshot is nobody's business.
-fn in_public(error: Error, snapshot: Option<SnapshotId>) -> Error {
+fn in_public(error: Error, slot: &Slot) -> Result<Error> {
     use cabana_sandbox::Error as Inner;
-    match (error, snapshot) {
+    Ok(match (error, slot.wanted()?.snapshot) {
         (Error::Sandbox(Inner::NoSnapshot(_)), Some(id)) => Error::NoSnapshot(id),
         (Error::Sandbox(Inner::BadTemplate { why, .. }), Some(id)) => {
             Inner::BadTemplate { name: id.to_string(), why }.into()
         }
         (error, _) => error,
-    }
+    })
 }

@@ -5,35 +5,49 @@ use std::sync::{
     atomic::{AtomicI64, AtomicUsize, Ordering},
 };
 
-use cabana_model::SandboxState;
+use cabana_model::{SandboxState, Time, Work};
 use cabana_sandbox::Sandbox;
-use cabana_store::Record;
+use cabana_store::{Lease, Record};
 
 use super::Wanted;
-use crate::{Error, Result};
+use crate::{Clock, Result};
 
 pub(crate) struct Slot {
     record: Mutex<Arc<Record>>,
-    /// While it runs, as far as is known.
+    /// While it runs, as far as is known, and calls may come.
     live: Mutex<Option<Arc<dyn Sandbox>>>,
     /// Held by whoever changes what the sandbox is: made, started, stopped, deleted.
     pub(super) changing: tokio::sync::Mutex<()>,
     /// The mark of the links to it, once somebody wanted to know. Locked while it is looked up or changed.
     pub(crate) link_mark: tokio::sync::Mutex<Option<[u8; 32]>>,
-    awake: AtomicUsize,
+    clock: Clock,
+    /// By [`Kind`].
+    work: [AtomicUsize; 3],
+    /// When it was last used, in microseconds.
+    active: AtomicI64,
     /// When its use was last written down, in seconds.
     touched: AtomicI64,
 }
 
+/// What goes on in a sandbox and keeps it awake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Call,
+    Task,
+    Terminal,
+}
+
 impl Slot {
-    pub(super) fn new(record: Record) -> Self {
+    pub(super) fn new(record: Record, clock: Clock) -> Self {
         Self {
+            active: AtomicI64::new(record.active.as_microsecond()),
             touched: AtomicI64::new(record.active.as_second()),
             record: Mutex::new(Arc::new(record)),
             live: Mutex::default(),
             changing: tokio::sync::Mutex::default(),
             link_mark: tokio::sync::Mutex::default(),
-            awake: AtomicUsize::new(0),
+            clock,
+            work: Default::default(),
         }
     }
 
@@ -45,21 +59,53 @@ impl Slot {
         *self.record.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(record);
     }
 
+    /// If it still has this version.
+    pub(super) fn set_due(&self, version: u64, due: Option<Time>) {
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        if record.version == version {
+            *record = Arc::new(Record { due, ..(**record).clone() });
+        }
+    }
+
+    /// It is to go: nothing new begins in it.
+    pub(super) fn doom(&self, record: Record) {
+        self.set_record(record);
+        self.set_live(None);
+    }
+
+    /// Leases come and go without a new version.
+    pub(crate) fn set_lease(&self, lease: Option<Lease>) {
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        *record = Arc::new(Record { lease, ..(**record).clone() });
+    }
+
     pub(crate) fn is_deleting(&self) -> bool {
         self.record().state == SandboxState::Deleting
     }
 
     pub(crate) fn wanted(&self) -> Result<Wanted> {
-        let read = serde_json::from_str(&self.record().spec);
-        read.map_err(|error| Error::Store(cabana_store::Error::Corrupt(format!("the spec of a sandbox: {error}"))))
+        Wanted::of(&self.record())
     }
 
     pub(crate) fn live(&self) -> Option<Arc<dyn Sandbox>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn set_live(&self, sandbox: Option<Arc<dyn Sandbox>>) {
-        *self.live.lock().unwrap_or_else(PoisonError::into_inner) = sandbox;
+    /// What was there before.
+    pub(super) fn set_live(&self, sandbox: Option<Arc<dyn Sandbox>>) -> Option<Arc<dyn Sandbox>> {
+        std::mem::replace(&mut *self.live.lock().unwrap_or_else(PoisonError::into_inner), sandbox)
+    }
+
+    /// It was used just now.
+    pub(crate) fn used(&self) -> Time {
+        let now = self.clock.now();
+        self.active.fetch_max(now.as_microsecond(), Ordering::Relaxed);
+        now
+    }
+
+    /// When that was last.
+    pub(crate) fn active(&self) -> Time {
+        Time::from_microsecond(self.active.load(Ordering::Relaxed)).unwrap_or(Time::UNIX_EPOCH)
     }
 
     /// Whether a use at this time has to be written down: not each one is.
@@ -70,17 +116,40 @@ impl Slot {
         due && self.touched.compare_exchange(last, second, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    pub(crate) fn awake(self: &Arc<Self>) -> Awake {
-        self.awake.fetch_add(1, Ordering::Relaxed);
-        Awake(self.clone())
+    pub(crate) fn awake(self: &Arc<Self>, kind: Kind) -> Awake {
+        self.work[kind as usize].fetch_add(1, Ordering::Relaxed);
+        Awake { slot: self.clone(), kind }
+    }
+
+    pub(crate) fn work(&self) -> Work {
+        let count = |kind: Kind| self.work[kind as usize].load(Ordering::Relaxed);
+        let leased = self.record().lease.as_ref().is_some_and(|lease| lease.stands(self.clock.now()));
+        Work {
+            calls: count(Kind::Call),
+            tasks: count(Kind::Task),
+            terminals: count(Kind::Terminal),
+            leases: leased.into(),
+        }
     }
 }
 
-/// Somebody needs the sandbox, as long as this is held.
-pub(crate) struct Awake(Arc<Slot>);
+/// Something goes on in the sandbox, as long as this is held. Whoever holds one and then finds the sandbox running can rely
+/// on that: it is not stopped for being idle.
+pub(crate) struct Awake {
+    slot: Arc<Slot>,
+    kind: Kind,
+}
+
+impl Awake {
+    /// For what goes on in the same sandbox.
+    pub(crate) fn and(&self, kind: Kind) -> Self {
+        self.slot.awake(kind)
+    }
+}
 
 impl Drop for Awake {
     fn drop(&mut self) {
-        self.0.awake.fetch_sub(1, Ordering::Relaxed);
+        self.slot.used();
+        self.slot.work[self.kind as usize].fetch_sub(1, Ordering::Relaxed);
     }
 }

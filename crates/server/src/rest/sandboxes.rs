@@ -9,8 +9,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::mounts::MountBody;
-use super::types::{LimitsBody, NetworkBody, SandboxBody, ScopeBody, SpecBody, id, page};
+use super::{
+    lifecycle::LifecycleBody,
+    mounts::MountBody,
+    types::{LimitsBody, NetworkBody, SandboxBody, ScopeBody, SpecBody, id, page},
+};
 use crate::{
     App,
     auth::{Once, Reader, User, ask},
@@ -26,6 +29,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(start))
         .routes(routes!(stop))
         .routes(routes!(pause))
+        .routes(routes!(archive))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -64,7 +68,7 @@ async fn ensure(
     let id = call.id();
     let done = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
     let record = app.runtime.sandbox(&tenant, &done.sandbox).await?;
-    Ok(Json(EnsuredBody { sandbox: SandboxBody::of(&record)?, created: done.created }))
+    Ok(Json(EnsuredBody { sandbox: SandboxBody::of(&app.runtime, &record)?, created: done.created }))
 }
 
 /// A new sandbox that belongs to no scope.
@@ -84,7 +88,7 @@ async fn create(
     let id = call.id();
     let done = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
     let record = app.runtime.sandbox(&tenant, &done.sandbox).await?;
-    Ok((StatusCode::CREATED, Json(SandboxBody::of(&record)?)))
+    Ok((StatusCode::CREATED, Json(SandboxBody::of(&app.runtime, &record)?)))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -124,7 +128,7 @@ async fn list(
     let limit = page.limit as usize;
     let records = app.runtime.sandbox_list(&caller.tenant, state, page).await?;
     let next_cursor = (records.len() == limit).then(|| records.last().map(|record| record.cursor())).flatten();
-    let sandboxes = records.iter().map(SandboxBody::of).collect::<Answer<_>>()?;
+    let sandboxes = records.iter().map(|record| SandboxBody::of(&app.runtime, record)).collect::<Answer<_>>()?;
     Ok(Json(SandboxesBody { sandboxes, next_cursor }))
 }
 
@@ -134,7 +138,7 @@ async fn list(
     (status = "default", body = ErrorBody),
 ))]
 async fn get(State(app): State<App>, Reader(caller): Reader, Path(sandbox): Path<String>) -> Answer<Json<SandboxBody>> {
-    Ok(Json(SandboxBody::of(&app.runtime.sandbox(&caller.tenant, &id(&sandbox)?).await?)?))
+    Ok(Json(SandboxBody::of(&app.runtime, &app.runtime.sandbox(&caller.tenant, &id(&sandbox)?).await?)?))
 }
 
 /// What is to be different. What is not said stays as it is.
@@ -151,6 +155,9 @@ struct ChangeBody {
     mount: Option<MountBody>,
     /// All of them: those that are not in it are not seen any more.
     extra_mounts: Option<Vec<MountBody>>,
+    /// What is said of it; the rest stays.
+    #[serde(default, deserialize_with = "maybe_object")]
+    lifecycle: Option<LifecycleBody>,
 }
 
 /// Other limits, another network, other variables or other mounts, without making it again.
@@ -171,12 +178,13 @@ async fn change(
         env: body.env,
         mount: body.mount.map(MountBody::primary).transpose()?,
         extra_mounts: body.extra_mounts.map(MountBody::extra).transpose()?,
+        lifecycle: body.lifecycle.map(LifecycleBody::lifecycle),
     };
     let (sandbox, tenant) = (id(&sandbox)?, caller.tenant.clone());
     let call = app.runtime.call(ask(caller, Place::Sandbox(sandbox.clone()), once), change).await?;
     let id = call.id();
     call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
-    Ok(Json(SandboxBody::of(&app.runtime.sandbox(&tenant, &sandbox).await?)?))
+    Ok(Json(SandboxBody::of(&app.runtime, &app.runtime.sandbox(&tenant, &sandbox).await?)?))
 }
 
 /// Ends it, with its files.
@@ -221,7 +229,7 @@ async fn start(
     let call = app.runtime.call(ask(caller, Place::Sandbox(sandbox.clone()), once), Ensure).await?;
     let id = call.id();
     call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
-    Ok(Json(SandboxBody::of(&app.runtime.sandbox(&tenant, &sandbox).await?)?))
+    Ok(Json(SandboxBody::of(&app.runtime, &app.runtime.sandbox(&tenant, &sandbox).await?)?))
 }
 
 /// Ends its processes and keeps its files.
@@ -237,7 +245,7 @@ async fn stop(
 ) -> Answer<Json<SandboxBody>> {
     let tenant = caller.tenant.clone();
     become_(&app.runtime, caller, &sandbox, once, Shape::Stopped).await?;
-    Ok(Json(SandboxBody::of(&app.runtime.sandbox(&tenant, &id(&sandbox)?).await?)?))
+    Ok(Json(SandboxBody::of(&app.runtime, &app.runtime.sandbox(&tenant, &id(&sandbox)?).await?)?))
 }
 
 /// Lets its processes stand still, with all that they have in memory.
@@ -253,5 +261,21 @@ async fn pause(
 ) -> Answer<Json<SandboxBody>> {
     let tenant = caller.tenant.clone();
     become_(&app.runtime, caller, &sandbox, once, Shape::Paused).await?;
-    Ok(Json(SandboxBody::of(&app.runtime.sandbox(&tenant, &id(&sandbox)?).await?)?))
+    Ok(Json(SandboxBody::of(&app.runtime, &app.runtime.sandbox(&tenant, &id(&sandbox)?).await?)?))
+}
+
+/// Packs its files away, stopped first if it has to be. The next call brings it back.
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/archive", tag = "sandboxes", params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$")), responses(
+    (status = 200, body = SandboxBody),
+    (status = "default", body = ErrorBody),
+))]
+async fn archive(
+    State(app): State<App>,
+    User(caller): User,
+    Path(sandbox): Path<String>,
+    once: Once,
+) -> Answer<Json<SandboxBody>> {
+    let tenant = caller.tenant.clone();
+    become_(&app.runtime, caller, &sandbox, once, Shape::Archived).await?;
+    Ok(Json(SandboxBody::of(&app.runtime, &app.runtime.sandbox(&tenant, &id(&sandbox)?).await?)?))
 }

@@ -137,7 +137,7 @@ async fn terminal(
     let ((typed, typed_in), (wishes, wishes_in)) = (mpsc::channel(AHEAD), mpsc::channel(AHEAD));
     let (said, hears) = mpsc::channel(AHEAD);
     let act = Terminal { asked, size, typed: typed_in, wishes: wishes_in, said };
-    let ask = Ask { caller, place: Place::Sandbox(sandbox), key: None, front: FRONT };
+    let ask = Ask { caller, place: Place::Sandbox(sandbox), key: None, lease: None, front: FRONT };
     let call = app.runtime.call(ask, act).await?;
     // Whoever does not come after all has gone: what is dropped then hangs the command up.
     let seat = Seat { call, typed, wishes, hears, leaving, _peer: peer, _open: open };

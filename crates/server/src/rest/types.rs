@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use cabana_runtime::{
-    Mounts, Page, Record, SandboxId, SandboxState, Scope, ScopeTemplate, Settings, SnapshotId, Wanted,
+    Mounts, Page, Record, Runtime, SandboxId, SandboxState, Scope, ScopeTemplate, Settings, SnapshotId, Told, Wanted,
 };
 use cabana_sandbox::{Base, Limits, NetworkPolicy, User};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::mounts::MountBody;
+use super::{lifecycle::LifecycleBody, mounts::MountBody};
 use crate::{
     error::{Answer, Refused},
     extract::maybe_object,
@@ -89,6 +89,8 @@ pub(super) struct SpecBody {
     mount: Option<MountBody>,
     /// What is seen elsewhere.
     extra_mounts: Vec<MountBody>,
+    #[serde(default, deserialize_with = "maybe_object")]
+    lifecycle: Option<LifecycleBody>,
 }
 
 /// What a sandbox may use. What is not said is not limited.
@@ -196,7 +198,8 @@ impl SpecBody {
         let snapshot = self.snapshot.as_deref().map(snapshot_id).transpose()?;
         let primary = self.mount.map(MountBody::primary).transpose()?;
         let mounts = Mounts { primary, extra: MountBody::extra(self.extra_mounts)? };
-        Ok(Wanted { sandbox, env: self.env, once: false, snapshot, mounts })
+        let lifecycle = self.lifecycle.map(LifecycleBody::lifecycle).unwrap_or_default();
+        Ok(Wanted { sandbox, env: self.env, once: false, snapshot, mounts, lifecycle })
     }
 }
 
@@ -210,6 +213,12 @@ pub(super) struct SandboxBody {
     state: SandboxState,
     /// Why it is in this state.
     why: String,
+    /// While it runs: what keeps it awake, or since when nothing does.
+    why_awake: Option<String>,
+    /// While it does not.
+    why_stopped: Option<String>,
+    /// Why what it is to become did not come about yet. It is tried again.
+    trouble: Option<String>,
     /// What it was made from, unless that was a snapshot.
     template: Option<String>,
     #[schema(value_type = Option<String>)]
@@ -222,12 +231,29 @@ pub(super) struct SandboxBody {
     mount: Option<MountBody>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     extra_mounts: Vec<MountBody>,
+    /// As it applies, with what the server's settings say.
+    lifecycle: LifecycleBody,
+    /// Who has it for a while.
+    lease: Option<LeaseTold>,
     #[schema(value_type = String, format = DateTime)]
     created_at: cabana_runtime::Time,
     #[schema(value_type = String, format = DateTime)]
     changed_at: cabana_runtime::Time,
     #[schema(value_type = String, format = DateTime)]
     active_at: cabana_runtime::Time,
+    /// When it last began to run.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    started_at: Option<cabana_runtime::Time>,
+    /// When the server looks at it again, to see whether its time has come.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    due_at: Option<cabana_runtime::Time>,
+}
+
+#[derive(Serialize, ToSchema)]
+struct LeaseTold {
+    holder: String,
+    #[schema(value_type = String, format = DateTime)]
+    expires_at: cabana_runtime::Time,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -238,9 +264,9 @@ struct ScopeTold {
 }
 
 impl SandboxBody {
-    pub(super) fn of(record: &Record) -> Answer<Self> {
-        let wanted: Wanted = serde_json::from_str(&record.spec)
-            .map_err(|error| Refused::new(cabana_runtime::Code::Internal, format!("a sandbox's record: {error}")))?;
+    pub(super) fn of(runtime: &Runtime, record: &Record) -> Answer<Self> {
+        let wanted = Wanted::of(record)?;
+        let Told { lifecycle, why_awake, why_stopped, active, lease } = runtime.told(record, &wanted);
         Ok(Self {
             id: record.id.clone(),
             scope: record
@@ -261,9 +287,16 @@ impl SandboxBody {
             env: wanted.env.into_keys().collect(),
             mount: wanted.mounts.primary.as_ref().map(MountBody::of),
             extra_mounts: wanted.mounts.extra.iter().map(MountBody::of).collect(),
+            lifecycle: LifecycleBody::of(lifecycle),
+            lease: lease.map(|lease| LeaseTold { holder: lease.holder, expires_at: lease.until }),
+            why_awake,
+            why_stopped,
+            trouble: record.trouble.clone(),
+            started_at: record.started,
+            due_at: record.due,
             created_at: record.created,
             changed_at: record.changed,
-            active_at: record.active,
+            active_at: active,
         })
     }
 }

@@ -165,9 +165,9 @@ async fn a_read_only_disk_inside() {
 
     let absent = dir.join("absent");
     mount_remount(&dir, MountFlags::RDONLY, "").unwrap();
-    let refused = Store::open(&absent, &absent, Durability::Kill).err().unwrap();
+    let refused = Store::open(&absent, Durability::Kill).err().unwrap();
     assert!(matches!(refused, Error::Unavailable(_)), "{refused:?}");
-    let refused = Store::open(&dir.join("db"), &dir.join("outputs"), Durability::Kill).err().unwrap();
+    let refused = Store::open(&dir, Durability::Kill).err().unwrap();
     assert!(matches!(refused, Error::Unavailable(_)), "{refused:?}");
 
     mount_remount(&dir, MountFlags::empty(), "").unwrap();
@@ -198,7 +198,7 @@ async fn a_write_waits_for_somebody_else_who_holds_the_database_and_is_correct_a
     };
     let (claimed, ()) = tokio::join!(waiting, freed);
     assert!(claimed.iter().all(Result::is_ok));
-    assert_eq!(store.all_sandboxes().await.unwrap().len(), 20);
+    assert_eq!(store.restless_sandboxes().await.unwrap().len(), 20);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -222,8 +222,8 @@ async fn a_database_of_a_later_version_is_left_alone() {
     store.close().await;
     let path = dir.path().join("db/cabana.db");
     rusqlite::Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
-    let refused = Store::open(&dir.path().join("db"), &dir.path().join("outputs"), Durability::Full).err().unwrap();
-    assert!(matches!(refused, Error::Schema { found: 99, .. }), "{refused}");
+    let refused = Store::open(dir.path(), Durability::Full).err().unwrap();
+    assert!(matches!(refused, Error::Schema { found: 99, .. }), "{refused:?}");
     assert_eq!(refused.code(), cabana_model::Code::DataDirVersion);
 }
 
@@ -261,7 +261,7 @@ async fn what_is_no_database_is_said_to_be_damaged() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("db")).unwrap();
     std::fs::write(dir.path().join("db/cabana.db"), vec![b'x'; 8192]).unwrap();
-    let refused = Store::open(&dir.path().join("db"), &dir.path().join("outputs"), Durability::Kill).err().unwrap();
+    let refused = Store::open(dir.path(), Durability::Kill).err().unwrap();
     assert!(matches!(refused, Error::Corrupt(_)), "{refused:?}");
 }
 

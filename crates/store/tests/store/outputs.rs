@@ -200,7 +200,7 @@ async fn an_output_that_nothing_is_left_of_begins_anew() {
 #[tokio::test]
 async fn with_full_durability_an_output_is_settled_before_its_record() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(&dir.path().join("db"), &dir.path().join("outputs"), Durability::Full).unwrap();
+    let store = Store::open(dir.path(), Durability::Full).unwrap();
     let log = store.outputs().begin(Uuid::now_v7(), CAP);
     for length in [10, SMALL] {
         push(&log, &[(Stream::Stdout, vec![1; length])]).await;

@@ -1,5 +1,5 @@
-use cabana_model::{SandboxId, SandboxState, Scope};
-use cabana_store::{Claim, Claimed, Error, Page, Record, Transition};
+use cabana_model::{Life, Phase, SandboxId, SandboxState, Scope, Time};
+use cabana_store::{By, Claim, Claimed, Error, Lease, Moved, Page, Record, Store, Transition, Which};
 use futures_util::future::join_all;
 
 use crate::stage::{Stage, at, claim, tenant};
@@ -11,9 +11,30 @@ fn made(claimed: Claimed) -> Record {
     }
 }
 
-fn to(record: &Record, to: SandboxState, second: i64) -> Transition {
-    let why = format!("a test wants it {to}");
-    Transition { physical: record.physical.clone(), version: record.version, to, why, at: at(second) }
+fn to(record: &Record, state: SandboxState, second: i64) -> Transition {
+    let phase = match state {
+        SandboxState::Deleting => Some(Phase::Destroy),
+        SandboxState::Stopping => Some(Phase::Stop),
+        SandboxState::Provisioning => Some(Phase::Make),
+        _ => None,
+    };
+    Transition {
+        physical: record.physical.clone(),
+        version: record.version,
+        to: Life { state, phase },
+        why: format!("a test wants it {state}"),
+        at: at(second),
+        active: at(0),
+        due: None,
+        by: By::Somebody(None),
+    }
+}
+
+async fn moved(store: &Store, transition: Transition) -> Record {
+    match store.transition(transition).await.unwrap() {
+        Moved::To(record) => *record,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -34,7 +55,7 @@ async fn of_a_hundred_claims_for_one_scope_one_makes_it() {
         })
         .collect();
     assert_eq!(ids.len(), 1, "all have the same");
-    assert_eq!(store.all_sandboxes().await.unwrap().len(), 1);
+    assert_eq!(store.restless_sandboxes().await.unwrap().len(), 1);
 }
 
 #[tokio::test]
@@ -62,23 +83,31 @@ async fn without_a_scope_each_claim_makes_one() {
     for _ in 0..3 {
         made(store.claim(claim(&tenant("a"), 0)).await.unwrap());
     }
-    assert_eq!(store.all_sandboxes().await.unwrap().len(), 3);
+    assert_eq!(store.restless_sandboxes().await.unwrap().len(), 3);
 }
 
 #[tokio::test]
 async fn of_two_who_saw_the_same_version_one_changes_it() {
     let Stage { store, dir: _dir } = Stage::new();
     let record = made(store.claim(claim(&tenant("a"), 0)).await.unwrap());
-    let running = store.transition(to(&record, SandboxState::Running, 1)).await.unwrap().unwrap();
+    let running = moved(&store, to(&record, SandboxState::Running, 1)).await;
     assert_eq!((running.state, running.version, running.changed), (SandboxState::Running, 2, at(1)));
     assert_eq!(running.why, "a test wants it running");
-    assert_eq!(store.transition(to(&record, SandboxState::Deleting, 1)).await.unwrap(), None, "an old version");
-    assert_eq!(store.change_spec(&record.physical, 1, "new".into()).await.unwrap(), None, "an old version");
-    let changed = store.change_spec(&record.physical, 2, "new".into()).await.unwrap().unwrap();
+    assert_eq!(store.transition(to(&record, SandboxState::Deleting, 1)).await.unwrap(), Moved::Stale, "an old version");
+    assert_eq!(store.change_spec(&record.physical, 1, "new".into(), at(9)).await.unwrap(), None, "an old version");
+    let changed = store.change_spec(&record.physical, 2, "new".into(), at(9)).await.unwrap().unwrap();
     assert_eq!((changed.spec.as_str(), changed.version), ("new", 3));
-    assert_eq!(store.transition(to(&changed, SandboxState::Provisioning, 1)).await.unwrap(), None, "no such way");
-    let deleting = store.transition(to(&changed, SandboxState::Deleting, 2)).await.unwrap().unwrap();
-    assert_eq!(store.transition(to(&deleting, SandboxState::Running, 3)).await.unwrap(), None, "deleted stays so");
+    assert_eq!(
+        store.transition(to(&changed, SandboxState::Provisioning, 1)).await.unwrap(),
+        Moved::Stale,
+        "no such way"
+    );
+    let deleting = moved(&store, to(&changed, SandboxState::Deleting, 2)).await;
+    assert_eq!(
+        store.transition(to(&deleting, SandboxState::Running, 3)).await.unwrap(),
+        Moved::Stale,
+        "deleted stays so"
+    );
     store.remove(&record.physical).await.unwrap();
     assert_eq!(store.sandbox(&tenant("a"), &record.id).await.unwrap(), None);
 }
@@ -105,7 +134,7 @@ async fn a_list_read_in_parts_has_each_one_once_newest_first() {
         let record = made(store.claim(claim(&us, n / 4)).await.unwrap());
         all.push(record.id.clone());
         if n % 2 == 0 {
-            store.transition(to(&record, SandboxState::Running, n)).await.unwrap().unwrap();
+            moved(&store, to(&record, SandboxState::Running, n)).await;
         }
     }
     made(store.claim(claim(&tenant("b"), 3)).await.unwrap());
@@ -128,4 +157,76 @@ async fn a_list_read_in_parts_has_each_one_once_newest_first() {
         let page = Page { limit: 1, after: Some(bad.into()) };
         assert_eq!(store.sandboxes(&us, None, page).await, Err(Error::Cursor), "{bad:?}");
     }
+}
+
+#[tokio::test]
+async fn fe_27_a_lease_is_renewed_and_given_back_by_its_token_alone() {
+    let Stage { store, dir: _dir } = Stage::new();
+    let record = made(store.claim(claim(&tenant("a"), 0)).await.unwrap());
+    let lease = |holder: &str, until| Lease { token: uuid::Uuid::new_v4(), holder: holder.into(), until: at(until) };
+    let (one, two) = (lease("one", 10), lease("two", 10));
+    assert_eq!(store.take_lease(&record.physical, one.clone(), at(0)).await.unwrap(), Some(one.clone()));
+    assert_eq!(store.take_lease(&record.physical, two.clone(), at(9)).await.unwrap(), Some(one.clone()), "it is taken");
+    assert_eq!(store.renew_lease(&record.physical, two.token, at(9), at(99)).await.unwrap(), None);
+    assert!(!store.end_lease(&record.physical, two.token, at(9)).await.unwrap());
+    let renewed = store.renew_lease(&record.physical, one.token, at(9), at(20)).await.unwrap().unwrap();
+    assert_eq!((renewed.token, renewed.until), (one.token, at(20)));
+
+    let running = moved(&store, Transition { by: By::Itself, ..to(&record, SandboxState::Running, 10) }).await;
+    let stop = to(&running, SandboxState::Stopping, 11);
+    assert_eq!(store.transition(stop.clone()).await.unwrap(), Moved::Busy(renewed.clone()));
+    let stale = Transition { by: By::Somebody(Some(two.token)), ..stop.clone() };
+    assert_eq!(store.transition(stale).await.unwrap(), Moved::Busy(renewed));
+    moved(&store, Transition { by: By::Somebody(Some(one.token)), ..stop }).await;
+
+    assert_eq!(store.renew_lease(&record.physical, one.token, at(20), at(99)).await.unwrap(), None, "it has ended");
+    let later = Lease { until: at(30), ..two.clone() };
+    assert_eq!(store.take_lease(&record.physical, later.clone(), at(20)).await.unwrap(), Some(later));
+    assert!(!store.end_lease(&record.physical, one.token, at(21)).await.unwrap(), "another one's stays");
+    assert!(store.end_lease(&record.physical, two.token, at(21)).await.unwrap());
+    assert_eq!(store.take_lease(&SandboxId::random(), two, at(0)).await.unwrap(), None, "there is no such sandbox");
+}
+
+#[tokio::test]
+async fn those_that_are_due_come_in_order_and_a_new_rule_makes_all_due() {
+    let stage = Stage::new();
+    let us = tenant("a");
+    for (n, due) in [(1, Some(30)), (2, None), (3, Some(10)), (4, Some(20))] {
+        let record = made(stage.store.claim(claim(&us, n)).await.unwrap());
+        stage.store.set_due(&record.physical, record.version, due.map(at)).await.unwrap();
+        stage.store.set_due(&record.physical, record.version + 1, Some(at(0))).await.unwrap(); // of another version
+    }
+    let due = |now, most| stage.store.due_sandboxes(now, most);
+    let seconds = |records: Vec<Record>| records.iter().map(|r| r.due.map(|due| due.as_second())).collect::<Vec<_>>();
+    assert_eq!(stage.store.next_due().await.unwrap(), Some(at(10)));
+    assert_eq!(seconds(due(at(9), 10).await.unwrap()), []);
+    assert_eq!(seconds(due(at(25), 10).await.unwrap()), [Some(at(10).as_second()), Some(at(20).as_second())]);
+    assert_eq!(due(at(99), 1).await.unwrap().len(), 1);
+    stage.store.due_by("a rule").await.unwrap();
+    assert_eq!(due(Time::UNIX_EPOCH, 10).await.unwrap().len(), 4);
+    for record in due(Time::UNIX_EPOCH, 10).await.unwrap() {
+        stage.store.set_due(&record.physical, record.version, None).await.unwrap();
+    }
+    let stage = stage.again().await;
+    stage.store.due_by("a rule").await.unwrap();
+    assert_eq!(stage.store.next_due().await.unwrap(), None, "the rule is known");
+}
+
+#[tokio::test]
+async fn fp_06_a_chat_an_app_or_a_tenant_goes_at_once() {
+    let Stage { store, dir: _dir } = Stage::new();
+    let (a, b) = (tenant("a"), tenant("b"));
+    for (tenant, app, chat) in [(&a, "x", "1"), (&a, "x", "2"), (&a, "y", "1"), (&b, "x", "1")] {
+        let scope = Some(Scope::chat_of(app, "user", chat).unwrap());
+        made(store.claim(Claim { scope, ..claim(tenant, 0) }).await.unwrap());
+    }
+    made(store.claim(claim(&a, 0)).await.unwrap());
+    let doom = |tenant, which| store.doom(tenant, which, "a test", at(5));
+    assert_eq!(doom(&a, Which::Chat { app: "x".into(), chat: "1".into() }).await.unwrap(), 1);
+    assert_eq!(doom(&a, Which::App("x".into())).await.unwrap(), 1, "one went before");
+    assert_eq!(doom(&a, Which::App("z".into())).await.unwrap(), 0);
+    assert_eq!(doom(&a, Which::All).await.unwrap(), 2);
+    let due = store.due_sandboxes(Time::UNIX_EPOCH, 10).await.unwrap();
+    assert_eq!(due.len(), 4);
+    assert!(due.iter().all(|record| record.life() == Life::DOOMED && record.tenant == a));
 }

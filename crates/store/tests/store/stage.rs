@@ -28,7 +28,7 @@ impl Stage {
 }
 
 pub(crate) fn open(dir: &Path) -> Store {
-    Store::open(&dir.join("db"), &dir.join("outputs"), Durability::Kill).unwrap()
+    Store::open(dir, Durability::Kill).unwrap()
 }
 
 pub(crate) fn tenant(name: &str) -> Tenant {

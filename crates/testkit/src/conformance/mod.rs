@@ -425,6 +425,7 @@ suite! { $
         what_was_saved_is_restored_and_stopped,
         nothing_is_restored_onto_one_that_is_there,
         half_a_saved_one_restores_nothing,
+        a_shelved_one_is_absent_until_it_is_restored,
     }
     snapshot(LiveSnapshot) {
         a_running_one_goes_on_after_its_snapshot,
@@ -438,6 +439,7 @@ suite! { $
         too_large_an_archive_makes_no_template,
         a_template_is_listed_until_it_is_removed,
         a_template_stays_while_sandboxes_stand_on_it,
+        a_template_stays_for_one_that_is_shelved,
     }
     volumes(Volumes) {
         a_volume_is_listed_until_it_is_removed,

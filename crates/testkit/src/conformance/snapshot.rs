@@ -178,6 +178,26 @@ pub(super) async fn half_a_saved_one_restores_nothing(stage: Arc<Stage>) -> Outc
     Ok(())
 }
 
+pub(super) async fn a_shelved_one_is_absent_until_it_is_restored(stage: Arc<Stage>) -> Outcome {
+    let (room, provider) = (stopped(&stage).await?, stage.provider());
+    let id = room.sandbox.id();
+    let bytes = saved(&stage, id).await?;
+    provider.start(id).await?;
+    ensure!(provider.shelve(id).await.is_err(), "one that runs was shelved");
+    provider.stop(id).await?;
+    for _ in 0..2 {
+        provider.shelve(id).await?;
+        ensure!(matches!(provider.attach(id).await?, Found::Absent), "it is there");
+        refused!(provider.start(id).await, Error::NoSandbox(_));
+        let listed: Vec<_> = provider.list().await?.try_collect().await?;
+        ensure!(listed.iter().all(|(listed, _)| listed != id), "it is in the list");
+    }
+    provider.restore(id, &stage.spec(), body([bytes])).await?;
+    same!(mark(&*provider.start(id).await?, &room).await?, "as it was");
+    refused!(provider.shelve(&SandboxId::random()).await, Error::NoSandbox(_));
+    Ok(())
+}
+
 pub(super) async fn a_running_one_goes_on_after_its_snapshot(stage: Arc<Stage>) -> Outcome {
     let room = stage.room().await?;
     room.write("mark", "as it was").await?;

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use cabana_sandbox::{Base, Error, Overrides, Result, Sandbox, SandboxPath, SandboxSpec, Template, User, read_all};
+use futures_util::TryStreamExt;
 
 use super::{
     stage::{Stage, body, broken_body, path},
@@ -143,5 +144,24 @@ pub(super) async fn a_template_stays_while_sandboxes_stand_on_it(stage: Arc<Stag
     same!(mark(&*again).await?, "mark");
     stage.provider().destroy(sandbox.id()).await?;
     stage.provider().remove_template(&name).await?;
+    Ok(())
+}
+
+pub(super) async fn a_template_stays_for_one_that_is_shelved(stage: Arc<Stage>) -> Outcome {
+    let (name, provider) = (fresh(&stage), stage.provider());
+    add(&stage, &name, "mark").await?;
+    let sandbox = made_from(&stage, &name).await?;
+    provider.stop(sandbox.id()).await?;
+    let saved: Vec<Bytes> = provider.save(sandbox.id()).await?.try_collect().await?;
+    provider.shelve(sandbox.id()).await?;
+    provider.tidy().await?;
+    refused!(provider.remove_template(&name).await, Error::TemplateInUse(_));
+    let spec = SandboxSpec { base: Base::Named(name.clone()), ..stage.spec() };
+    provider.restore(sandbox.id(), &spec, body([saved.concat()])).await?;
+    same!(mark(&*provider.start(sandbox.id()).await?).await?, "mark");
+    provider.stop(sandbox.id()).await?;
+    provider.shelve(sandbox.id()).await?;
+    provider.destroy(sandbox.id()).await?;
+    provider.remove_template(&name).await?;
     Ok(())
 }

@@ -314,6 +314,14 @@ faults! {
     RestoreReplaces,
     /// Half a stream is restored as if it were whole.
     RestoreTakesHalfAStream,
+    /// One that runs is shelved.
+    RunningOnesAreShelved,
+    /// One that is shelved is there.
+    ShelvingIsPretended,
+    /// To shelve one that is shelved is an error.
+    ShelvingTwiceFails,
+    /// What a shelved one stands on is not kept.
+    ShelvedBaseIsForgotten,
 
     // Templates.
     /// A template has nothing of its archive.

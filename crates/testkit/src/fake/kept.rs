@@ -80,6 +80,25 @@ impl Fake {
         stream::iter(parts.map(|part| Ok(Bytes::from(part)))).boxed()
     }
 
+    pub(super) fn put_on_shelf(&self, id: &SandboxId) -> Result<()> {
+        let mut boxes = self.boxes();
+        let base = match boxes.get(id) {
+            Some(there) if there.session.is_some() && !self.has(Fault::RunningOnesAreShelved) => {
+                return Err(Error::invalid("id", "it is not stopped"));
+            }
+            Some(there) => there.spec.base.clone(),
+            None if lock(&self.shelf).contains_key(id) && !self.has(Fault::ShelvingTwiceFails) => return Ok(()),
+            None => return Err(Error::NoSandbox(id.clone())),
+        };
+        if !self.has(Fault::ShelvingIsPretended) {
+            boxes.remove(id);
+        }
+        if !self.has(Fault::ShelvedBaseIsForgotten) {
+            lock(&self.shelf).insert(id.clone(), base);
+        }
+        Ok(())
+    }
+
     pub(super) async fn put_back(&self, id: &SandboxId, spec: &SandboxSpec, saved: Stream<Bytes>) -> Result<()> {
         let there = self.boxes().contains_key(id);
         if there && !self.has(Fault::RestoreReplaces) {
@@ -101,6 +120,7 @@ impl Fake {
             self.wake(id, &mut made);
         }
         self.boxes().insert(id.clone(), made);
+        lock(&self.shelf).remove(id);
         Ok(())
     }
 }

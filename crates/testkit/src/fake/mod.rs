@@ -11,7 +11,10 @@ mod watch;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use async_trait::async_trait;
@@ -36,10 +39,14 @@ pub struct Fake {
     boxes: Arc<Mutex<BTreeMap<SandboxId, Record>>>,
     /// Of saved ones, by their numbers.
     kept: Arc<Mutex<BTreeMap<u64, Kept>>>,
+    /// What those stand on whose files are saved elsewhere.
+    shelf: Arc<Mutex<BTreeMap<SandboxId, Base>>>,
     snapshots: Arc<Mutex<BTreeMap<SnapshotId, Kept>>>,
     templates: Arc<Mutex<BTreeMap<String, Made>>>,
     volumes: Arc<Mutex<BTreeSet<VolumeId>>>,
     numbers: Arc<AtomicU64>,
+    /// So many of the next stops and destroys fail.
+    away: Arc<AtomicU64>,
     fault: Option<Fault>,
 }
 
@@ -59,6 +66,16 @@ impl Fake {
     /// One that does one thing wrong.
     pub fn broken(fault: Fault) -> Self {
         Self { fault: Some(fault), ..Self::default() }
+    }
+
+    /// So many of the next stops and destroys fail, and change nothing.
+    pub fn be_away(&self, times: u64) {
+        self.away.store(times, Ordering::Relaxed);
+    }
+
+    fn there(&self) -> Result<()> {
+        let away = self.away.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |times| times.checked_sub(1));
+        if away.is_ok() { Err(Error::Offline("the fake is away".into())) } else { Ok(()) }
     }
 
     /// What every sandbox of it is made from.
@@ -226,6 +243,7 @@ impl Provider for Fake {
     }
 
     async fn stop(&self, id: &SandboxId) -> Result<()> {
+        self.there()?;
         let mut boxes = self.boxes();
         let there = boxes.get_mut(id).ok_or_else(|| Error::NoSandbox(id.clone()))?;
         if there.paused && self.has(Fault::PausedOnesDoNotStop) {
@@ -244,7 +262,9 @@ impl Provider for Fake {
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<()> {
+        self.there()?;
         self.forget_kept(id);
+        lock(&self.shelf).remove(id);
         let mut boxes = self.boxes();
         let there = if self.has(Fault::DestroyOnlyStops) {
             boxes.get_mut(id).and_then(|there| there.session.take())
@@ -351,6 +371,10 @@ impl Provider for Fake {
     async fn restore(&self, id: &SandboxId, spec: &SandboxSpec, saved: Stream<Bytes>) -> Result<()> {
         self.check(spec)?;
         self.put_back(id, spec, saved).await
+    }
+
+    async fn shelve(&self, id: &SandboxId) -> Result<()> {
+        self.put_on_shelf(id)
     }
 
     async fn import(&self, _: &LayerId, _: Stream<Bytes>) -> Result<()> {

@@ -88,7 +88,8 @@ impl Fake {
     pub(super) fn forget_template(&self, name: &str) -> Result<()> {
         self.one_template(name)?;
         let base = Base::Named(name.into());
-        let used = self.boxes().values().any(|there| there.spec.base == base);
+        let used = self.boxes().values().any(|there| there.spec.base == base)
+            || lock(&self.shelf).values().any(|shelved| *shelved == base);
         if used && !self.has(Fault::UsedTemplateIsRemoved) {
             return Err(Error::TemplateInUse(name.into()));
         }

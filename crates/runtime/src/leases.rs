@@ -1,0 +1,192 @@
+//! A sandbox for oneself, for a while: nobody else stops, pauses, archives or deletes it, and it is not idle.
+//!
+//! A lease ends by itself unless it is renewed in time, so whoever goes away holds others up no longer than that. Who shows its
+//! token with a call hears when it was lost, and nothing is done then.
+
+use std::{sync::Arc, time::Duration};
+
+use cabana_model::{SandboxId, Time};
+use cabana_store::{Lease, Token};
+use jiff::SignedDuration;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio::time::Instant;
+
+use crate::{
+    Act, Cx, Error, Needs, Result,
+    sandboxes::{Sandboxes, Slot},
+};
+
+/// What a lease lasts that names no time (FE-27). It should be renewed six times as often.
+pub const USUAL: Duration = Duration::from_secs(180);
+pub const LONGEST: Duration = Duration::from_secs(3600);
+/// The longest that somebody waits for another's to end.
+pub const MOST_PATIENCE: Duration = Duration::from_secs(60);
+const LONGEST_NAME: usize = 200;
+/// Between two tries.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Takes it, or waits for it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Take {
+    /// In the holder's own words, for whoever finds it taken.
+    pub holder: String,
+    pub lasts: Duration,
+    pub patience: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    pub token: Token,
+    pub until: Time,
+}
+
+impl Take {
+    fn check(&self) -> Result<()> {
+        if self.holder.is_empty() || self.holder.len() > LONGEST_NAME || self.holder.contains(char::is_control) {
+            return Err(Error::invalid("holder", format!("must be a text of 1 to {LONGEST_NAME} plain characters")));
+        }
+        if self.lasts.is_zero() || self.lasts > LONGEST {
+            return Err(Error::invalid("ttl_sec", format!("must be from 1 to {}", LONGEST.as_secs())));
+        }
+        if self.patience > MOST_PATIENCE {
+            return Err(Error::invalid("wait_ms", format!("must be at most {}", MOST_PATIENCE.as_millis())));
+        }
+        Ok(())
+    }
+}
+
+impl Act for Take {
+    const VERB: &'static str = "lease.take";
+    type Answer = Taken;
+
+    fn needs(&self) -> Needs {
+        Needs::Record
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        Sha256::digest(serde_json::to_vec(self).unwrap_or_default()).into()
+    }
+
+    fn argv(&self) -> Vec<String> {
+        vec![self.holder.clone(), format!("{} s", self.lasts.as_secs())]
+    }
+
+    /// Its token is the call's number: whoever repeats the request gets the same one.
+    async fn run(self, cx: Cx) -> Result<Taken> {
+        self.check()?;
+        let (slot, token, asked) = (cx.slot().await?, cx.call.uuid(), Instant::now());
+        loop {
+            match cx.runtime.0.sandboxes.lease(&slot, token, &self.holder, self.lasts).await {
+                Err(Error::Busy { .. }) if asked.elapsed() < self.patience && !cx.cancel.is_cancelled() => {
+                    if !cx.runtime.closing_after(AGAIN).await {
+                        return Err(Error::Left);
+                    }
+                }
+                taken => return taken.map(|lease| Taken { token, until: lease.until }),
+            }
+        }
+    }
+}
+
+/// Goes on with it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Renew {
+    pub token: Token,
+    pub lasts: Duration,
+}
+
+impl Act for Renew {
+    const VERB: &'static str = "lease.renew";
+    type Answer = Taken;
+
+    fn needs(&self) -> Needs {
+        Needs::Record
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        Sha256::digest(serde_json::to_vec(self).unwrap_or_default()).into()
+    }
+
+    fn argv(&self) -> Vec<String> {
+        vec![format!("{} s", self.lasts.as_secs())]
+    }
+
+    async fn run(self, cx: Cx) -> Result<Taken> {
+        Take { holder: "renewed".to_owned(), lasts: self.lasts, patience: Duration::ZERO }.check()?;
+        let lease = cx.runtime.0.sandboxes.renew(&cx.slot().await?, self.token, self.lasts).await?;
+        Ok(Taken { token: lease.token, until: lease.until })
+    }
+}
+
+/// Gives it back.
+pub struct Release(pub Token);
+
+impl Act for Release {
+    const VERB: &'static str = "lease.release";
+    type Answer = ();
+
+    fn needs(&self) -> Needs {
+        Needs::Record
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        Sha256::digest(self.0).into()
+    }
+
+    fn argv(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    async fn run(self, cx: Cx) -> Result<()> {
+        cx.runtime.0.sandboxes.release(&cx.slot().await?, self.0).await
+    }
+}
+
+impl Sandboxes {
+    async fn lease(&self, slot: &Arc<Slot>, token: Token, holder: &str, lasts: Duration) -> Result<Lease> {
+        let (now, record) = (self.clock.now(), slot.record());
+        let lease = Lease { token, holder: holder.to_owned(), until: later(now, lasts) };
+        let there = self.store.take_lease(&record.physical, lease, now).await?;
+        let there = there.ok_or_else(|| gone(&record.id))?;
+        slot.set_lease(Some(there.clone()));
+        match there.token == token {
+            true => Ok(there),
+            false => Err(Error::Busy { holder: there.holder, until: there.until }),
+        }
+    }
+
+    async fn renew(&self, slot: &Arc<Slot>, token: Token, lasts: Duration) -> Result<Lease> {
+        let now = self.clock.now();
+        let renewed = self.store.renew_lease(&slot.record().physical, token, now, later(now, lasts)).await?;
+        let renewed = renewed.ok_or(Error::LeaseLost)?;
+        slot.set_lease(Some(renewed.clone()));
+        Ok(renewed)
+    }
+
+    async fn release(&self, slot: &Arc<Slot>, token: Token) -> Result<()> {
+        if !self.store.end_lease(&slot.record().physical, token, self.clock.now()).await? {
+            return Err(Error::LeaseLost);
+        }
+        slot.set_lease(None);
+        slot.used();
+        Ok(())
+    }
+
+    /// Before something is done under it.
+    pub(crate) fn holds(&self, slot: &Slot, token: Token) -> Result<()> {
+        let record = slot.record();
+        match record.lease.as_ref() {
+            Some(lease) if lease.token == token && lease.stands(self.clock.now()) => Ok(()),
+            _ => Err(Error::LeaseLost),
+        }
+    }
+}
+
+fn later(now: Time, lasts: Duration) -> Time {
+    SignedDuration::try_from(lasts).ok().and_then(|lasts| now.checked_add(lasts).ok()).unwrap_or(Time::MAX)
+}
+
+fn gone(id: &SandboxId) -> Error {
+    Error::NoSandbox(id.clone())
+}

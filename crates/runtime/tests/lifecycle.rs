@@ -1,0 +1,225 @@
+//! When sandboxes rest and go, on a provider in memory and a clock that the test moves.
+
+#![allow(clippy::unwrap_used)] // a case that cannot go on says so by a panic
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cabana_runtime::{
+    Ask, Caller, Clock, Credential, Lifecycle, Place, Reaped, Record, Role, Runtime, SandboxState, Scope, Settings,
+    Tenant, Time, Which,
+    acts::{
+        files::{At, Part, Read, Write},
+        purge::Purge,
+        sandbox::{Become, Ensure, Shape},
+    },
+};
+use cabana_sandbox::WriteMode;
+use cabana_store::{Durability, Store};
+use cabana_testkit::Fake;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use jiff::SignedDuration;
+use tokio::sync::mpsc;
+
+struct Stage {
+    dir: tempfile::TempDir,
+    fake: Fake,
+    runtime: Runtime,
+    clock: Clock,
+    caller: Caller,
+}
+
+fn open(dir: &tempfile::TempDir, fake: &Fake, clock: &Clock, lifecycle: &Lifecycle) -> Runtime {
+    let store = Store::open(dir.path(), Durability::Kill).unwrap();
+    let settings = Settings { sandbox: Fake::spec(), lifecycle: lifecycle.clone(), ..Settings::default() };
+    Runtime::new(Arc::new(fake.clone()), store, settings, clock.clone())
+}
+
+impl Stage {
+    async fn new(lifecycle: Lifecycle) -> Self {
+        let (dir, fake) = (tempfile::tempdir().unwrap(), Fake::new());
+        let clock = Clock::at("2026-01-01T12:00:00Z".parse::<Time>().unwrap());
+        let runtime = open(&dir, &fake, &clock, &lifecycle);
+        let issued = runtime.access().issue(Tenant::default(), Role::Use, "test".into(), None, None).await.unwrap();
+        let caller = runtime.access().admit(Credential(&issued.text)).await.unwrap();
+        Self { dir, fake, runtime, clock, caller }
+    }
+
+    /// The next server, with these settings. The one before let everything go as it was.
+    async fn again(self, lifecycle: Lifecycle) -> Self {
+        let Self { dir, fake, runtime, clock, caller } = self;
+        let store = runtime.store().clone();
+        drop(runtime);
+        store.close().await;
+        let runtime = open(&dir, &fake, &clock, &lifecycle);
+        runtime.recover().await.unwrap();
+        Self { dir, fake, runtime, clock, caller }
+    }
+
+    fn ask(&self, scope: &str) -> Ask {
+        let place = Place::Scope(Scope::fixed(scope).unwrap(), None);
+        Ask { caller: self.caller.clone(), place, key: None, lease: None, front: "test" }
+    }
+
+    async fn ensure(&self, scope: &str) -> Record {
+        let ensured = self.runtime.call(self.ask(scope), Ensure).await.unwrap().answer().await.unwrap();
+        self.runtime.sandbox(&self.caller.tenant, &ensured.sandbox).await.unwrap()
+    }
+
+    async fn record(&self, scope: &str) -> Option<Record> {
+        self.runtime.store().by_scope(&self.caller.tenant, &Scope::fixed(scope).unwrap()).await.unwrap()
+    }
+
+    async fn state(&self, scope: &str) -> SandboxState {
+        self.record(scope).await.unwrap().state
+    }
+
+    async fn pass(&self, seconds: i64) -> Reaped {
+        self.clock.advance(SignedDuration::from_secs(seconds));
+        self.runtime.reap().await.unwrap()
+    }
+
+    fn write(&self, body: cabana_sandbox::Stream<Bytes>) -> Write {
+        let at = At { path: "file".into(), user: None };
+        Write { at, mode: WriteMode::Replace, perm: None, len: None, parents: false, body }
+    }
+
+    async fn wrote(&self, scope: &str, text: &str) {
+        let body = stream::iter([Ok(Bytes::from(text.to_owned()))]).boxed();
+        self.runtime.call(self.ask(scope), self.write(body)).await.unwrap().answer().await.unwrap();
+    }
+
+    async fn reads(&self, scope: &str) -> String {
+        let read = Read { at: At { path: "file".into(), user: None }, part: Part::Whole };
+        let (_, opened) = self.runtime.look(self.ask(scope), read).await.unwrap();
+        let parts: Vec<Bytes> = opened.body.try_collect().await.unwrap();
+        String::from_utf8(parts.concat()).unwrap()
+    }
+}
+
+fn idle(seconds: u64) -> Lifecycle {
+    Lifecycle { idle_sec: Some(seconds), ..Lifecycle::default() }
+}
+
+#[tokio::test]
+async fn a_call_that_takes_long_is_work_and_its_end_is_a_use() {
+    let stage = Stage::new(idle(60)).await;
+    stage.ensure("one").await;
+    let (send, receive) = mpsc::channel::<Bytes>(1);
+    let body = stream::unfold(receive, |mut receive| async { receive.recv().await.map(|bytes| (Ok(bytes), receive)) });
+    let call = stage.runtime.call(stage.ask("one"), stage.write(body.boxed())).await.unwrap();
+    send.send(Bytes::from_static(b"half ")).await.unwrap();
+    assert_eq!(stage.pass(1000).await.stopped, 0, "a call is under way");
+    assert_eq!(stage.pass(1000).await.stopped, 0);
+    send.send(Bytes::from_static(b"whole")).await.unwrap();
+    drop(send);
+    call.answer().await.unwrap();
+    assert_eq!(stage.pass(59).await.stopped, 0, "it was used a moment ago");
+    assert_eq!(stage.pass(1).await.stopped, 1);
+    assert_eq!(stage.reads("one").await, "half whole");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_call_is_hurt_by_a_stop_for_idleness_that_comes_at_the_same_moment() {
+    let stage = Stage::new(idle(60)).await;
+    let mut stopped = 0;
+    for round in 0..300 {
+        stage.clock.advance(SignedDuration::from_secs(61));
+        let text = round.to_string();
+        let (reaped, ()) = tokio::join!(stage.runtime.reap(), stage.wrote("one", &text));
+        stopped += reaped.unwrap().stopped;
+        assert_eq!(stage.reads("one").await, text);
+    }
+    assert!(stopped > 0, "it was never stopped");
+}
+
+#[tokio::test]
+async fn what_fails_is_tried_again_later_each_time_until_it_is_done() {
+    let stage = Stage::new(idle(60)).await;
+    let record = stage.ensure("one").await;
+    stage.fake.be_away(12);
+    assert_eq!(stage.pass(60).await.failed, 1);
+    let mut waits = Vec::new();
+    loop {
+        let record = stage.record("one").await.unwrap();
+        if record.state == SandboxState::Stopped {
+            break;
+        }
+        assert_eq!((record.state, record.trouble.is_some()), (SandboxState::Stopping, true));
+        assert_eq!(stage.pass(0).await.looked_at, 0, "not before its time");
+        let wait = record.due.unwrap().duration_since(stage.clock.now()).as_secs();
+        waits.push(wait);
+        stage.pass(wait).await;
+    }
+    assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600]);
+    assert_eq!(stage.record("one").await.unwrap().tries, 0);
+    assert_eq!(stage.ensure("one").await.id, record.id);
+
+    stage.fake.be_away(3);
+    let delete = Ask { place: Place::Sandbox(record.id.clone()), ..stage.ask("one") };
+    let deleted = stage.runtime.call(delete, Become(Shape::Deleted)).await.unwrap().answer().await;
+    assert!(deleted.is_err(), "it could not be done yet");
+    assert!(stage.runtime.sandbox(&stage.caller.tenant, &record.id).await.is_err(), "it is gone for everybody");
+    for _ in 0..4 {
+        stage.pass(600).await;
+    }
+    assert_eq!(stage.record("one").await, None);
+}
+
+#[tokio::test]
+async fn one_that_was_to_stop_and_could_not_serves_the_next_call() {
+    let stage = Stage::new(idle(60)).await;
+    stage.wrote("one", "kept").await;
+    stage.fake.be_away(1);
+    stage.pass(60).await;
+    assert_eq!(stage.state("one").await, SandboxState::Stopping);
+    assert_eq!(stage.reads("one").await, "kept");
+    assert_eq!(stage.state("one").await, SandboxState::Running);
+}
+
+#[tokio::test]
+async fn what_a_crash_left_undone_is_done_by_the_next_server() {
+    let stage = Stage::new(Lifecycle { archive_after_sec: Some(100), ..idle(60) }).await;
+    for scope in ["stops", "goes", "rests"] {
+        stage.wrote(scope, scope).await;
+    }
+    let goes = stage.record("goes").await.unwrap();
+    stage.fake.be_away(u64::MAX);
+    stage.pass(60).await;
+    let doom = Ask { place: Place::Nowhere, ..stage.ask("goes") };
+    let purged = stage.runtime.call(doom, Purge(Which::All)).await.unwrap().answer().await.unwrap();
+    assert_eq!(purged.sandboxes, 3);
+    assert!(stage.runtime.sandbox(&stage.caller.tenant, &goes.id).await.is_err(), "at once");
+    stage.fake.be_away(0);
+    let stage = stage.again(idle(60)).await;
+    stage.runtime.reap().await.unwrap();
+    for scope in ["stops", "goes", "rests"] {
+        assert_eq!(stage.record(scope).await, None);
+    }
+    stage.wrote("goes", "anew").await;
+    assert_eq!(stage.reads("goes").await, "anew");
+}
+
+#[tokio::test]
+async fn another_rule_counts_for_those_that_rest_already() {
+    let stage = Stage::new(idle(60)).await;
+    stage.wrote("one", "kept").await;
+    stage.pass(60).await;
+    assert_eq!((stage.state("one").await, stage.record("one").await.unwrap().due), (SandboxState::Stopped, None));
+    let stage = stage.again(Lifecycle { archive_after_sec: Some(1000), ..idle(60) }).await;
+    assert_eq!(stage.pass(0).await.looked_at, 1);
+    assert_eq!(stage.pass(939).await.archived, 0);
+    assert_eq!(stage.pass(1).await.archived, 1);
+    assert_eq!(stage.state("one").await, SandboxState::Archived);
+    assert_eq!(stage.reads("one").await, "kept");
+}
+
+#[tokio::test]
+async fn a_pass_over_very_many_that_rest_looks_at_none_of_them() {
+    let stage = Stage::new(idle(60)).await;
+    for n in 0..100 {
+        stage.ensure(&n.to_string()).await;
+    }
+    assert_eq!(stage.pass(60).await, Reaped { looked_at: 100, stopped: 100, ..Reaped::default() });
+    assert_eq!(stage.pass(1_000_000).await, Reaped::default());
+}
