@@ -319,3 +319,20 @@ async fn volumes_outlive_sandboxes_and_are_their_tenants_own() {
         assert!(rows.contains(verb), "{rows}");
     }
 }
+
+#[tokio::test]
+async fn an_archived_sandbox_keeps_its_volumes_and_comes_back_with_its_mounts() {
+    let server = Server::start();
+    good(server.post("/v1/volumes", &json!({ "name": "kept" })).send().await.unwrap()).await;
+    let made = good(create(&server, &json!({ "mount": { "volume": "kept" } })).await).await;
+    let id = id(&made);
+    says(&server, &id, "echo mark > mark").await;
+    good(server.post(&format!("/v1/sandboxes/{id}/archive"), &json!({})).send().await.unwrap()).await;
+    assert_eq!(server.get(&format!("/v1/sandboxes/{id}")).await["state"], "archived");
+    let delete = async || server.request(Method::DELETE, "/v1/volumes/kept").send().await.unwrap();
+    assert_eq!(refused(delete().await).await, (409, "volume_in_use".into()));
+    assert_eq!(says(&server, &id, "cat mark").await, "mark\n");
+    assert_eq!(refused(delete().await).await, (409, "volume_in_use".into()));
+    good(server.request(Method::DELETE, &format!("/v1/sandboxes/{id}")).send().await.unwrap()).await;
+    good(delete().await).await;
+}
