@@ -29,6 +29,8 @@ pub(crate) enum Unit {
     MibPerSecond,
     #[serde(rename = "KiB")]
     Kib,
+    #[serde(rename = "%")]
+    Percent,
 }
 
 /// How large the file of the throughput figures is.
@@ -40,7 +42,7 @@ impl Unit {
         match self {
             Self::Ms => sample / 1e6,
             Self::MibPerSecond => LARGE_MIB as f64 / (sample / 1e9),
-            Self::Kib => sample,
+            Self::Kib | Self::Percent => sample,
         }
     }
 
@@ -49,6 +51,7 @@ impl Unit {
             Self::Ms => "ms",
             Self::MibPerSecond => "MiB/s",
             Self::Kib => "KiB",
+            Self::Percent => "%",
         }
     }
 }
@@ -158,6 +161,76 @@ pub(crate) const FIGURES: &[Figure] = &[
         also: &[],
         goals: &[Goal::RatioAtMost(3.0), Goal::TimesFasterThan("bwrap", 1.0)],
         note: "as http.create_exec, one every 200 ms",
+    },
+    Figure {
+        name: "http.wake_exec",
+        unit: Unit::Ms,
+        subject: Series::HttpWakeExec,
+        floor: FLOOR_CREATE,
+        peers: BWRAP,
+        also: &[],
+        goals: &[Goal::RatioAtMost(3.0), Goal::TimesFasterThan("bwrap", 1.0)],
+        note: "POST /v1/exec of /bin/true in a scope whose sandbox was stopped a moment ago; the stop is not measured",
+    },
+    Figure {
+        name: "http.wake_500",
+        unit: Unit::Ms,
+        subject: Series::HttpWakeMany,
+        floor: None,
+        peers: &[],
+        also: &[],
+        goals: &[],
+        note: "500 stopped sandboxes, each called by a client of its own at the same moment: until each has answered",
+    },
+    Figure {
+        name: "http.ensure_at_100k",
+        unit: Unit::Ms,
+        subject: Series::EnsureAmongMany,
+        floor: Some(Floor { name: "among 100", series: Series::EnsureAmongFew }),
+        peers: &[],
+        also: &[],
+        goals: &[Goal::RatioAtMost(1.5)],
+        note: "POST /v1/sandboxes:ensure of one that is stopped, among 100,000 stopped ones",
+    },
+    Figure {
+        name: "http.list_at_100k",
+        unit: Unit::Ms,
+        subject: Series::ListOfMany,
+        floor: Some(Floor { name: "of 100", series: Series::ListOfFew }),
+        peers: &[],
+        also: &[],
+        goals: &[Goal::RatioAtMost(2.0)],
+        note: "GET /v1/sandboxes?limit=100 of 100,000 stopped ones",
+    },
+    Figure {
+        name: "http.start_at_100k",
+        unit: Unit::Ms,
+        subject: Series::StartWithMany,
+        floor: None,
+        peers: &[],
+        also: &[],
+        goals: &[Goal::AtMost(2000.0)],
+        note: "from the start of the process until it serves, with 100,000 stopped sandboxes",
+    },
+    Figure {
+        name: "http.reaper_percent",
+        unit: Unit::Percent,
+        subject: Series::ReapingMany,
+        floor: None,
+        peers: &[],
+        also: &[],
+        goals: &[Goal::AtMost(5.0)],
+        note: "of one processor, by a server with 100,000 stopped sandboxes that looks after them every second, and nothing else",
+    },
+    Figure {
+        name: "http.stopped_kib",
+        unit: Unit::Kib,
+        subject: Series::SleeperOnDisk,
+        floor: None,
+        peers: &[],
+        also: &[],
+        goals: &[Goal::AtMost(16.0)],
+        note: "what a stopped sandbox that has written nothing takes on the disk: its home, and its part of the database",
     },
     Figure {
         name: "http.throughput_200",
@@ -489,6 +562,13 @@ mod tests {
             "http.exec",
             "http.create_exec",
             "http.create_exec_spaced",
+            "http.wake_exec",
+            "http.wake_500",
+            "http.ensure_at_100k",
+            "http.list_at_100k",
+            "http.start_at_100k",
+            "http.reaper_percent",
+            "http.stopped_kib",
             "http.throughput_200",
             "http.exec_beside_streams",
             "http.upload_500m",

@@ -6,7 +6,7 @@ use std::{
     path::Path,
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicUsize, Ordering},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail, ensure};
@@ -31,10 +31,18 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn start(data: &Path) -> Result<Self> {
+        Self::start_with(data, &[])
+    }
+
+    pub(crate) fn start_with(data: &Path, flags: &[&str]) -> Result<Self> {
         let program = std::env::current_exe()?.with_file_name("cabana");
         ensure!(program.exists(), "there is no {}: `make bench` builds it", program.display());
         let mut command = Command::new(program);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data).env("CABANA_LOG_LEVEL", "off");
+        command
+            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+            .arg(data)
+            .args(flags)
+            .env("CABANA_LOG_LEVEL", "off");
         let mut process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
         let mut said = BufReader::new(process.stderr.take().context("the server has no output")?).lines();
         let url = said
@@ -78,6 +86,40 @@ impl Served {
         }
         client.delete(&scope).await?;
         Ok(turns.told())
+    }
+
+    /// In a sandbox that was stopped a moment ago.
+    pub(crate) async fn wake_exec(&self, rhythm: Rhythm) -> Result<Vec<f64>> {
+        let mut client = self.client().await?;
+        let scope = self.fresh();
+        let id = client.ensure(&scope).await?;
+        let mut turns = rhythm.turns();
+        while turns.next().await {
+            client.ask(&format!("POST /v1/sandboxes/{id}/stop"), "").await?;
+            let start = Instant::now();
+            client.exec(&scope).await?;
+            turns.tell(nanoseconds(start));
+        }
+        client.delete(&scope).await?;
+        Ok(turns.told())
+    }
+
+    /// Ends it as an operator would: all that it has is written down then.
+    pub(crate) fn end(mut self) -> Result<()> {
+        let pid = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        self.process.wait()?;
+        Ok(())
+    }
+
+    /// All that it has had by now.
+    pub(crate) fn processor_time(&self) -> Result<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id()))?;
+        let fields = stat.rsplit_once(')').context("no name in the stat of the server")?.1;
+        let mut ticks = fields.split_whitespace().skip(11).map(str::parse::<u64>);
+        let mut next = || ticks.next().context("too few numbers")?.context("no number");
+        let ticks = next()? + next()?;
+        Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
     }
 
     /// In a scope that has no sandbox yet.
@@ -217,7 +259,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    async fn exec(&mut self, scope: &str) -> Result<()> {
+    pub(crate) async fn exec(&mut self, scope: &str) -> Result<()> {
         let body = format!(r#"{{"scope":{{"scheme":"fixed","name":"{scope}"}},"argv":["/bin/true"]}}"#);
         let answer = self.ask("POST /v1/exec", &body).await?;
         ensure!(answer.contains(r#""exit_code":0"#), "a command ended badly: {answer}");

@@ -18,6 +18,7 @@ mod rhythm;
 mod run;
 mod series;
 mod server;
+mod sleepers;
 mod snapshots;
 mod stats;
 mod subject;

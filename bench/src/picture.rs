@@ -32,7 +32,8 @@ pub(crate) fn picture(report: &Report) -> String {
     for (unit, title) in [
         (Unit::Ms, "Time in milliseconds: less is better"),
         (Unit::MibPerSecond, "Throughput in MiB/s: more is better"),
-        (Unit::Kib, "Memory in KiB: less is better"),
+        (Unit::Kib, "Memory and disk in KiB: less is better"),
+        (Unit::Percent, "Processor time in percent: less is better"),
     ] {
         let figures: Vec<_> = report.figures.iter().filter(|figure| figure.unit == unit).collect();
         if let Some(scale) = Scale::of(&figures) {

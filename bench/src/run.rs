@@ -25,6 +25,7 @@ use crate::{
     rhythm::{Rhythm, nanoseconds},
     series::{Effort, Pool, Series},
     server::Server,
+    sleepers::{self, Sleepers},
     snapshots,
     subject::Subject,
     transfer::{self, Disk},
@@ -52,6 +53,8 @@ pub(crate) struct Bench {
     outside: OnceCell<Server>,
     served: OnceCell<Served>,
     memory_of_calls: OnceCell<[f64; 2]>,
+    few_sleepers: OnceCell<Sleepers>,
+    many_sleepers: OnceCell<Sleepers>,
     neighbours: Neighbours,
 }
 
@@ -73,6 +76,8 @@ impl Bench {
             outside: OnceCell::new(),
             served: OnceCell::new(),
             memory_of_calls: OnceCell::new(),
+            few_sleepers: OnceCell::new(),
+            many_sleepers: OnceCell::new(),
             neighbours: Neighbours::default(),
         })
     }
@@ -183,6 +188,15 @@ impl Bench {
                 // One that has moved nothing yet.
                 Ok(vec![self.fresh_server("served-transfer").await?.transfer_memory().await?])
             }
+            Series::HttpWakeExec => self.served().await?.wake_exec(back_to_back).await,
+            Series::HttpWakeMany => self.many_sleepers().await?.wake_many().await,
+            Series::EnsureAmongFew => self.few_sleepers().await?.ensure(back_to_back).await,
+            Series::EnsureAmongMany => self.many_sleepers().await?.ensure(back_to_back).await,
+            Series::ListOfFew => self.few_sleepers().await?.list(back_to_back).await,
+            Series::ListOfMany => self.many_sleepers().await?.list(back_to_back).await,
+            Series::StartWithMany => Ok(vec![self.many_sleepers().await?.start]),
+            Series::ReapingMany => Ok(vec![self.many_sleepers().await?.reaping]),
+            Series::SleeperOnDisk => Ok(vec![self.many_sleepers().await?.kib_each]),
             Series::HttpMemoryAfter10000 => Ok(vec![self.memory_of_calls().await?[0]]),
             Series::HttpMemoryAfter100000 => Ok(vec![self.memory_of_calls().await?[1]]),
             Series::HttpMemoryGrown => {
@@ -194,6 +208,16 @@ impl Bench {
 
     async fn served(&self) -> Result<&Served> {
         self.served.get_or_try_init(|| self.fresh_server("served")).await
+    }
+
+    async fn few_sleepers(&self) -> Result<&Sleepers> {
+        let place = self.place.join("sleepers-few");
+        self.few_sleepers.get_or_try_init(|| Sleepers::lie_down(place, sleepers::FEW)).await
+    }
+
+    async fn many_sleepers(&self) -> Result<&Sleepers> {
+        let place = self.place.join("sleepers-many");
+        self.many_sleepers.get_or_try_init(|| Sleepers::lie_down(place, sleepers::MANY)).await
     }
 
     async fn memory_of_calls(&self) -> Result<[f64; 2]> {

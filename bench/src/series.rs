@@ -75,6 +75,15 @@ pub(crate) enum Series {
     HttpMemoryAfter10000,
     HttpMemoryAfter100000,
     HttpMemoryGrown,
+    HttpWakeExec,
+    HttpWakeMany,
+    EnsureAmongFew,
+    EnsureAmongMany,
+    ListOfFew,
+    ListOfMany,
+    StartWithMany,
+    ReapingMany,
+    SleeperOnDisk,
 }
 
 /// How often a series is measured.
@@ -115,6 +124,7 @@ impl Series {
         Self::BwrapSpaced,
         Self::ForkExecSpaced,
         Self::WakeExec,
+        Self::HttpWakeExec,
         Self::WakeExecLimited,
         Self::FloorExec,
         Self::Exec,
@@ -170,6 +180,14 @@ impl Series {
         Self::HttpMemoryAfter10000,
         Self::HttpMemoryAfter100000,
         Self::HttpMemoryGrown,
+        Self::EnsureAmongFew,
+        Self::EnsureAmongMany,
+        Self::ListOfFew,
+        Self::ListOfMany,
+        Self::StartWithMany,
+        Self::ReapingMany,
+        Self::SleeperOnDisk,
+        Self::HttpWakeMany,
         Self::CrowdFirst,
         Self::CrowdLast,
         Self::CrowdMemory,
@@ -189,14 +207,21 @@ impl Series {
             Self::HttpTransferMemory
             | Self::HttpMemoryAfter10000
             | Self::HttpMemoryAfter100000
-            | Self::HttpMemoryGrown => return Plan { rounds: 1, samples: 1 },
+            | Self::HttpMemoryGrown
+            | Self::StartWithMany
+            | Self::ReapingMany
+            | Self::SleeperOnDisk
+            | Self::HttpWakeMany => return Plan { rounds: 1, samples: 1 },
+            Self::EnsureAmongFew | Self::EnsureAmongMany | Self::ListOfFew | Self::ListOfMany => {
+                return Plan { rounds: 1, samples: 200 };
+            }
             Self::ForkExecAll | Self::HttpThroughput => (3, 1),
             Self::LoopbackConnect | Self::LoopbackExchange | Self::PolicyConnect | Self::PolicyExchange => (400, 200),
             Self::FloorFreeze | Self::Pause => (100, 30),
             Self::WorkAlone | Self::WorkBeside(_) => (10, 4),
             Self::WorkBesideWorst => return Plan { rounds: 1, samples: 1 },
             Self::FloorCreate | Self::CreateExec | Self::CreateExecLimited | Self::HttpCreateExec => (100, 30),
-            Self::WakeExec | Self::WakeExecLimited => (50, 10),
+            Self::WakeExec | Self::WakeExecLimited | Self::HttpWakeExec => (50, 10),
             Self::CreateTen | Self::ForkTen => (10, 5),
             Self::SnapshotOne | Self::SnapshotMany => (2, 1),
             Self::Bwrap => (40, 10),
@@ -288,6 +313,14 @@ impl Series {
             Self::HttpCreateExecSpaced => "create + first command over HTTP, one every 200 ms",
             Self::HttpThroughput => "200 clients on 50 sandboxes over HTTP",
             Self::HttpExecBesideStreams => "a command over HTTP, beside 1,010 streams",
+            Self::HttpWakeExec => "start after stop + first command over HTTP",
+            Self::HttpWakeMany => "500 that wake at once",
+            Self::EnsureAmongFew | Self::ListOfFew => "100 stopped sandboxes",
+            Self::EnsureAmongMany
+            | Self::ListOfMany
+            | Self::StartWithMany
+            | Self::ReapingMany
+            | Self::SleeperOnDisk => "100,000 stopped sandboxes",
             Self::PlainPut => "plain write of 500 MiB + fsync",
             Self::HttpPut => "500 MiB in over HTTP + sync",
             Self::PlainPutCached => "plain write of 500 MiB",

@@ -32,7 +32,7 @@ pub(crate) fn processors(text: &str) -> Result<u32, String> {
 }
 
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let bad = |why: &str| format!("{why}, as in 500ms, 10s, 2m or 1h");
+    let bad = |why: &str| format!("{why}, as in 500ms, 10s, 2m, 1h or 30d");
     let split = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(|| bad("give it a unit"))?;
     let (number, unit) = text.split_at(split);
     let number: u64 = number.parse().map_err(|_| bad("give a whole number and a unit"))?;
@@ -41,7 +41,8 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         "s" => 1_000,
         "m" => 60_000,
         "h" => 3_600_000,
-        _ => return Err(bad("the units are ms, s, m and h")),
+        "d" => 86_400_000,
+        _ => return Err(bad("the units are ms, s, m, h and d")),
     };
     match number.checked_mul(unit_ms) {
         Some(0) => Err(bad("must be longer than zero")),
@@ -76,7 +77,8 @@ mod tests {
 
     #[test]
     fn a_timeout_has_a_unit() {
-        for (text, ms) in [("500ms", 500), ("10s", 10_000), ("2m", 120_000), ("1h", 3_600_000)] {
+        for (text, ms) in [("500ms", 500), ("10s", 10_000), ("2m", 120_000), ("1h", 3_600_000), ("30d", 2_592_000_000)]
+        {
             assert_eq!(duration(text).unwrap(), Duration::from_millis(ms), "{text}");
         }
         for bad in

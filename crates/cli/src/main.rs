@@ -7,6 +7,7 @@ mod data;
 mod doctor;
 mod failure;
 mod remote;
+mod restore;
 mod run;
 mod serve;
 mod template;
@@ -36,6 +37,7 @@ enum Verb {
     Config(config::Args),
     #[command(flatten)]
     Remote(remote::Verb),
+    Restore(restore::Args),
     Completions(completions::Completions),
     Man(completions::Man),
 }
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         Verb::Run(args) => on_data(data, |data| run::main(*args, data)),
         Verb::Template(args) if data.is_none() && remote::has_templates() => remote::templates(args),
         Verb::Template(args) => on_data(data, |data| template::main(args, data)),
+        Verb::Restore(args) => on_data(data, |data| restore::main(&args, &data)),
         Verb::Doctor(args) => on_data(data, |data| doctor::main(&args, &data)),
     }
 }

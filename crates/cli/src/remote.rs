@@ -1,7 +1,9 @@
 //! The verbs that speak to a server, over the same interface as everybody else.
 
+mod backup;
 mod cp;
 mod exec;
+mod gc;
 mod key;
 mod ledger;
 mod logs;
@@ -47,6 +49,8 @@ pub(crate) enum Verb {
     Open(open::Args),
     Key(key::Args),
     Ledger(ledger::Args),
+    Gc(gc::Args),
+    Backup(backup::Args),
 }
 
 impl Verb {
@@ -105,6 +109,8 @@ async fn work(verb: Verb, server: &Server) -> Result<u8, Failure> {
         Verb::Open(args) => open::work(&args, server).await,
         Verb::Key(args) => key::work(args, server).await,
         Verb::Ledger(args) => ledger::work(args, server).await,
+        Verb::Gc(args) => gc::work(&args, server).await,
+        Verb::Backup(args) => Box::pin(backup::work(&args, server)).await,
     }
     .map(|()| 0)
 }

@@ -83,6 +83,7 @@ async fn serve(serving: Serving, show_key: bool) -> Result<(), Failure> {
     runtime.look_after();
     runtime.find_strangers();
     runtime.tidy();
+    runtime.retain();
     let url = url(&listener)?;
     lock.announce(&url)?;
     if log.json {

@@ -388,8 +388,8 @@ fn homes_in(dir: &Path) -> Vec<Home> {
     homes.filter(|home| home.id().is_some()).collect()
 }
 
-/// Without following links, whatever a guest left there, and however deep.
-fn remove_tree(path: &Path) -> io::Result<()> {
+/// Without following links, whatever a guest left there, and however deep. Absent is Ok.
+pub fn remove_tree(path: &Path) -> io::Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
     let parent = match fs::File::open(parent) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

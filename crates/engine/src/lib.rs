@@ -64,6 +64,7 @@ mod wire;
 pub use data_dir::{DataDir, OpenError};
 pub use engine::{Config, Engine};
 pub use fault::ALL as FAULT_POINTS;
+pub use home::remove_tree;
 pub use layers::{
     HiddenTool, HostBase, HostTree, LayerName, NoLayerName, Progress, Store, TemplateSource, Templates, hidden_tools,
 };

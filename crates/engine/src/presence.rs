@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cabana_sandbox::{Error, Result};
 use rustix::{
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with},
@@ -20,6 +21,8 @@ use uuid::Uuid;
 
 use crate::kernel::pidfd;
 
+/// What init calls itself, before anybody hears of it.
+const INIT: &str = "cabana-init";
 const NOTE: &str = "live.json";
 const DOOR: &str = "door";
 
@@ -53,6 +56,15 @@ impl Presence {
     /// Of the sandbox in this directory; `None` when there is no note that makes sense.
     pub(crate) fn read(home: &Path) -> Option<Self> {
         serde_json::from_slice(&fs::read(home.join(NOTE)).ok()?).ok()
+    }
+
+    /// Before it is ended: a note that somebody else wrote ends nobody else's process.
+    pub(crate) fn check_command(&self) -> Result<()> {
+        let command = fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
+        match command.trim() {
+            INIT | "" => Ok(()), // it may have ended meanwhile
+            other => Err(Error::failed("ending the sandbox's init", format!("process {} is {other}", self.pid))),
+        }
     }
 
     /// Its init, if it lives.

@@ -41,9 +41,12 @@ impl Shelf {
     pub(crate) fn put(&self, id: &SandboxId, record: &Record) -> Result<()> {
         let layers = record.plan.all_layers().filter(|layer| !layer.is_kept()).collect();
         let volumes = volumes_of(&record.spec.views);
-        let shelved = Shelved { base: record.spec.base.clone(), layers, volumes };
+        self.write(id, &Shelved { base: record.spec.base.clone(), layers, volumes })
+    }
+
+    pub(crate) fn write(&self, id: &SandboxId, shelved: &Shelved) -> Result<()> {
         let new = self.path(id).with_extension("new");
-        let written = serde_json::to_vec(&shelved)
+        let written = serde_json::to_vec(shelved)
             .map_err(io::Error::from)
             .and_then(|text| fs::write(&new, text))
             .and_then(|()| fs::rename(&new, self.path(id)));
@@ -66,15 +69,16 @@ impl Shelf {
         }
     }
 
-    pub(crate) fn all(&self) -> Result<Vec<Shelved>> {
+    pub(crate) fn all(&self) -> Result<Vec<(SandboxId, Shelved)>> {
         let failed = |error| Error::failed("reading what sandboxes stand on", error);
         let mut all = Vec::new();
         for entry in fs::read_dir(&self.0).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
-            if path.extension().is_some_and(|extension| extension == "json")
+            let name = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".json"));
+            if let Some(id) = name.and_then(|name| SandboxId::new(name).ok())
                 && let Some(shelved) = read(&path).map_err(failed)?
             {
-                all.push(shelved);
+                all.push((id, shelved));
             }
         }
         Ok(all)

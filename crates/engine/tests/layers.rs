@@ -529,11 +529,11 @@ mod templates {
 
         let error = house.templates().rm("tiny", &|name| name == "tiny").unwrap_err();
         assert_eq!(error.code(), Code::TemplateInUse, "{error}");
-        assert_eq!(house.templates().layers().unwrap(), made.layers.iter().map(Into::into).collect());
+        assert_eq!(house.templates().layers(&[]).unwrap(), made.layers.iter().map(Into::into).collect());
         house.templates().rm("tiny", &|_| false).unwrap();
         assert_eq!(house.templates().rm("tiny", &|_| false).unwrap_err().code(), Code::TemplateNotFound);
         assert_eq!(house.templates().get("tiny").unwrap_err().code(), Code::TemplateNotFound);
-        assert_eq!(house.store.remove_unused(&mut || house.templates().layers()).unwrap(), Some(2));
+        assert_eq!(house.store.remove_unused(&mut || house.templates().layers(&[])).unwrap(), Some(2));
         house.assert_empty();
     }
 
@@ -572,7 +572,7 @@ mod templates {
             listed.iter().map(|(name, found)| (name.as_str(), found.is_ok())).collect::<Vec<_>>(),
             [("bad", false), ("good", true)]
         );
-        let unused = house.store.remove_unused(&mut || house.templates().layers());
+        let unused = house.store.remove_unused(&mut || house.templates().layers(&[]));
         assert_eq!(
             unused.unwrap_err().code(),
             Code::TemplateInvalid,
@@ -633,7 +633,7 @@ mod host_base {
         let base = HostBase::prepare(&house.data, &house.store).unwrap();
         assert_eq!(base.fingerprint, HostBase::current_fingerprint());
         assert_eq!(HostBase::prepare(&house.data, &house.store).unwrap(), base);
-        assert_eq!(house.templates().layers().unwrap(), base.layers().map(Into::into).collect());
+        assert_eq!(house.templates().layers(&[]).unwrap(), base.layers().map(Into::into).collect());
         let work = house.dir.path().join("work");
         fs::create_dir(&work).unwrap();
         let usr = &base.trees[0];

@@ -53,6 +53,7 @@ codes! {
     NotFound = "not_found": "Check the path; parents are not made by a write.",
     NotRegular = "not_regular": "Only regular files can be read and written: this is a pipe, socket or device.",
     OutcomeUnknown = "outcome_unknown": "Look at what is there, then ask again under another Idempotency-Key.",
+    OutputGone = "output_gone": "Read outputs before `retention.outputs` has passed, or have the operator keep them longer.",
     PermissionDenied = "permission_denied": "Act as a user who may, or change the mode first.",
     PortClosed = "port_closed": "Start the service inside and wait until it listens on 127.0.0.1 or ::1.",
     PortFailed = "port_failed": "Look at what the service inside says of the request, or ask it from inside with curl.",

@@ -10,6 +10,7 @@ mod lifecycle;
 mod mount;
 mod path;
 mod record;
+pub mod retention;
 mod scope;
 
 pub use code::Code;
@@ -21,4 +22,5 @@ pub use lifecycle::{Action, Due, Facts, Hook, Lifecycle, LifecycleError, Sentenc
 pub use mount::{Mount, MountMode, MountRefused, MountRules, MountSource};
 pub use path::{PathError, SandboxPath};
 pub use record::{Outcome, Role, SnapshotState, TaskState, Time, VolumeState};
+pub use retention::Retention;
 pub use scope::{Scheme, Scope, ScopeError, ScopeTemplate};

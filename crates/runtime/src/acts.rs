@@ -1,7 +1,9 @@
 //! What calls can do. One file a verb.
 
+pub mod backup;
 pub mod exec;
 pub mod files;
+pub mod gc;
 pub mod lease {
     pub use crate::leases::{LONGEST, MOST_PATIENCE, Release, Renew, Take, Taken, USUAL};
 }

@@ -136,6 +136,11 @@ impl Cx {
         self.record.as_ref().ok_or(Error::Sandbox(cabana_sandbox::Error::Gone))
     }
 
+    /// For an act that stores something.
+    pub(crate) fn check_room(&self) -> Result<()> {
+        self.runtime.0.keeper.space.check()
+    }
+
     pub(crate) async fn slot(&self) -> Result<Arc<Slot>> {
         self.runtime.0.sandboxes.of_id(&self.caller.tenant, &self.record()?.id).await
     }

@@ -5,6 +5,8 @@ use cabana_model::{
     Time, VolumeName,
 };
 
+const LOW_DISK: &str = ": delete what nobody needs any more, or tell the operator";
+
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +52,13 @@ pub enum Error {
     UserRequired,
     #[error("as many directories are watched as can be")]
     TooManyWatches,
+    #[error("the disk of the server is nearly full, and nothing new is made{}", about.as_deref().unwrap_or(LOW_DISK))]
+    LowDisk {
+        /// How full it is of what: the operator's to know.
+        about: Option<String>,
+    },
+    #[error("what it said is not kept any more")]
+    OutputGone,
     #[error("the call was cancelled")]
     Cancelled,
     #[error("a crash took the call: it may have happened, in part or as a whole")]
@@ -73,6 +82,14 @@ impl Error {
         Self::Invalid { field, why: why.into() }
     }
 
+    /// What is left of it for whoever has this role: one tenant hears nothing of others.
+    pub(crate) fn told_to(self, role: Role) -> Self {
+        match self {
+            Self::LowDisk { .. } if role != Role::Admin => Self::LowDisk { about: None },
+            error => error,
+        }
+    }
+
     pub fn code(&self) -> Code {
         match self {
             Self::Unauthorized | Self::NoLink => Code::Unauthorized,
@@ -92,6 +109,8 @@ impl Error {
             Self::KeyReused => Code::IdempotencyMismatch,
             Self::UserRequired => Code::UserRequired,
             Self::TooManyWatches => Code::TooManyWatches,
+            Self::LowDisk { .. } => Code::NoSpace,
+            Self::OutputGone => Code::OutputGone,
             Self::Cancelled => Code::Cancelled,
             Self::Unknown => Code::OutcomeUnknown,
             Self::Left => Code::ProviderOffline,

@@ -8,6 +8,7 @@
 //! a repeated request and a follower after a crash are one path.
 
 pub mod acts;
+pub mod backup;
 
 mod access;
 mod call;
@@ -27,12 +28,14 @@ mod ports;
 mod reads;
 mod reaper;
 mod recover;
+mod retention;
 mod runtime;
 mod said;
 mod sandboxes;
 mod search;
 mod settings;
 mod snapshots;
+mod space;
 mod tasks;
 mod templates;
 mod text;
@@ -42,12 +45,12 @@ mod watches;
 
 pub use access::{Access, Caller, Credential, Issued};
 pub use cabana_model::{
-    Action, CallId, Code, Hook, KeyId, Lifecycle, Mount, MountMode, MountRules, MountSource, Outcome, Role, SandboxId,
-    SandboxState, Scheme, Scope, ScopeTemplate, SnapshotId, TaskId, TaskState, Tenant, Time, VolumeName,
+    Action, CallId, Code, Hook, KeyId, Lifecycle, Mount, MountMode, MountRules, MountSource, Outcome, Retention, Role,
+    SandboxId, SandboxState, Scheme, Scope, ScopeTemplate, SnapshotId, TaskId, TaskState, Tenant, Time, VolumeName,
 };
 pub use cabana_store::{
-    CallRow, Chunk, Error as StoreError, Head, Key, Lease, LedgerRow, Log, Page, Record, Snapshot, Stream as Channel,
-    Task, Token, Volume, Which,
+    CallRow, Chunk, Dropped, Error as StoreError, Head, Key, Lease, LedgerRow, Log, Page, Record, Snapshot,
+    Stream as Channel, Task, Token, Volume, Which,
 };
 pub use call::{Act, Ask, Call, Cx, IdempotencyKey, Look, Needs, Place};
 pub use clock::Clock;
@@ -59,9 +62,11 @@ pub use metrics::{BUCKETS, Metrics, Verb};
 pub use mounts::Mounts;
 pub use ports::{Connection, Visitor};
 pub use reaper::Reaped;
+pub use retention::{Collected, Counted};
 pub use runtime::Runtime;
 pub use sandboxes::{Kind, Wanted};
 pub use search::{Found, Line, search};
 pub use settings::Settings;
+pub use space::Room;
 pub use text::Text;
 pub use told::Told;

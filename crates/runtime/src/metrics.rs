@@ -9,9 +9,9 @@ use std::{
     time::Duration,
 };
 
-use cabana_model::{Outcome, Tenant};
+use cabana_model::{Outcome, Tenant, retention::Kind};
 
-use crate::Runtime;
+use crate::{Room, Runtime};
 
 /// The upper ends of the ranges in which durations of calls are counted, in seconds. What is longer is in none.
 pub const BUCKETS: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0];
@@ -92,6 +92,20 @@ impl Runtime {
     /// How many sandboxes of the tenant run.
     pub fn live_sandboxes(&self, tenant: &Tenant) -> usize {
         self.0.sandboxes.live_of(tenant)
+    }
+
+    /// What retention removed since the server was started, by kind: how many, and what they took. And in how many passes.
+    pub fn removed(&self) -> (Vec<(&'static str, u64, u64)>, u64) {
+        let removed = Kind::ALL.iter().map(|kind| {
+            let (count, bytes) = self.0.keeper.gone().get(kind).copied().unwrap_or_default();
+            (kind.as_str(), count, bytes)
+        });
+        (removed.collect(), self.0.keeper.passes())
+    }
+
+    /// Of the disk of the data directory, where it is watched; and how often somebody was refused for want of it.
+    pub fn room(&self) -> (Option<Room>, u64) {
+        (self.0.keeper.space.room(), self.0.keeper.space.refused())
     }
 
     /// How many tasks run.

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use cabana_model::{CallId, TaskId, Tenant};
+use cabana_model::{CallId, Outcome, TaskId, TaskState, Tenant};
 use cabana_store::{CallRow, Inline, Log, Stream};
 use uuid::Uuid;
 
-use crate::{Error, Result, Runtime};
+use crate::{
+    Act, Error, Result, Runtime,
+    acts::{exec::Exec, terminal::Terminal},
+};
 
 impl Runtime {
     /// To be read by range and followed by any number of readers. Ended or not makes no difference to them.
@@ -14,19 +17,26 @@ impl Runtime {
         let row = self.0.store.call(tenant, id).await?.ok_or(Error::NoCall(id))?;
         match self.0.calls.get(id) {
             Some(call) => Ok(call.output),
-            None => self.ended_output(&row).await,
+            None => {
+                let told = matches!(row.outcome, Some(Outcome::Answered(_)));
+                let told = told && [Exec::VERB, Terminal::VERB].contains(&row.verb.as_str());
+                self.again(id.uuid(), row.inline, told).await
+            }
         }
     }
 
     pub(crate) async fn ended_output(&self, row: &CallRow) -> Result<Arc<Log>> {
-        self.again(row.id.uuid(), row.inline.clone()).await
+        self.again(row.id.uuid(), row.inline.clone(), false).await
     }
 
     pub async fn task_output(&self, tenant: &Tenant, id: TaskId) -> Result<Arc<Log>> {
         let task = self.task(tenant, id).await?;
         match self.0.live_tasks.get(id) {
             Some(live) => Ok(live.log),
-            None => self.again(id.uuid(), task.inline).await,
+            None => {
+                let told = !matches!(task.state, TaskState::Running | TaskState::Unknown);
+                self.again(id.uuid(), task.inline, told).await
+            }
         }
     }
 
@@ -36,13 +46,16 @@ impl Runtime {
         left.map_err(|error| cabana_store::Error::Unavailable(error.to_string()).into())
     }
 
-    /// A small output is in its row; a large one is in files; none at all is in neither.
-    async fn again(&self, id: Uuid, inline: Option<Inline>) -> Result<Arc<Log>> {
+    /// A small output is in its row; a large one is in files. Of what was told to its end, an output that is in neither is gone;
+    /// a crash may have left none.
+    async fn again(&self, id: Uuid, inline: Option<Inline>, told: bool) -> Result<Arc<Log>> {
         let outputs = self.0.store.outputs();
-        if inline.is_none()
-            && let Some(log) = outputs.ended(id).await?
-        {
-            return Ok(log);
+        if inline.is_none() {
+            match outputs.ended(id).await? {
+                Some(log) => return Ok(log),
+                None if told => return Err(Error::OutputGone),
+                None => {}
+            }
         }
         let Inline { stdout, stderr } = inline.unwrap_or_default();
         let log = outputs.begin(id, u64::MAX);

@@ -1,7 +1,7 @@
 //! What is recorded, for whoever may know it.
 
 use cabana_model::{CallId, SandboxId, SandboxState, Tenant};
-use cabana_store::{CallRow, Head, LedgerRow, Page, Record};
+use cabana_store::{CallRow, Dropped, Head, LedgerRow, Page, Record};
 
 use crate::{Error, Result, Runtime};
 
@@ -42,9 +42,9 @@ impl Runtime {
         self.ended_call(tenant, id).await
     }
 
-    /// From the oldest on.
-    pub async fn ledger(&self, tenant: &Tenant, after: u64, limit: u32) -> Result<Vec<LedgerRow>> {
-        Ok(self.0.store.ledger(tenant, after, limit).await?)
+    /// From the oldest on, with what is missing before it.
+    pub async fn ledger(&self, tenant: &Tenant, after: u64, limit: u32) -> Result<(Vec<LedgerRow>, Option<Dropped>)> {
+        Ok(self.0.store.ledger_page(tenant, after, limit).await?)
     }
 
     pub async fn ledger_head(&self, tenant: &Tenant) -> Result<Option<Head>> {

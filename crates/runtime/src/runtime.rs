@@ -20,8 +20,10 @@ use crate::{
     links::Links,
     ports::Visits,
     recover::ONCE_ENDED,
+    retention::Keeper,
     said,
     sandboxes::{Change, Kind, Sandboxes, Slot},
+    space::Space,
     tasks::LiveTasks,
     watches::Watches,
 };
@@ -39,6 +41,7 @@ pub(crate) struct Inner {
     pub(crate) metrics: Metrics,
     pub(crate) events: Arc<Events>,
     pub(crate) sandboxes: Sandboxes,
+    pub(crate) keeper: Arc<Keeper>,
     pub(crate) calls: UnderWay,
     pub(crate) live_tasks: LiveTasks,
     pub(crate) watches: Watches,
@@ -58,7 +61,9 @@ const AGAIN: Duration = Duration::from_millis(200);
 impl Runtime {
     pub fn new(provider: Arc<dyn Provider>, store: Store, settings: Settings, clock: Clock) -> Self {
         let (events, settings) = (Arc::new(Events::default()), Arc::new(settings));
-        let sandboxes = Sandboxes::new(provider, store.clone(), clock.clone(), events.clone(), settings.clone());
+        let keeper = Arc::new(Keeper::new(Space::new(settings.data.clone(), settings.min_free)));
+        let sandboxes =
+            Sandboxes::new(provider, store.clone(), clock.clone(), events.clone(), settings.clone(), keeper.clone());
         Self(Arc::new(Inner {
             access: Access::new(store.clone(), clock.clone()),
             links: Links::new(store.clone(), clock.clone()),
@@ -68,6 +73,7 @@ impl Runtime {
             settings,
             events,
             sandboxes,
+            keeper,
             calls: UnderWay::default(),
             live_tasks: LiveTasks::default(),
             watches: Watches::default(),
@@ -255,6 +261,10 @@ impl Runtime {
 
     /// Which sandbox it is for, and whether there was none. Nothing is started for it.
     async fn resolve(&self, ask: &Ask, needs: Needs) -> Result<Option<(Arc<Slot>, bool)>> {
+        self.found(ask, needs).await.map_err(|error| error.told_to(ask.caller.role))
+    }
+
+    async fn found(&self, ask: &Ask, needs: Needs) -> Result<Option<(Arc<Slot>, bool)>> {
         if needs == Needs::Nothing {
             return Ok(None);
         }
@@ -288,8 +298,8 @@ impl Runtime {
         notes: &Arc<std::sync::Mutex<Notes>>,
         work: Box<dyn Work>,
     ) -> Result<bytes::Bytes> {
-        let cx = self.ready(ask, about, found, call, notes).await?;
-        work.run(cx).await
+        let worked = async { work.run(self.ready(ask, about, found, call, notes).await?).await };
+        worked.await.map_err(|error| error.told_to(ask.caller.role))
     }
 
     async fn ready(
@@ -429,7 +439,7 @@ impl Runtime {
         let (call, _tell) = RawCall::new(id, self.0.store.outputs().begin(id.uuid(), 0));
         let looked = match self.ready(&ask, &about, found.as_ref(), &call, &notes).await {
             Ok(cx) => look.run(cx).await,
-            Err(error) => Err(error),
+            Err(error) => Err(error.told_to(ask.caller.role)),
         };
         let outcome = match &looked {
             Ok(_) => Outcome::Answered(bytes::Bytes::new()),

@@ -28,6 +28,7 @@ use crate::{
     Clock, Error, Mounts, Result, Settings,
     events::Events,
     fault::{self, Point},
+    retention::Keeper,
 };
 
 /// What a sandbox was asked to be. Its record keeps it.
@@ -77,6 +78,7 @@ pub(crate) struct Sandboxes {
     pub(crate) clock: Clock,
     events: Arc<Events>,
     settings: Arc<Settings>,
+    keeper: Arc<Keeper>,
     slots: Mutex<Slots>,
     /// Something went that may have been the last to need something else.
     went: Notify,
@@ -126,6 +128,7 @@ impl Sandboxes {
         clock: Clock,
         events: Arc<Events>,
         settings: Arc<Settings>,
+        keeper: Arc<Keeper>,
     ) -> Self {
         Self {
             provider,
@@ -133,6 +136,7 @@ impl Sandboxes {
             clock,
             events,
             settings,
+            keeper,
             slots: Mutex::default(),
             went: Notify::new(),
             sooner: Notify::new(),
@@ -241,14 +245,19 @@ impl Sandboxes {
             },
         };
         self.provider.capabilities().check(&wanted.sandbox)?;
-        if let Err(error) = self.views(tenant, &wanted.mounts).await {
-            // A volume that is asked for may be gone, and the sandbox there without it.
+        let refused = match self.keeper.space.check() {
+            Ok(()) => self.views(tenant, &wanted.mounts).await.err(),
+            Err(low) => Some(low),
+        };
+        if let Some(error) = refused {
+            // Whoever has one already keeps it, though the disk is full, or a volume that is asked for is gone by now.
             let there = match scope {
                 Some(scope) => self.store.by_scope(tenant, scope).await?,
                 None => None,
             };
             return there.map(|record| (self.of_record(record), false)).ok_or(error);
         }
+        self.keeper.note_use(&self.store, &wanted.sandbox, self.clock.now()).await?;
         let physical = SandboxId::random();
         let claim = Claim {
             tenant: tenant.clone(),

@@ -1,9 +1,10 @@
 //! What the operator decides.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
-use cabana_model::{Action, Lifecycle, MountRules};
+use cabana_model::{Action, Lifecycle, MountRules, Retention};
 use cabana_sandbox::{Base, Limits, NetworkPolicy, SandboxSpec};
+use jiff::SignedDuration;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -27,6 +28,12 @@ pub struct Settings {
     pub reaper_interval: Duration,
     /// So many of them at a time.
     pub reaper_batch: u32,
+    pub retention: Retention,
+    /// From one look at what may go to the next.
+    pub gc_interval: Duration,
+    /// Where everything lies, and how much of that disk stays free: below it nothing new is made.
+    pub data: Option<PathBuf>,
+    pub min_free: Option<u64>,
 }
 
 impl Default for Settings {
@@ -54,6 +61,14 @@ impl Default for Settings {
             },
             reaper_interval: Duration::from_secs(60),
             reaper_batch: 50,
+            retention: Retention {
+                outputs: Some(SignedDuration::from_hours(30 * 24)),
+                calls: Some(SignedDuration::from_hours(90 * 24)),
+                ..Retention::default()
+            },
+            gc_interval: Duration::from_secs(3600),
+            data: None,
+            min_free: Some(1 << 30),
         }
     }
 }

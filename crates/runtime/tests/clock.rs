@@ -66,7 +66,7 @@ async fn calls_and_their_ledger_stay_in_order_whatever_the_clock_says() {
         stage.runtime.call(stop, Become(Shape::Stopped)).await.unwrap().answer().await.unwrap();
     }
     let tenant = Tenant::default();
-    let rows = stage.runtime.ledger(&tenant, 0, 100).await.unwrap();
+    let rows = stage.runtime.ledger(&tenant, 0, 100).await.unwrap().0;
     assert_eq!(rows.len(), 10);
     assert!(rows.iter().zip(1..).all(|(row, seq)| row.seq == seq));
     let head = stage.runtime.ledger_head(&tenant).await.unwrap().unwrap();

@@ -66,6 +66,8 @@ pub trait Provider: Send + Sync {
     async fn remove_volume(&self, name: VolumeId) -> Result<()>;
     /// Gives the space back that nothing needs any more. False while something is being made that may need it: ask again.
     async fn tidy(&self) -> Result<bool>;
+    /// What `tidy` would give back, once these templates and snapshots were gone: each by its name, with what it takes.
+    async fn unused(&self, without: &[Base]) -> Result<Vec<(String, u64)>>;
     /// For the archive, in this provider's own format.
     async fn save(&self, id: &SandboxId) -> Result<Stream<Bytes>>;
     /// Makes a stopped one of what was saved. There already: an error. A stream that is not whole is `Archive`, and makes
@@ -74,6 +76,12 @@ pub trait Provider: Send + Sync {
     /// Its files are saved elsewhere: lets go of them, and keeps what they stand on. For everybody but `restore` and `destroy`
     /// it is absent then. One that is not stopped is refused; done already is Ok.
     async fn shelve(&self, id: &SandboxId) -> Result<()>;
+    /// All persistent sandboxes, each as it is at one moment, with all templates and snapshots. In this provider's own format.
+    /// What goes meanwhile may be in it or not.
+    async fn save_all(&self) -> Result<Stream<Bytes>>;
+    /// Into a provider that has nothing yet: every sandbox is stopped then. Says what was left out, and why. A stream that is
+    /// not whole is `Archive`; what came before its damage may be there then.
+    async fn restore_all(&self, saved: Stream<Bytes>) -> Result<Vec<String>>;
     /// There already: the body is not pulled. Content that does not match the id is `Archive`.
     async fn import(&self, layer: &LayerId, tar: Stream<Bytes>) -> Result<()>;
     /// One reader: the runtime.

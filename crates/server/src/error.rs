@@ -94,6 +94,7 @@ fn status(code: Code) -> StatusCode {
         | Code::TemplateInUse
         | Code::VolumeExists
         | Code::VolumeInUse => StatusCode::CONFLICT,
+        Code::OutputGone => StatusCode::GONE,
         Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::ArchiveInvalid
         | Code::BadRequest

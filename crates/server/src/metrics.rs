@@ -10,7 +10,7 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use cabana_runtime::{BUCKETS, Role, Tenant, Verb};
+use cabana_runtime::{BUCKETS, Role, Runtime, Tenant, Verb};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{App, auth::Reader, error::ErrorBody, listen};
@@ -37,6 +37,7 @@ async fn metrics(State(app): State<App>, Reader(caller): Reader) -> Response {
         page.one("cabana_http_connections", "gauge", "Connections of clients.", listen::open_connections());
         let rows = runtime.metrics().ledger_rows();
         page.one("cabana_ledger_rows_total", "counter", "Rows written to ledgers.", rows);
+        page.retention(runtime);
         if let Some(counts) = &app.options.traced {
             let (sent, dropped) = (counts.sent.load(Ordering::Relaxed), counts.dropped.load(Ordering::Relaxed));
             page.one("cabana_spans_sent_total", "counter", "Spans of traces that the collector has taken.", sent);
@@ -67,6 +68,26 @@ impl Page {
     fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.head(name, kind, help);
         self.line(format_args!("{name} {value}"));
+    }
+
+    fn retention(&mut self, runtime: &Runtime) {
+        let (removed, passes) = runtime.removed();
+        self.one("cabana_gc_passes_total", "counter", "Times that what was kept long enough was removed.", passes);
+        self.head("cabana_gc_removed_total", "counter", "What was removed since it was kept long enough, by kind.");
+        for (kind, count, _) in &removed {
+            self.line(format_args!("cabana_gc_removed_total{{kind=\"{kind}\"}} {count}"));
+        }
+        self.head("cabana_gc_freed_bytes_total", "counter", "What that took on the disk, by kind.");
+        for (kind, _, bytes) in &removed {
+            self.line(format_args!("cabana_gc_freed_bytes_total{{kind=\"{kind}\"}} {bytes}"));
+        }
+        let (room, refused) = runtime.room();
+        if let Some(room) = room {
+            self.one("cabana_disk_free_bytes", "gauge", "What the disk of the data directory has left.", room.free);
+            let low = u8::from(room.is_low());
+            self.one("cabana_disk_low", "gauge", "Whether that is so little that nothing new is made.", low);
+        }
+        self.one("cabana_disk_refused_total", "counter", "What was refused since the disk was nearly full.", refused);
     }
 
     /// Tenants and verbs are plain words: nothing in them needs to be quoted.

@@ -28,6 +28,7 @@ use crate::{App, health, metrics, rest};
         (name = "volumes", description = "Directories that outlive sandboxes, for any number of them to have mounted"),
         (name = "keys", description = "Who may do what"),
         (name = "ledger", description = "The record of everything"),
+        (name = "retention", description = "What goes after a while, and backups"),
         (name = "health", description = "For whoever watches the server"),
     ),
 )]

@@ -8,6 +8,7 @@ mod files;
 mod files_content;
 mod files_range;
 mod files_search;
+mod gc;
 mod keys;
 mod ledger;
 mod lifecycle;
@@ -43,4 +44,5 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(snapshots::routes())
         .merge(templates::routes())
         .merge(volumes::routes())
+        .merge(gc::routes())
 }

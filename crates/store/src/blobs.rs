@@ -16,18 +16,27 @@ use tokio::{
 use crate::{Durability, Result};
 
 const CHUNK: usize = 256 << 10;
-const DRAFT: &str = "draft";
-
 /// The files of sandboxes that are packed away, by the provider's own ids.
 #[derive(Clone)]
 pub struct Blobs {
     dir: PathBuf,
+    /// Where they are written. What is left there by a kill is nobody's.
+    drafts: PathBuf,
     durability: Durability,
 }
 
 impl Blobs {
-    pub(crate) fn new(dir: &Path, durability: Durability) -> Self {
-        Self { dir: dir.into(), durability }
+    /// In a directory that is there. What is being written lies in `drafts` beside it.
+    pub fn at(dir: &Path, durability: Durability) -> Self {
+        Self { dir: dir.into(), drafts: dir.with_file_name("drafts"), durability }
+    }
+
+    /// Blocks. Removes what a kill left half written.
+    pub(crate) fn sweep(&self) -> io::Result<()> {
+        for left in std::fs::read_dir(&self.drafts)? {
+            std::fs::remove_file(left?.path())?;
+        }
+        Ok(())
     }
 
     fn path(&self, physical: &SandboxId) -> PathBuf {
@@ -40,7 +49,7 @@ impl Blobs {
         physical: &SandboxId,
         mut body: impl Stream<Item = Result<Bytes, E>> + Unpin,
     ) -> Result<u64, E> {
-        let draft = self.path(physical).with_extension(DRAFT);
+        let draft = self.drafts.join(physical.as_str());
         let io = |error: io::Error| E::from(error.into());
         let kept = async {
             let (mut file, mut length) = (File::create(&draft).await.map_err(io)?, 0);
@@ -78,14 +87,38 @@ impl Blobs {
         })))
     }
 
-    /// Absent is fine.
-    pub async fn remove(&self, physical: &SandboxId) -> Result<()> {
-        for path in [self.path(physical), self.path(physical).with_extension(DRAFT)] {
-            match fs::remove_file(path).await {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-                _ => {}
+    /// Whose there are, and how long each is.
+    pub async fn all(&self) -> Result<Vec<(SandboxId, u64)>> {
+        let (mut entries, mut all) = (fs::read_dir(&self.dir).await?, Vec::new());
+        while let Some(entry) = entries.next_entry().await? {
+            let id = entry.file_name().into_string().ok().and_then(|name| SandboxId::new(name).ok());
+            match (id, entry.metadata().await) {
+                (Some(id), Ok(about)) => all.push((id, about.len())),
+                (_, Err(error)) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+                _ => {} // a draft, or removed meanwhile
             }
         }
-        Ok(())
+        Ok(all)
+    }
+
+    /// `None`: it was removed meanwhile.
+    pub fn open_file(&self, physical: &SandboxId) -> io::Result<Option<std::fs::File>> {
+        match std::fs::File::open(self.path(physical)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            file => file.map(Some),
+        }
+    }
+
+    /// Of what a backup holds. There must be none.
+    pub fn create_file(&self, physical: &SandboxId) -> io::Result<std::fs::File> {
+        std::fs::File::create_new(self.path(physical))
+    }
+
+    /// Absent is fine.
+    pub async fn remove(&self, physical: &SandboxId) -> Result<()> {
+        match fs::remove_file(self.path(physical)).await {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
+        }
     }
 }

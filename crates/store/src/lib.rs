@@ -8,6 +8,7 @@
 //! - the [`ledger`] only grows, and each row carries the hash of the one before;
 //! - [`Outputs`] keeps what commands said: a little in memory and then in the call's row, more in files.
 
+mod backup;
 mod blobs;
 mod calls;
 mod checkpoints;
@@ -21,6 +22,7 @@ pub mod ledger;
 mod outputs;
 mod page;
 mod reads;
+mod retention;
 mod sandboxes;
 mod schema;
 mod secrets;
@@ -37,9 +39,10 @@ pub use error::{Error, Result};
 pub use fault::ALL as FAULT_POINTS;
 pub use keys::{Key, NewKey};
 pub use leases::{Lease, Token};
-pub use ledger::{Entry, Head, LedgerRow};
-pub use outputs::{Chunk, Ended, Log, Outputs, Stream};
+pub use ledger::{Dropped, Entry, Head, LedgerRow, Older};
+pub use outputs::{Chunk, Ended, Log, OutputFile, Outputs, Stored, Stream};
 pub use page::Page;
+pub use retention::{Over, OverId, Used, UsedKind};
 pub use sandboxes::{By, Claim, Claimed, Moved, Record, Transition, Which};
 pub use snapshots::{NewSnapshot, Snapshot, SnapshotStep};
 pub use store::{Durability, Store};

@@ -11,7 +11,12 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What takes a database from each version to the next; an empty one is version 0. What is here is never changed: there are
 /// databases that have run it.
-const STEPS: &[&str] = &[include_str!("schema/1.sql"), include_str!("schema/2.sql"), include_str!("schema/6.sql")];
+const STEPS: &[&str] = &[
+    include_str!("schema/1.sql"),
+    include_str!("schema/2.sql"),
+    include_str!("schema/5.sql"),
+    include_str!("schema/6.sql"),
+];
 
 /// The connection that writes. A new database has its first tables then. Of an older one the journal comes first: what is in
 /// there was written for the tables of that time.

@@ -5,7 +5,7 @@ use cabana_model::{SandboxId, SnapshotId, SnapshotState, Tenant, Time};
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
 use crate::{
-    Done, Error, Page, Result, Store,
+    Done, Entry, Error, Page, Result, Store,
     calls::end,
     desk::Tx,
     sql::{Col, get},
@@ -120,6 +120,21 @@ impl Store {
             let (from, to) = (SnapshotState::Ready, SnapshotState::Deleting);
             tx.execute(sql, params![Col(&to), Col(&tenant), Col(&id), Col(&from)])?;
             Ok(one(tx.reads(), &tenant, id)?.filter(|found| found.state == SnapshotState::Deleting))
+        })
+        .await
+    }
+
+    /// As above, for one that was kept long enough: with its row of the ledger, both or neither. False: there is none that is
+    /// ready.
+    pub async fn expire_snapshot(&self, id: SnapshotId, entry: Entry) -> Result<bool> {
+        self.write(move |tx| {
+            let sql = "UPDATE snapshots SET state = ? WHERE tenant = ? AND id = ? AND state = ?";
+            let (from, to) = (SnapshotState::Ready, SnapshotState::Deleting);
+            if tx.execute(sql, params![Col(&to), Col(&entry.tenant), Col(&id), Col(&from)])? == 0 {
+                return Ok(false);
+            }
+            tx.append(entry)?;
+            Ok(true)
         })
         .await
     }

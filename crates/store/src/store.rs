@@ -1,10 +1,15 @@
 //! The front page of the store: how it is opened and closed, and the two ways to the database.
 
-use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt, path::Path, sync::Arc};
+use std::{
+    fs::DirBuilder,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use rusqlite::Connection;
 
-use crate::{Blobs, Outputs, Result, desk::Tx, reads::Reads, schema, writer::Writer};
+use crate::{Blobs, Outputs, Result, backup, desk::Tx, reads::Reads, schema, writer::Writer};
 
 /// What an acknowledged write survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,23 +29,28 @@ struct Parts {
     reads: Arc<Reads>,
     outputs: Outputs,
     blobs: Blobs,
+    path: PathBuf,
 }
 
 impl Store {
-    /// In the folders `db`, `outputs` and `blobs` of the data directory. Blocks. Makes what is missing.
+    /// In folders of the data directory. Blocks. Makes what is missing.
     pub fn open(data: &Path, durability: Durability) -> Result<Self> {
-        let (db, outputs, blobs) = (data.join("db"), data.join("outputs"), data.join("blobs"));
+        let [db, outputs, blobs, drafts] = ["db", "outputs", "blobs", "drafts"].map(|name| data.join(name));
         // What was said and asked is nobody else's business.
-        for dir in [&db, &outputs, &blobs] {
+        for dir in [&db, &outputs, &blobs, &drafts] {
             DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         }
+        backup::sweep(&db)?;
+        let blobs = Blobs::at(&blobs, durability);
+        blobs.sweep()?;
         let path = db.join("cabana.db");
         let writer = schema::open_writer(&path, durability)?;
         Ok(Self(Arc::new(Parts {
             writer: Writer::start(writer, &path, durability)?,
             reads: Arc::new(Reads::open(&path)?),
-            outputs: Outputs::new(&outputs, durability),
-            blobs: Blobs::new(&blobs, durability),
+            outputs: Outputs::at(&outputs, durability),
+            blobs,
+            path,
         })))
     }
 
@@ -58,6 +68,15 @@ impl Store {
         &self.0.blobs
     }
 
+    pub(crate) fn database(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// Whether the database has all that was acknowledged.
+    pub(crate) async fn is_folded(&self) -> Result<bool> {
+        self.0.writer.is_folded().await
+    }
+
     /// Answers when what was acknowledged cannot be lost any more.
     pub(crate) async fn write<T: Send + 'static>(
         &self,
@@ -70,7 +89,7 @@ impl Store {
         &self,
         read: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        match self.0.writer.is_folded().await? {
+        match self.is_folded().await? {
             true => self.0.reads.clone().run(read).await,
             false => self.0.writer.look(read).await,
         }

@@ -1,7 +1,7 @@
 //! A process that owns sandboxes, to be killed by a test. It does what it is told, line by line, and says when it is done.
 //!
 //! `create ID LIFETIME`, `attach ID`, `start ID`, `stop ID`, `destroy ID`, `pause ID`, `snapshot ID`,
-//! `limit ID PIDS`, `show ID VOLUME AT`,
+//! `archive ID` (and back), `limit ID PIDS`, `show ID VOLUME AT`,
 //! `exec ID EXEC STDIO SCRIPT`, `type EXEC TEXT`. What commands say is read, as a server would, and not shown.
 
 use std::{collections::HashMap, sync::Arc};
@@ -11,7 +11,7 @@ use cabana_sandbox::{
     Base, ExecId, ExecSpec, Found, Lifetime, Limits, Provider, Sandbox, SandboxId, SandboxPath, SandboxSpec,
     SnapshotId, Source, Stdin, Stdio, TermSize, View, VolumeId, Wanted,
 };
-use futures_util::StreamExt;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::io::AsyncWriteExt;
 
 type Failure = Box<dyn std::error::Error>;
@@ -75,6 +75,12 @@ impl Owner {
             ["destroy", _] => self.engine.destroy(&id()?).await?,
             ["pause", _] => self.engine.pause(&id()?).await?,
             ["snapshot", _] => drop(self.engine.snapshot(&id()?, SnapshotId::now()).await?),
+            ["archive", _] => {
+                let saved: Vec<_> = self.engine.save(&id()?).await?.try_collect().await?;
+                self.engine.shelve(&id()?).await?;
+                let saved = stream::iter(saved.into_iter().map(Ok)).boxed();
+                self.engine.restore(&id()?, &SandboxSpec::new(Base::Host), saved).await?;
+            }
             ["limit", _, pids] => {
                 let limits = Limits { pids: Some(pids.parse()?), ..Limits::default() };
                 self.sandbox(&id()?)?.update(Wanted::Limits(limits)).await?;

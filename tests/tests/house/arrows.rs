@@ -37,7 +37,10 @@ const TABLE: &[Row] = &[
             "cabana-model",
         ],
     },
-    Row { name: "cabana-bench", may_use: &["cabana-engine", "cabana-guest", "cabana-sandbox", "cabana-model"] },
+    Row {
+        name: "cabana-bench",
+        may_use: &["cabana-engine", "cabana-guest", "cabana-sandbox", "cabana-model", "cabana-store"],
+    },
     Row {
         name: "cabana-tests",
         may_use: &["cabana-engine", "cabana-guest", "cabana-sandbox", "cabana-fault", "cabana-model"],

@@ -17,7 +17,7 @@ const DIALECTS: &[&str] = &["fastgpt", "langbot", "commonground", "xbot"];
 const REACHES: &[(&str, &[&str])] = &[
     // Settings are declared in one file of the cli; the doctor looks at the host as it is; a test says where to die.
     ("env::var", &["crates/cli/", "crates/testkit/", "crates/engine/src/host/", "crates/fault/"]),
-    ("env::var_os", &["crates/cli/", "crates/testkit/", "crates/engine/src/host/"]),
+    ("env::var_os", &["crates/cli/", "crates/testkit/", "crates/engine/src/host/", "crates/fault/"]),
     // The async process never forks.
     ("process::Command", &["crates/cli/", "crates/testkit/", "crates/engine/"]),
     // Time is given, so that tests can give it; but a template says when it was made.

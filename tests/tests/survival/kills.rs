@@ -110,6 +110,9 @@ impl World {
         if to == State::Absent {
             known.may_be.insert(State::Stopped); // its processes end first
         }
+        if word == "archive" {
+            known.may_be.insert(State::Absent); // what it is saved as is in the owner's memory
+        }
         let asked = format!("{word} {}", known.id);
         self.settle(owner.ask(&asked), number, to)
     }
@@ -275,6 +278,7 @@ fn work(world: &mut World, owner: &mut Owner) -> bool {
         && world.change(owner, number, "start", State::Running)
         && world.change(owner, number, "stop", State::Stopped)
         && world.snapshot(owner, number)
+        && world.change(owner, number, "archive", State::Stopped)
         && world.change(owner, number, "start", State::Running)
         && world.exec(owner, number, 90)
         && owner.ask(&format!("attach {}", world.sandboxes[0].id)).is_some()

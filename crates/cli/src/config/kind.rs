@@ -63,7 +63,7 @@ impl Kind {
             Self::SizeOrNone => or_none("size, as `512M`"),
             Self::ProcessorsOrNone => or_none("number, as `0.5`"),
             Self::Time => "time, as `30s`".into(),
-            Self::TimeOrNone => or_none("time, as `30s`"),
+            Self::TimeOrNone => or_none("time, as `30d`"),
             Self::Choice(choices) => choices.iter().map(|choice| format!("`{choice}`")).collect::<Vec<_>>().join(", "),
             Self::List => "list of texts".into(),
             Self::Secret => "URL, never shown".into(),

@@ -17,7 +17,7 @@ pub(crate) fn markdown() -> String {
          cabana config show     # each value, and where it comes from\n\
          ```\n\n\
          What `config show` prints is a file that says the same; secrets are left out of it. Sizes are written as `512M` or \
-         `2G`, in powers of 1024; times as `500ms`, `30s`, `2m` or `1h`. A list is an array of texts in the file, and has \
+         `2G`, in powers of 1024; times as `500ms`, `30s`, `2m`, `1h` or `30d`. A list is an array of texts in the file, and has \
          commas in a variable; its flag may be repeated. Limits are those of a sandbox that names none of its own.\n"
     );
     for section in sections() {

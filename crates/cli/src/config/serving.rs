@@ -6,19 +6,21 @@ use std::{
 };
 
 use cabana_engine::{Config, NetworkSettings};
-use cabana_runtime::{Action, Lifecycle, MountRules, Settings};
+use cabana_runtime::{Action, Lifecycle, MountRules, Retention, Settings};
 use cabana_sandbox::{Limits, NetworkPolicy};
 use cabana_server::Bounds;
 use cabana_store::Durability;
+use jiff::SignedDuration;
 
 use super::{
     kind::{NONE, address, domain, list, number, switch},
     resolve::{Origin, Resolved},
     table::{
-        ALLOW, ARCHIVE_AFTER, CA, CPUS, DELETE_AFTER, DISK, DURABILITY, EXEC_TIMEOUT, EXEC_TIMEOUT_MAX, HARD,
-        HARD_ACTION, IDLE, IDLE_ACTION, INODES, INSECURE_HTTP, IO, LISTEN, LOG_FORMAT, LOG_LEVEL, MAX_BODY,
-        MAX_CONNECTIONS, MAX_STREAMS, MEMORY, MODE, MOUNTS_ALLOW, OPEN_FILES, OUTPUT, PIDS, PREVIEW_DOMAIN, REAP_BATCH,
-        REAP_INTERVAL, SPARES, Setting, TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
+        ALLOW, ARCHIVE_AFTER, CA, CPUS, DELETE_AFTER, DISK, DURABILITY, EXEC_TIMEOUT, EXEC_TIMEOUT_MAX, GC_INTERVAL,
+        HARD, HARD_ACTION, IDLE, IDLE_ACTION, INODES, INSECURE_HTTP, IO, KEEP_CALLS, KEEP_LEDGER, KEEP_OUTPUTS,
+        KEEP_SNAPSHOTS, KEEP_TEMPLATES, LISTEN, LOG_FORMAT, LOG_LEVEL, MAX_BODY, MAX_CONNECTIONS, MAX_STREAMS, MEMORY,
+        MIN_FREE, MODE, MOUNTS_ALLOW, OPEN_FILES, OUTPUT, PIDS, PREVIEW_DOMAIN, REAP_BATCH, REAP_INTERVAL, SPARES,
+        Setting, TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
     },
 };
 use crate::amounts::{duration, processors, size};
@@ -69,7 +71,7 @@ impl Serving {
                 streams: set(resolved, &MAX_STREAMS, number)?,
                 ..Bounds::default()
             },
-            settings: Settings { mounts: mounts(resolved, &data)?, ..settings(resolved)? },
+            settings: Settings { data: Some(data.clone()), mounts: mounts(resolved, &data)?, ..settings(resolved)? },
             engine: Config { spares: set(resolved, &SPARES, number)?, network, ..Config::new(data) },
             durability: if full { Durability::Full } else { Durability::Kill },
             log: Logging {
@@ -111,6 +113,9 @@ fn settings(resolved: &Resolved) -> Result<Settings, String> {
     settings.exec_timeout_most = set(resolved, &EXEC_TIMEOUT_MAX, duration)?;
     settings.output_cap = set(resolved, &OUTPUT, size)?;
     settings.template_cap = set(resolved, &TEMPLATE_MAX, size)?;
+    settings.retention = retention(resolved)?;
+    settings.gc_interval = set(resolved, &GC_INTERVAL, duration)?;
+    settings.min_free = or_none(resolved, &MIN_FREE, size)?;
     settings.lifecycle = lifecycle(resolved)?;
     settings.reaper_interval = set(resolved, &REAP_INTERVAL, duration)?;
     settings.reaper_batch = set(resolved, &REAP_BATCH, at_least_one)?.try_into().unwrap_or(u32::MAX);
@@ -124,6 +129,27 @@ fn settings(resolved: &Resolved) -> Result<Settings, String> {
 fn mounts(resolved: &Resolved, data: &Path) -> Result<MountRules, String> {
     let allow = resolved.read(&MOUNTS_ALLOW, |text| Ok(list(text)))?.unwrap_or_default();
     MountRules::new(&allow, vec![crate::data::real(data)]).map_err(|why| format!("mounts.allow: {why}"))
+}
+
+fn or_none<T>(
+    resolved: &Resolved,
+    setting: &Setting,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, String> {
+    let or_none = |text: &str| if text == NONE { Ok(None) } else { read(text).map(Some) };
+    Ok(resolved.read(setting, or_none)?.flatten())
+}
+
+fn retention(resolved: &Resolved) -> Result<Retention, String> {
+    let keep =
+        |setting| or_none(resolved, setting, |text| Ok(duration(text)?.try_into().unwrap_or(SignedDuration::MAX)));
+    Ok(Retention {
+        outputs: keep(&KEEP_OUTPUTS)?,
+        calls: keep(&KEEP_CALLS)?,
+        ledger: keep(&KEEP_LEDGER)?,
+        snapshots: keep(&KEEP_SNAPSHOTS)?,
+        templates: keep(&KEEP_TEMPLATES)?,
+    })
 }
 
 fn lifecycle(resolved: &Resolved) -> Result<Lifecycle, String> {
@@ -146,22 +172,14 @@ fn lifecycle(resolved: &Resolved) -> Result<Lifecycle, String> {
 }
 
 fn limits(resolved: &Resolved) -> Result<Limits, String> {
-    fn read<T>(
-        resolved: &Resolved,
-        setting: &Setting,
-        read: fn(&str) -> Result<T, String>,
-    ) -> Result<Option<T>, String> {
-        let or_none = |text: &str| if text == NONE { Ok(None) } else { read(text).map(Some) };
-        Ok(resolved.read(setting, or_none)?.flatten())
-    }
     let limits = Limits {
-        memory: read(resolved, &MEMORY, size)?,
-        cpu_milli: read(resolved, &CPUS, processors)?,
-        pids: read(resolved, &PIDS, number)?,
-        disk: read(resolved, &DISK, size)?,
-        inodes: read(resolved, &INODES, number)?,
-        open_files: read(resolved, &OPEN_FILES, number)?,
-        io: read(resolved, &IO, size)?,
+        memory: or_none(resolved, &MEMORY, size)?,
+        cpu_milli: or_none(resolved, &CPUS, processors)?,
+        pids: or_none(resolved, &PIDS, number)?,
+        disk: or_none(resolved, &DISK, size)?,
+        inodes: or_none(resolved, &INODES, number)?,
+        open_files: or_none(resolved, &OPEN_FILES, number)?,
+        io: or_none(resolved, &IO, size)?,
         ..Limits::NONE
     };
     limits.check().map_err(|error| error.to_string())?;

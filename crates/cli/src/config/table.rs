@@ -114,6 +114,20 @@ settings! {
         "How many of them are looked up at a time";
     TEMPLATE_MAX: "images" "template_max" "template-max" "CABANA_IMAGES_TEMPLATE_MAX" Kind::Size, Some("16G"),
         "How much an archive may hold, once it is unpacked, that is sent to become a template";
+    KEEP_OUTPUTS: "retention" "outputs" "retention-outputs" "CABANA_RETENTION_OUTPUTS" Kind::TimeOrNone, Some("30d"),
+        "How long it is kept what ended calls and tasks said. `none` is for ever, here and below";
+    KEEP_CALLS: "retention" "calls" "retention-calls" "CABANA_RETENTION_CALLS" Kind::TimeOrNone, Some("90d"),
+        "How long ended calls and tasks can be asked for. The ledger has them longer";
+    KEEP_LEDGER: "retention" "ledger" "retention-ledger" "CABANA_RETENTION_LEDGER" Kind::TimeOrNone, Some("none"),
+        "How long rows of ledgers are kept. Whole days go, and the ledger says so";
+    KEEP_SNAPSHOTS: "retention" "snapshots" "retention-snapshots" "CABANA_RETENTION_SNAPSHOTS" Kind::TimeOrNone, Some("none"),
+        "How long a snapshot is kept that no sandbox was made from";
+    KEEP_TEMPLATES: "retention" "templates" "retention-templates" "CABANA_RETENTION_TEMPLATES" Kind::TimeOrNone, Some("none"),
+        "How long a template is kept that no sandbox was made from";
+    GC_INTERVAL: "retention" "interval" "retention-interval" "CABANA_RETENTION_INTERVAL" Kind::Time, Some("1h"),
+        "How often what was kept long enough is removed. `cabana gc` does it at once";
+    MIN_FREE: "retention" "min_free" "retention-min-free" "CABANA_RETENTION_MIN_FREE" Kind::SizeOrNone, Some("1G"),
+        "How much of the disk of the data directory stays free, but no more than a fiftieth of it: with less left, nothing new is made";
     LOG_FORMAT: "log" "format" "log-format" "CABANA_LOG_FORMAT" Kind::Choice(&["text", "json"]), Some("text"),
         "How the lines of the log are written to standard error: for people, or one JSON object each";
     LOG_LEVEL: "log" "level" "log-level" "CABANA_LOG_LEVEL" Kind::Choice(&["off", "error", "warn", "info", "debug", "trace"]), Some("info"),
@@ -158,8 +172,8 @@ mod tests {
                 // As `cabana run` calls it.
                 "mode" => assert_eq!(setting.flag, "net"),
                 // Alone, their names would say too little.
-                name if ["log", "mounts", "telemetry"].contains(&setting.section) => {
-                    assert_eq!(setting.flag, format!("{}-{name}", setting.section));
+                name if ["log", "mounts", "retention", "telemetry"].contains(&setting.section) => {
+                    assert_eq!(setting.flag, format!("{}-{}", setting.section, name.replace('_', "-")));
                 }
                 name => assert_eq!(setting.flag, name.replace('_', "-")),
             }

@@ -25,8 +25,8 @@ fn wrong(text: &str) -> String {
 fn without_anything_the_server_is_what_its_parts_are_by_themselves() {
     let serving = Serving::new(&from_file("").unwrap(), "/d".into()).unwrap();
     let mounts = cabana_runtime::MountRules::new::<&str>(&[], vec!["/d".into()]).unwrap();
-    let settings = cabana_runtime::Settings { mounts, ..cabana_runtime::Settings::default() };
-    assert_eq!(format!("{:?}", serving.settings), format!("{settings:?}"));
+    let usual = cabana_runtime::Settings { data: Some("/d".into()), mounts, ..cabana_runtime::Settings::default() };
+    assert_eq!(format!("{:?}", serving.settings), format!("{usual:?}"));
     assert_eq!(format!("{:?}", serving.bounds), format!("{:?}", cabana_server::Bounds::default()));
     assert_eq!(format!("{:?}", serving.engine), format!("{:?}", cabana_engine::Config::new("/d")));
     assert_eq!(serving.durability, cabana_store::Durability::Kill);
@@ -126,7 +126,8 @@ fn value(kind: Kind) -> BoxedStrategy<String> {
         Kind::Size => "[0-9]{1,4}[KMGT]i?B?".boxed(),
         Kind::SizeOrNone => prop_oneof!["[0-9]{1,4}[KMGT]", none].boxed(),
         Kind::ProcessorsOrNone => prop_oneof!["[1-9]{1,2}\\.[0-9]{1,3}", none].boxed(),
-        Kind::Time | Kind::TimeOrNone => "[1-9][0-9]{0,4}(ms|s|m|h)".boxed(),
+        Kind::Time => "[1-9][0-9]{0,4}(ms|s|m|h|d)".boxed(),
+        Kind::TimeOrNone => prop_oneof!["[1-9][0-9]{0,4}(s|d)", none].boxed(),
         Kind::Choice(choices) => prop::sample::select(choices).prop_map(str::to_owned).boxed(),
         Kind::List => prop::collection::vec("[a-z0-9.*:\"\\\\]{1,9}", 1..4).prop_map(|parts| parts.join(",")).boxed(),
         Kind::Secret => "https?://[a-z]{1,9}".boxed(),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use cabana_model::Code;
 use cabana_store::{
-    Head, LedgerRow,
+    Dropped, Head, LedgerRow,
     ledger::{Broken, verify},
 };
 use serde::Deserialize;
@@ -49,6 +49,7 @@ enum Verb {
 #[derive(Deserialize)]
 struct Rows {
     rows: Vec<LedgerRow>,
+    dropped: Option<Dropped>,
 }
 
 #[derive(Deserialize)]
@@ -63,9 +64,17 @@ pub(super) async fn work(args: Args, server: &Server) -> Result<(), Failure> {
         Verb::Ls { after, limit, json } => list(after, limit, json, server).await,
         Verb::Verify { head } => {
             let head = head.as_deref().map(kept).transpose()?;
-            let tip = whole(server, head.as_ref()).await?;
-            let kept = if head.is_some() { ", and nothing was cut off since the head was kept" } else { "" };
-            tell(&format!("The ledger is whole: {} rows{kept}.", tip.seq));
+            let Whole { tip, dropped } = whole(server, head.as_ref()).await?;
+            let before = dropped.as_ref().map_or(0, |dropped| dropped.upto.seq);
+            let kept = match &head {
+                None => "",
+                Some(head) if head.seq < before => ", but the row of the head that was kept is dropped since",
+                Some(_) => ", and nothing was cut off since the head was kept",
+            };
+            tell(&format!("The ledger is whole: {} rows{kept}.", tip.seq - before));
+            if let Some(dropped) = dropped {
+                tell(&format!("Those up to {before} were dropped by {}, as its rows say.", dropped.at));
+            }
             Ok(())
         }
         Verb::Head => {
@@ -86,24 +95,38 @@ fn kept(path: &Path) -> Result<Head, Failure> {
     serde_json::from_str(&text).map_err(|error| bad(&error))
 }
 
-async fn rows(server: &Server, after: u64, limit: u32) -> Result<Vec<LedgerRow>, Failure> {
+async fn rows(server: &Server, after: u64, limit: u32) -> Result<Rows, Failure> {
     let (after, limit) = (after.to_string(), limit.to_string());
-    let rows: Rows = server.get(At(&["v1", "ledger"], &[("after", &after), ("limit", &limit)])).await?;
-    Ok(rows.rows)
+    server.get(At(&["v1", "ledger"], &[("after", &after), ("limit", &limit)])).await
+}
+
+struct Whole {
+    tip: Head,
+    /// What it begins after.
+    dropped: Option<Dropped>,
 }
 
 /// A page at a time: a ledger may be longer than the memory. What the server says about it counts for nothing.
-async fn whole(server: &Server, head: Option<&Head>) -> Result<Head, Failure> {
-    let mut tip = Head::default();
+async fn whole(server: &Server, head: Option<&Head>) -> Result<Whole, Failure> {
+    let mut whole = Whole { tip: Head::default(), dropped: None };
+    let mut said = true;
     loop {
-        let page = rows(server, tip.seq, PAGE).await?;
-        let (last, from) = (page.is_empty(), tip.clone());
+        let Rows { rows: page, dropped } = rows(server, whole.tip.seq, PAGE).await?;
+        // It begins after what was dropped, perhaps while we read. That has to be on record.
+        if let Some(dropped) = dropped.filter(|dropped| dropped.upto.seq > whole.tip.seq) {
+            whole.tip = dropped.upto.clone();
+            (whole.dropped, said) = (Some(dropped), false);
+        }
+        said |= whole.dropped.as_ref().is_some_and(|dropped| page.iter().any(|row| dropped.is_said_by(row)));
+        let (last, from) = (page.is_empty(), whole.tip.clone());
         // A kept head says something about the page that it lies in, and about the end.
         let reach = from.seq..=from.seq + page.len() as u64;
         let here = head.filter(|head| last || reach.contains(&head.seq));
-        tip = verify(page.into_iter(), Some(from), here).map_err(|broken| told(&broken))?;
-        if last {
-            return Ok(tip);
+        whole.tip = verify(page.into_iter(), Some(from), here).map_err(|broken| told(&broken))?;
+        match whole.dropped.as_ref().filter(|_| !said) {
+            Some(dropped) if last => return Err(told(&Broken::Unsaid { after: dropped.upto.seq })),
+            _ if last => return Ok(whole),
+            _ => {}
         }
     }
 }
@@ -118,7 +141,7 @@ async fn list(after: Option<u64>, limit: u32, json: bool, server: &Server) -> Re
         Some(after) => after,
         None => tip(server).await?.seq.saturating_sub(limit.into()),
     };
-    let rows = rows(server, after, limit).await?;
+    let Rows { rows, .. } = rows(server, after, limit).await?;
     if json {
         table::json(&rows);
         return Ok(());

@@ -17,6 +17,9 @@ fn help_is_no_error_and_names_every_verb() {
         "shell",
         "cp",
         "ledger",
+        "gc",
+        "backup",
+        "restore",
         "--data",
         "CABANA_DATA",
     ] {

@@ -69,6 +69,7 @@ fn right(route: &str) -> Value {
         "/v1/sandboxes/{sandbox}/lease" => json!({ "holder": "somebody", "ttl_sec": 1 }),
         "/v1/sandboxes:delete" => json!({ "app": "nobodys" }),
         "/v1/keys" => json!({ "role": "read" }),
+        "/v1/gc" => json!({ "dry_run": true }),
         "/api/core/ai/sandbox/file" => {
             json!({ "action": "write", "appId": "a", "chatId": "c", "path": "f", "content": "" })
         }

@@ -18,7 +18,7 @@ use rustix::{
 use serde_json::{Value, json};
 
 use crate::{
-    stage::{Server, good, until},
+    stage::{Server, client, good, until},
     verdict::output,
 };
 
@@ -187,6 +187,60 @@ async fn a_disk_that_an_upload_fills() {
     std::fs::remove_file(&filler).unwrap();
     good(put("kept", 20 << 20).await).await;
     assert_eq!(server.stdout("one", "wc -c < kept; wc -c < other").await, "20971520\n1048576\n");
+    all_is_right(&mut server, &first).await;
+}
+
+/// What nobody may make where little is left, and what goes on.
+#[tokio::test]
+async fn a_disk_that_is_nearly_full_takes_nothing_new() {
+    if !alone("a_disk_that_is_nearly_full_takes_nothing_new") {
+        return;
+    }
+    let mut server = Server::start_after(|data| disk(data, c"size=256m"));
+    let first = good(exec(&server, "date +%N", "first").await).await;
+    let sandbox = server.ensure("one").await["id"].as_str().unwrap().to_owned();
+    server.stdout("two", "echo text > note").await;
+    let two = server.ensure("two").await["id"].as_str().unwrap().to_owned();
+    good(server.post(&format!("/v1/sandboxes/{two}/stop"), &json!({})).send().await.unwrap()).await;
+    let key = server.key_for("us", "use").await;
+    let filler = fill(server.data());
+    let filled = std::fs::metadata(&filler).unwrap().len();
+    // A fiftieth of the disk is more than this.
+    std::fs::File::options().write(true).open(&filler).unwrap().set_len(filled - (3 << 20)).unwrap();
+    let full = || (507, "no_space".to_owned());
+    let ensure = json!({ "scope": { "scheme": "fixed", "name": "three" } });
+    let metrics = async || server.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
+    until(|| async { metrics().await.contains("\ncabana_disk_low 1\n").then_some(()) }).await;
+    let new = server.post("/v1/sandboxes:ensure", &ensure).send().await.unwrap();
+    assert_eq!(told_to_come_back(new).await, full());
+    let put = server.request(Method::PUT, &format!("/v1/sandboxes/{sandbox}/files?path=new")).body("text");
+    assert_eq!(told_to_come_back(put.send().await.unwrap()).await, full());
+    let take = server.request(Method::POST, &format!("/v1/sandboxes/{sandbox}/snapshots"));
+    assert_eq!(told_to_come_back(take.send().await.unwrap()).await, full());
+    let add = server.request(Method::POST, "/v1/templates?name=new").body("text");
+    assert_eq!(told_to_come_back(add.send().await.unwrap()).await, full());
+    let once = server.post("/v1/exec", &json!({ "command": "true" }));
+    assert_eq!(told_to_come_back(once.send().await.unwrap()).await, full());
+    let told = server.post("/v1/sandboxes", &json!({})).send().await.unwrap().json::<Value>().await.unwrap();
+    assert!(told["error"]["message"].as_str().unwrap().contains("are kept free"), "{told}");
+    // What all of them take together is nothing that one tenant learns.
+    let ours = client().post(format!("{}/v1/sandboxes", server.url)).bearer_auth(key).json(&json!({}));
+    let told = ours.send().await.unwrap().json::<Value>().await.unwrap();
+    let message = told["error"]["message"].as_str().unwrap();
+    assert!(message.contains("nearly full") && !message.contains(char::is_numeric), "{message}");
+    // What is there goes on, wakes up, and can be deleted.
+    assert_eq!(server.stdout("one", "ls").await, "");
+    assert_eq!(server.stdout("two", "cat note; rm note").await, "text\n");
+    assert_eq!(server.get("/v1/sandboxes").await["sandboxes"].as_array().unwrap().len(), 2, "nothing was half made");
+    let gone = server.request(Method::DELETE, &format!("/v1/sandboxes/{two}")).send().await.unwrap();
+    assert!(gone.status().is_success());
+    good(server.post("/v1/gc", &json!({ "dry_run": true })).send().await.unwrap()).await;
+    std::fs::remove_file(&filler).unwrap();
+    until(|| async {
+        let answer = server.post("/v1/sandboxes:ensure", &ensure).send().await.unwrap();
+        answer.status().is_success().then_some(())
+    })
+    .await;
     all_is_right(&mut server, &first).await;
 }
 

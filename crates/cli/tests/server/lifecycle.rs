@@ -315,3 +315,31 @@ async fn what_contradicts_itself_is_refused_and_nothing_is_made() {
     }
     assert_eq!(server.get("/v1/sandboxes").await["sandboxes"], json!([]));
 }
+
+#[tokio::test]
+async fn sk_21_a_note_that_leads_to_somebody_elses_process_ends_nobody() {
+    let server = Server::start();
+    let id = made(&server, "one", json!({})).await;
+    good(server.request(Method::POST, &format!("/v1/sandboxes/{id}/stop")).send().await.unwrap()).await;
+    let mut stranger = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", stranger.id())).unwrap();
+    let started: u64 = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().parse().unwrap();
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let token = "01a1e36d-dd42-4372-ba51-6dbc00000000";
+    let note = json!({ "boot": boot.trim(), "pid": stranger.id(), "started": started, "range": 65000, "token": token });
+    let home = server.data().join("sandboxes").join(&id);
+    std::fs::write(home.join("live.json"), note.to_string()).unwrap();
+    let delete = server.request(Method::DELETE, &format!("/v1/sandboxes/{id}")).send().await.unwrap();
+    assert!(delete.status().is_server_error(), "{}", delete.status());
+    assert!(stranger.try_wait().unwrap().is_none(), "it was ended");
+    std::fs::remove_file(home.join("live.json")).unwrap();
+    server.pass(60);
+    until(|| async {
+        server.reap().await;
+        server.pass(60);
+        (!home.exists()).then_some(())
+    })
+    .await;
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+}

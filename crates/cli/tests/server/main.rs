@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a case that cannot go on says so by a panic
 
 mod abuse;
+mod backup;
 mod bad_input;
 mod calls;
 mod chat_files;
@@ -26,6 +27,7 @@ mod port_attacks;
 mod port_links;
 mod ports;
 mod remote;
+mod retention;
 #[path = "../common/root.rs"]
 mod root;
 mod schema;

@@ -52,7 +52,9 @@ impl Server {
     pub(crate) fn prepared(flags: &[&str], prepare: impl FnOnce(&Path)) -> Self {
         let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         prepare(data.path());
-        take_base(data.path());
+        if !data.path().join("version").exists() {
+            take_base(data.path());
+        }
         let mut server = Self {
             data,
             child: None,

@@ -77,6 +77,7 @@ impl Shared {
             Looked::Other(Taken::Stopped(owned)) => return Ok(Some(owned)),
             Looked::Other(_) => return Ok(None),
         };
+        presence.check_command()?;
         live::end_of(&watched(pidfd)?).await;
         let (shared, id) = (self.clone(), id.clone());
         blocking(move || {
@@ -112,6 +113,7 @@ impl Shared {
             None => None,
         };
         let Some((channel, mut found)) = greeted else {
+            presence.check_command()?;
             live::end_of(&pidfd).await;
             return Ok(Taken::Stopped(home));
         };

@@ -397,6 +397,11 @@ impl Provider for Engine {
         blocking(move || shared.tidy()).await
     }
 
+    async fn unused(&self, without: &[Base]) -> Result<Vec<(String, u64)>> {
+        let (shared, without) = (self.shared.clone(), without.to_vec());
+        blocking(move || shared.unused_layers(&without)).await
+    }
+
     async fn save(&self, id: &SandboxId) -> Result<Stream<Bytes>> {
         joined(self.shared.tasks.spawn(self.shared.clone().save(id.clone()))).await
     }
@@ -404,6 +409,14 @@ impl Provider for Engine {
     async fn restore(&self, id: &SandboxId, spec: &SandboxSpec, saved: Stream<Bytes>) -> Result<()> {
         let spec = self.checked(spec)?;
         joined(self.shared.tasks.spawn(self.shared.clone().restore(id.clone(), spec, saved))).await
+    }
+
+    async fn save_all(&self) -> Result<Stream<Bytes>> {
+        self.shared.clone().save_all().await
+    }
+
+    async fn restore_all(&self, saved: Stream<Bytes>) -> Result<Vec<String>> {
+        joined(self.shared.tasks.spawn(self.shared.clone().restore_all(saved))).await
     }
 
     async fn shelve(&self, id: &SandboxId) -> Result<()> {

@@ -132,17 +132,23 @@ impl<'a> Templates<'a> {
         fs::remove_file(self.file(name)).map_err(failed("removing the template"))
     }
 
-    /// Every layer that a template or the host base needs.
-    pub fn layers(&self) -> Result<BTreeSet<LayerName>> {
+    /// Every layer that a template or the host base needs, but for these templates.
+    pub fn layers(&self, without: &[&str]) -> Result<BTreeSet<LayerName>> {
         let mut layers: BTreeSet<_> = host_base::layers(self.data)?.into_iter().map(LayerName::Content).collect();
-        for (_, template) in self.ls()? {
+        for (_, template) in self.ls()?.into_iter().filter(|(name, _)| !without.contains(&name.as_str())) {
             layers.extend(template?.layers.into_iter().map(LayerName::Content));
         }
         Ok(layers)
     }
 
+    /// One that was made elsewhere, of layers that are here.
+    pub(crate) fn adopt(&self, template: &Template) -> Result<()> {
+        self.check_new(&template.name)?;
+        self.publish(template, [])
+    }
+
     /// All that can fail for want of space is done before the layers get their names: then only renames are left.
-    fn publish(&self, template: &Template, layers: [Sealed; 2]) -> Result<()> {
+    fn publish<const N: usize>(&self, template: &Template, layers: [Sealed; N]) -> Result<()> {
         let _alone = self.lock()?;
         self.check_free(&template.name)?;
         let new = self.dir.join(".new");
@@ -150,7 +156,7 @@ impl<'a> Templates<'a> {
         published.inspect_err(|_| drop(fs::remove_file(&new)))
     }
 
-    fn publish_through(&self, new: &Path, template: &Template, layers: [Sealed; 2]) -> Result<()> {
+    fn publish_through(&self, new: &Path, template: &Template, layers: impl IntoIterator<Item = Sealed>) -> Result<()> {
         write(new, &Record::from(template)).map_err(failed("writing the template"))?;
         for layer in layers {
             layer.keep()?;

@@ -2,8 +2,10 @@
 //!
 //! `own` is where a sandbox writes. `still` makes layers of what a sandbox wrote, by renaming or by copying them. `record` gives such a stack a name, which
 //! `create` takes as a base: forks are sandboxes like others, as cheap as others, and share what they began from. `flatten`
-//! merges layers before they pile up. `saved` is the stream of a sandbox, and `restore` makes one of it.
+//! merges layers before they pile up. `saved` is the stream of a sandbox, and `restore` makes one of it; `all` is that
+//! of everything at once.
 
+mod all;
 mod flatten;
 mod fresh;
 mod gate;

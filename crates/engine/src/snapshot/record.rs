@@ -28,10 +28,10 @@ pub struct Snapshot {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Record {
-    of: SandboxId,
-    made: String,
-    plan: Plan,
+pub(super) struct Record {
+    pub(super) of: SandboxId,
+    pub(super) made: String,
+    pub(super) plan: Plan,
 }
 
 #[derive(Debug)]
@@ -76,10 +76,10 @@ impl<'a> Snapshots<'a> {
         Ok(plan)
     }
 
-    /// Every layer that a snapshot needs.
-    pub(crate) fn layers(&self) -> Result<BTreeSet<LayerName>> {
+    /// Every layer that a snapshot needs, but for these.
+    pub(crate) fn layers(&self, without: &[SnapshotId]) -> Result<BTreeSet<LayerName>> {
         let mut layers = BTreeSet::new();
-        for name in self.names()? {
+        for name in self.names()?.into_iter().filter(|name| !without.contains(name)) {
             match self.read(name) {
                 Ok(record) => layers.extend(record.plan.all_layers()),
                 Err(Error::NoSnapshot(_)) => {} // removed meanwhile
@@ -96,9 +96,13 @@ impl<'a> Snapshots<'a> {
     /// Gives a plan whose layers are all there a name. Whole or not at all, as long as the machine has power: to wait for the
     /// disk here would be to wait for every file that the sandbox has just made. False when the name was faster taken.
     pub(crate) fn publish(&self, name: SnapshotId, of: &SandboxId, plan: Plan) -> Result<bool> {
-        let record = Record { of: of.clone(), made: now(), plan };
+        self.put(name, &Record { of: of.clone(), made: now(), plan })
+    }
+
+    /// As it was written down elsewhere.
+    pub(super) fn put(&self, name: SnapshotId, record: &Record) -> Result<bool> {
         let new = self.dir.join(format!(".{}.new", Uuid::new_v4().simple()));
-        let text = serde_json::to_vec(&record).map_err(|e| failed("writing the snapshot")(e.into()))?;
+        let text = serde_json::to_vec(record).map_err(|e| failed("writing the snapshot")(e.into()))?;
         let published = fs::write(&new, text).and_then(|()| fs::hard_link(&new, self.file(name)));
         let _ = fs::remove_file(&new);
         match published {
@@ -108,7 +112,7 @@ impl<'a> Snapshots<'a> {
         }
     }
 
-    fn read(&self, name: SnapshotId) -> Result<Record> {
+    pub(super) fn read(&self, name: SnapshotId) -> Result<Record> {
         let text = match fs::read(self.file(name)) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Err(Error::NoSnapshot(name)),
             text => text.map_err(failed("reading the snapshot"))?,

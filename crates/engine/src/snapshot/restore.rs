@@ -88,11 +88,7 @@ impl Shared {
         if let Some(user) = &spec.user {
             plan.defaults.user = user.clone();
         }
-        let record = Record { spec, plan, changing: false };
-        let (home, _owned) = self.homes.make(id, &record)?;
-        let fs = home.fs();
-        let made = dress_new(&self.store, &record.plan, &fs).and_then(|()| put_away(&self.store, &record.plan, &fs));
-        made.inspect_err(|_| drop(self.homes.remove(id)))?;
+        self.make_stopped(id, &Record { spec, plan, changing: false })?;
         fresh.named();
         fault::at(Point::ShelfRestored);
         // What is left there holds a layer for longer than needed, and nothing else.
@@ -100,8 +96,15 @@ impl Shared {
         Ok(())
     }
 
+    pub(super) fn make_stopped(&self, id: &SandboxId, record: &Record) -> Result<()> {
+        let (home, _owned) = self.homes.make(id, record)?;
+        let fs = home.fs();
+        let made = dress_new(&self.store, &record.plan, &fs).and_then(|()| put_away(&self.store, &record.plan, &fs));
+        made.inspect_err(|_| drop(self.homes.remove(id)))
+    }
+
     /// What lies below the kept layers.
-    fn plan_of(&self, head: &Head) -> Result<Plan> {
+    pub(super) fn plan_of(&self, head: &Head) -> Result<Plan> {
         self.check_layers(head)?;
         let named = |layers: &[_]| layers.iter().map(LayerName::from).collect();
         let (defaults, fingerprint) = (head.defaults.clone(), head.fingerprint.clone());
@@ -128,7 +131,7 @@ impl Shared {
 }
 
 /// The overlay here that is one of the stream's: trees are found by where they are inside.
-fn place(plan: &Plan, head: &Head, overlay: usize) -> Result<usize> {
+pub(super) fn place(plan: &Plan, head: &Head, overlay: usize) -> Result<usize> {
     let Some(tree) = overlay.checked_sub(1) else { return Ok(0) };
     let at = &head.trees[tree].at;
     let found = plan.trees.iter().position(|tree| tree.at == *at);
@@ -136,7 +139,7 @@ fn place(plan: &Plan, head: &Head, overlay: usize) -> Result<usize> {
     found.map(|found| found + 1).ok_or_else(|| Error::invalid("base", why()))
 }
 
-fn receive_layer(store: &Store, sections: &mut Sections<'_>) -> Result<Draft> {
+pub(super) fn receive_layer(store: &Store, sections: &mut Sections<'_>) -> Result<Draft> {
     let draft = store.draft()?;
     let unpacked = tree::unpack_layer(draft.root.as_fd(), store.ids(), sections);
     unpacked.map_err(|error| match sections.explain(error) {

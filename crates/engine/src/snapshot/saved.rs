@@ -48,7 +48,7 @@ pub(super) struct HeadTree {
 }
 
 impl Head {
-    fn of(plan: &Plan) -> Self {
+    pub(super) fn of(plan: &Plan) -> Self {
         let kept = |layers: &[LayerName]| layers.iter().filter(|layer| layer.is_kept()).count();
         let content = |layer: &LayerName| match layer {
             LayerName::Content(id) => Some(*id),
@@ -69,7 +69,7 @@ impl Head {
         counts.enumerate().flat_map(|(overlay, kept)| std::iter::repeat_n(overlay, kept))
     }
 
-    fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         let all = self.trees.iter().try_fold(self.kept, |sum, tree| sum.checked_add(tree.kept));
         if all.is_none_or(|all| all > MAX_LAYERS) || self.layers.len() > MAX_LAYERS || self.trees.len() > MAX_LAYERS {
             return Err(Error::Archive("it has too many layers".into()));
@@ -80,7 +80,7 @@ impl Head {
 
 pub(super) fn write(store: &Store, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     let failed = |error: io::Error| Error::failed("saving the sandbox", error);
-    let mut frames = FrameWriter::new(out).map_err(failed)?;
+    let mut frames = FrameWriter::new(NAME, out).map_err(failed)?;
     let head = serde_json::to_vec(&Head::of(plan)).map_err(|error| failed(error.into()))?;
     frames.write_all(&head).and_then(|()| frames.end_section()).map_err(failed)?;
     for overlay in 0..plan.overlays() {
@@ -93,19 +93,19 @@ pub(super) fn write(store: &Store, plan: &Plan, out: &mut dyn Write) -> Result<(
     Ok(())
 }
 
-struct FrameWriter<'a> {
+pub(super) struct FrameWriter<'a> {
     out: &'a mut dyn Write,
     frame: Vec<u8>,
     digest: [u8; DIGEST],
 }
 
 impl<'a> FrameWriter<'a> {
-    fn new(out: &'a mut dyn Write) -> io::Result<Self> {
-        out.write_all(&[NAME, VERSION].concat())?;
+    pub(super) fn new(name: &[u8], out: &'a mut dyn Write) -> io::Result<Self> {
+        out.write_all(&[name, VERSION].concat())?;
         Ok(Self { out, frame: Vec::with_capacity(FRAME), digest: [0; DIGEST] })
     }
 
-    fn end_section(&mut self) -> io::Result<()> {
+    pub(super) fn end_section(&mut self) -> io::Result<()> {
         if !self.frame.is_empty() {
             self.send()?;
         }
@@ -158,23 +158,34 @@ pub(super) struct Sections<'a> {
 
 impl<'a> Sections<'a> {
     pub(super) fn open(input: &'a mut dyn Read) -> Result<(Head, Self)> {
-        let mut line = vec![0; NAME.len() + VERSION.len()];
+        let mut sections = Self::begin(NAME, input)?;
+        let head: Head = sections.told()?;
+        head.check()?;
+        Ok((head, sections))
+    }
+
+    /// Of a stream that begins with this name.
+    pub(super) fn begin(name: &[u8], input: &'a mut dyn Read) -> Result<Self> {
+        let mut line = vec![0; name.len() + VERSION.len()];
         input.read_exact(&mut line).map_err(cut)?;
-        if !line.starts_with(NAME) {
+        if !line.starts_with(name) {
             return Err(Error::Archive("it is no saved sandbox".into()));
         }
         if !line.ends_with(VERSION) {
             return Err(Error::Archive("it was saved by a version that this one does not know".into()));
         }
-        let mut sections = Self { input, frame: Vec::new(), at: 0, digest: [0; DIGEST], ended: false, bad: None };
-        let mut head = Vec::new();
-        let read = (&mut sections).take(MAX_HEAD).read_to_end(&mut head);
-        read.map_err(|error| sections.error(error))?;
-        let head: Head = serde_json::from_slice(&head)
+        Ok(Self { input, frame: Vec::new(), at: 0, digest: [0; DIGEST], ended: false, bad: None })
+    }
+
+    /// A section that says something of what follows.
+    pub(super) fn told<T: serde::de::DeserializeOwned>(&mut self) -> Result<T> {
+        let mut text = Vec::new();
+        let read = self.take(MAX_HEAD).read_to_end(&mut text);
+        read.map_err(|error| self.error(error))?;
+        let told = serde_json::from_slice(&text)
             .map_err(|error| Error::Archive(format!("what it says of itself is damaged: {error}")))?;
-        head.check()?;
-        sections.leave()?;
-        Ok((head, sections))
+        self.leave()?;
+        Ok(told)
     }
 
     /// Goes on to the next section: the last one was read to its end.

@@ -15,6 +15,7 @@ mod network;
 mod pause;
 mod persistence;
 mod saved;
+mod saved_all;
 mod snapshots;
 mod stage;
 mod tools;

@@ -349,6 +349,7 @@ impl Act for Write {
     }
 
     async fn run(self, cx: Cx) -> Result<Written> {
+        cx.check_room()?;
         let (files, path) = self.at.open(&cx)?;
         if self.parents
             && let Some(parent) = path.parent()

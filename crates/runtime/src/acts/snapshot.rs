@@ -38,6 +38,7 @@ impl Act for Take {
     /// The snapshot has the call's own number, so that whoever finds the call after a crash finds the snapshot. Its record is
     /// written first, and becomes everybody's with the end of the call.
     async fn run(self, cx: Cx) -> Result<Taken> {
+        cx.check_room()?;
         let (id, physical) = (SnapshotId::from(cx.call.uuid()), SnapshotId::from(Uuid::new_v4()));
         let (tenant, sandbox) = (cx.caller.tenant.clone(), cx.record()?.id.clone());
         let sandboxes = &cx.runtime.0.sandboxes;

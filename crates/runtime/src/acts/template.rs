@@ -44,6 +44,7 @@ impl Act for Add {
     }
 
     async fn run(self, cx: Cx) -> Result<Added> {
+        cx.check_room()?;
         let Self { name, wishes, body } = self;
         let (body, passed) = hashed(until(cx.cancel.clone(), body));
         let most = cx.runtime.settings().template_cap;

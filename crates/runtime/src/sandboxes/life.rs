@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use cabana_model::{
-    Facts, Hook, Hooked, Life, Lifecycle, Operation, Phase, Reality, SandboxState, SnapshotId, Then, Time, Verdict,
-    Work,
+    Facts, Hook, Hooked, Life, Lifecycle, Operation, Phase, Reality, Role, SandboxState, SnapshotId, Then, Time,
+    Verdict, Work,
 };
 use cabana_sandbox::{Found, Sandbox, SandboxEvent, SandboxSpec, Wanted as Update};
 use cabana_store::{By, Moved, Record, Transition};
@@ -197,6 +197,8 @@ impl Sandboxes {
                 // What is there already is a sandbox that a crash kept from being recorded.
                 *handle = Some(match self.provider.attach(physical).await? {
                     Found::Absent => {
+                        // The record keeps what is said, and its tenant reads it.
+                        self.keeper.space.check().map_err(|error| error.told_to(Role::Use))?;
                         let spec = self.spec_of(slot).await?;
                         self.provider.create(physical, &spec).await.map_err(mounts::in_public)?
                     }

@@ -1,7 +1,7 @@
 //! The record of everything.
 
 use axum::{Json, extract::State};
-use cabana_runtime::{Head, LedgerRow};
+use cabana_runtime::{Dropped, Head, LedgerRow};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -33,6 +33,10 @@ struct LedgerBody {
     /// From the oldest on. Each carries the hash of the one before it.
     #[schema(value_type = Vec<Object>)]
     rows: Vec<LedgerRow>,
+    /// What is missing before the first row, if something was dropped: the number and the hash of the last of it, how many rows
+    /// it was in all, and when. A row `ledger.drop` of the chain says the same.
+    #[schema(value_type = Option<Object>)]
+    dropped: Option<Dropped>,
 }
 
 /// The tenant's ledger: one row for each call, in order.
@@ -46,7 +50,8 @@ async fn rows(State(app): State<App>, Reader(caller): Reader, Query(which): Quer
         limit @ 1..=1000 => limit,
         _ => return Err(Refused::invalid("limit", "must be from 1 to 1000")),
     };
-    Ok(Json(LedgerBody { rows: app.runtime.ledger(&caller.tenant, which.after.unwrap_or(0), limit).await? }))
+    let (rows, dropped) = app.runtime.ledger(&caller.tenant, which.after.unwrap_or(0), limit).await?;
+    Ok(Json(LedgerBody { rows, dropped }))
 }
 
 #[derive(Serialize, ToSchema)]

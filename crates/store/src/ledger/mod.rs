@@ -1,5 +1,6 @@
-//! What happened, for ever: one chain of rows for each tenant, each with the hash of the one before.
+//! What happened: one chain of rows for each tenant, each with the hash of the one before.
 
+mod dropped;
 mod row;
 mod verify;
 
@@ -8,6 +9,7 @@ use std::collections::HashMap;
 use cabana_model::Tenant;
 use rusqlite::{Connection, OptionalExtension, params};
 
+pub use dropped::{DROP, Dropped, Older};
 pub use row::{Entry, Head, LedgerRow};
 pub use verify::{Broken, verify};
 
@@ -19,17 +21,26 @@ use crate::{
 impl Store {
     /// In the order in which it happened.
     pub async fn ledger(&self, tenant: &Tenant, after: u64, limit: u32) -> Result<Vec<LedgerRow>> {
+        Ok(self.ledger_page(tenant, after, limit).await?.0)
+    }
+
+    /// With what is missing before the first row, both of one moment.
+    pub async fn ledger_page(
+        &self,
+        tenant: &Tenant,
+        after: u64,
+        limit: u32,
+    ) -> Result<(Vec<LedgerRow>, Option<Dropped>)> {
         let tenant = tenant.clone();
         self.read(move |db| {
-            let sql = "SELECT seq, row, hash FROM ledger WHERE tenant = ? AND seq > ? ORDER BY seq LIMIT ?";
-            let mut statement = db.prepare_cached(sql)?;
-            let after = i64::try_from(after).unwrap_or(i64::MAX);
-            let mut rows = statement.query(params![Col(&tenant), after, limit])?;
-            let mut read = Vec::new();
-            while let Some(row) = rows.next()? {
-                read.push(unseal(&tenant, row.get(0)?, row.get_ref(1)?.as_str().unwrap_or_default(), row.get(2)?)?);
+            loop {
+                let dropped = dropped::of(db, &tenant)?;
+                let begins_after = dropped.as_ref().map_or(0, |dropped| dropped.upto.seq);
+                let rows = rows(db, &tenant, after.max(begins_after), limit)?;
+                if dropped::of(db, &tenant)? == dropped {
+                    return Ok((rows, dropped));
+                }
             }
-            Ok(read)
         })
         .await
     }
@@ -42,20 +53,33 @@ impl Store {
 
     /// Those that have a chain.
     pub async fn tenants(&self) -> Result<Vec<Tenant>> {
-        self.read(|db| {
-            // From name to name by the index: the rows of a chain are many.
-            let mut statement = db.prepare_cached(
-                "WITH RECURSIVE names (tenant) AS (
-                   SELECT min(tenant) FROM ledger
-                   UNION ALL
-                   SELECT (SELECT min(tenant) FROM ledger WHERE tenant > names.tenant) FROM names WHERE names.tenant IS NOT NULL
-                 ) SELECT tenant FROM names WHERE tenant IS NOT NULL",
-            )?;
-            let rows = statement.query_map([], |row| get(row, "tenant"))?;
-            Ok(rows.collect::<rusqlite::Result<_>>()?)
-        })
-        .await
+        self.read(|db| Ok(tenants(db)?)).await
     }
+}
+
+pub(crate) fn tenants(db: &Connection) -> rusqlite::Result<Vec<Tenant>> {
+    // From name to name by the index: the rows of a chain are many.
+    let mut statement = db.prepare_cached(
+        "WITH RECURSIVE names (tenant) AS (
+           SELECT min(tenant) FROM ledger
+           UNION ALL
+           SELECT (SELECT min(tenant) FROM ledger WHERE tenant > names.tenant) FROM names WHERE names.tenant IS NOT NULL
+         ) SELECT tenant FROM names WHERE tenant IS NOT NULL",
+    )?;
+    let rows = statement.query_map([], |row| get(row, "tenant"))?;
+    rows.collect()
+}
+
+fn rows(db: &Connection, tenant: &Tenant, after: u64, limit: u32) -> Result<Vec<LedgerRow>> {
+    let sql = "SELECT seq, row, hash FROM ledger WHERE tenant = ? AND seq > ? ORDER BY seq LIMIT ?";
+    let mut statement = db.prepare_cached(sql)?;
+    let after = i64::try_from(after).unwrap_or(i64::MAX);
+    let mut rows = statement.query(params![Col(tenant), after, limit])?;
+    let mut read = Vec::new();
+    while let Some(row) = rows.next()? {
+        read.push(unseal(tenant, row.get(0)?, row.get_ref(1)?.as_str().unwrap_or_default(), row.get(2)?)?);
+    }
+    Ok(read)
 }
 
 /// The row as it was written. One that cannot be read was changed by somebody else.

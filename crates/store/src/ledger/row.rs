@@ -126,7 +126,7 @@ mod maybe_hex {
     }
 }
 
-fn to_hex(bytes: &[u8; 32]) -> String {
+pub(super) fn to_hex(bytes: &[u8; 32]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digits = bytes.iter().flat_map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
     digits.map(char::from).collect()

@@ -19,6 +19,8 @@ pub enum Broken {
     CutOff { at: u64, head: u64 },
     #[error("row {seq} is not the one that was the head: the chain was written anew")]
     Rewritten { seq: u64 },
+    #[error("the chain begins after row {after}, and none of its rows says that those before it were dropped")]
+    Unsaid { after: u64 },
 }
 
 /// The rows of one tenant after `from` (all of them without it), in order. `head`, kept elsewhere, shows that nothing was

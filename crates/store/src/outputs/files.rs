@@ -23,8 +23,8 @@ pub(super) struct Files {
 }
 
 /// Made last and removed last: where there are runs, there was all of it.
-const RUNS: &str = "runs";
-const STREAMS: [&str; 2] = ["out", "err"];
+pub(super) const RUNS: &str = "runs";
+pub(super) const STREAMS: [&str; 2] = ["out", "err"];
 
 fn path(base: &Path, ending: &str) -> PathBuf {
     base.with_extension(ending)

@@ -9,6 +9,7 @@ mod follow;
 mod log;
 mod now;
 mod runs;
+mod stored;
 
 use std::{
     io,
@@ -20,6 +21,7 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 pub use log::{Ended, Log};
+pub use stored::{OutputFile, Stored};
 
 use crate::{Durability, Error, Result};
 
@@ -45,7 +47,8 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    pub(crate) fn new(dir: &Path, durability: Durability) -> Self {
+    /// In a directory that is there.
+    pub fn at(dir: &Path, durability: Durability) -> Self {
         Self { dir: dir.into(), durability }
     }
 

@@ -8,6 +8,7 @@ mod keys;
 mod kills;
 mod ledger;
 mod outputs;
+mod retention;
 mod sandboxes;
 mod snapshots;
 mod stage;

@@ -12,6 +12,9 @@ use super::{Fake, Fault, Record, fs::Fs, lock};
 const BEGIN: &str = "saved by the fake as ";
 const END: &str = ", and this is the end";
 
+/// All sandboxes of one moment.
+pub(super) type Everything = Vec<(SandboxId, SandboxSpec, Arc<Mutex<Fs>>)>;
+
 pub(super) struct Kept {
     fs: Arc<Mutex<Fs>>,
     of: SandboxId,
@@ -104,14 +107,7 @@ impl Fake {
         if there && !self.has(Fault::RestoreReplaces) {
             return Err(Error::invalid("id", "there is a sandbox of this id already"));
         }
-        let parts: Vec<Bytes> = saved.try_collect().await?;
-        let text = String::from_utf8_lossy(&parts.concat()).into_owned();
-        let number = text.strip_prefix(BEGIN).and_then(|rest| match rest.strip_suffix(END) {
-            None if self.has(Fault::RestoreTakesHalfAStream) => Some(rest.split(',').next().unwrap_or_default()),
-            whole => whole,
-        });
-        let damaged = || Error::Archive("it was not saved by this fake, or cut off".into());
-        let number: u64 = number.and_then(|number| number.parse().ok()).ok_or_else(damaged)?;
+        let number = self.number_of(saved).await?;
         let mut made = Record::new(spec, self.fault);
         if !self.has(Fault::RestoreLosesFiles) {
             made.fs = Arc::new(Mutex::new(lock(&lock(&self.kept).get(&number).ok_or_else(damaged)?.fs).copy()));
@@ -123,4 +119,37 @@ impl Fake {
         lock(&self.shelf).remove(id);
         Ok(())
     }
+
+    async fn number_of(&self, saved: Stream<Bytes>) -> Result<u64> {
+        let parts: Vec<Bytes> = saved.try_collect().await?;
+        let text = String::from_utf8_lossy(&parts.concat()).into_owned();
+        let number = text.strip_prefix(BEGIN).and_then(|rest| match rest.strip_suffix(END) {
+            None if self.has(Fault::RestoreTakesHalfAStream) => Some(rest.split(',').next().unwrap_or_default()),
+            whole => whole,
+        });
+        number.and_then(|number| number.parse().ok()).ok_or_else(damaged)
+    }
+
+    /// Of all that there are now.
+    pub(super) fn save_everything(&self) -> u64 {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let copy = |there: &Record| Arc::new(Mutex::new(lock(&there.fs).copy()));
+        let all = self.boxes().iter().map(|(id, there)| (id.clone(), there.spec.clone(), copy(there))).collect();
+        lock(&self.everything).insert(number, all);
+        number
+    }
+
+    pub(super) async fn put_everything_back(&self, saved: Stream<Bytes>) -> Result<Vec<String>> {
+        let number = self.number_of(saved).await?;
+        let all = lock(&self.everything).get(&number).cloned().ok_or_else(damaged)?;
+        for (id, spec, fs) in all {
+            let made = Record { fs: Arc::new(Mutex::new(lock(&fs).copy())), ..Record::new(&spec, self.fault) };
+            self.boxes().entry(id).or_insert(made);
+        }
+        Ok(Vec::new())
+    }
+}
+
+fn damaged() -> Error {
+    Error::Archive("it was not saved by this fake, or cut off".into())
 }

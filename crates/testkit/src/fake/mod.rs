@@ -27,7 +27,7 @@ use futures_util::{StreamExt, stream};
 
 pub use fault::Fault;
 use fs::Fs;
-use kept::Kept;
+use kept::{Everything, Kept};
 use sandbox::{FakeSandbox, Session};
 use templates::Made;
 
@@ -39,6 +39,7 @@ pub struct Fake {
     boxes: Arc<Mutex<BTreeMap<SandboxId, Record>>>,
     /// Of saved ones, by their numbers.
     kept: Arc<Mutex<BTreeMap<u64, Kept>>>,
+    everything: Arc<Mutex<BTreeMap<u64, Everything>>>,
     /// What those stand on whose files are saved elsewhere.
     shelf: Arc<Mutex<BTreeMap<SandboxId, Base>>>,
     snapshots: Arc<Mutex<BTreeMap<SnapshotId, Kept>>>,
@@ -364,6 +365,10 @@ impl Provider for Fake {
         Ok(true)
     }
 
+    async fn unused(&self, _: &[Base]) -> Result<Vec<(String, u64)>> {
+        Ok(Vec::new())
+    }
+
     async fn save(&self, id: &SandboxId) -> Result<Stream<Bytes>> {
         self.save_files(id).map(Self::saved)
     }
@@ -371,6 +376,14 @@ impl Provider for Fake {
     async fn restore(&self, id: &SandboxId, spec: &SandboxSpec, saved: Stream<Bytes>) -> Result<()> {
         self.check(spec)?;
         self.put_back(id, spec, saved).await
+    }
+
+    async fn save_all(&self) -> Result<Stream<Bytes>> {
+        Ok(Self::saved(self.save_everything()))
+    }
+
+    async fn restore_all(&self, saved: Stream<Bytes>) -> Result<Vec<String>> {
+        self.put_everything_back(saved).await
     }
 
     async fn shelve(&self, id: &SandboxId) -> Result<()> {

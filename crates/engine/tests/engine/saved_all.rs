@@ -1,0 +1,176 @@
+//! All sandboxes at once, as a backup has them: what comes back in another data directory, and what is refused.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cabana_engine::Engine;
+use cabana_sandbox::{
+    Base, Defaults, Error, Found, Lifetime, Provider, Result, SandboxId, SandboxPath, SandboxSpec, SnapshotId, State,
+    User,
+};
+use futures_util::TryStreamExt;
+use serde_json::{Value, json};
+
+use crate::{
+    inside::shell,
+    saved::stream,
+    snapshots::{Alone, from, name},
+    stage,
+};
+
+async fn save_all(engine: &Engine) -> Vec<u8> {
+    let parts: Vec<Bytes> = engine.save_all().await.unwrap().try_collect().await.unwrap();
+    parts.concat()
+}
+
+async fn empty() -> (tempfile::TempDir, Arc<Engine>) {
+    let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let engine = Engine::open(stage::config(data.path().into())).await.unwrap();
+    (data, engine)
+}
+
+fn kept(data: &std::path::Path) -> usize {
+    let names = std::fs::read_dir(data.join("layers")).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter(|name| name.to_str().unwrap().starts_with("kept-")).count()
+}
+
+#[tokio::test]
+async fn everything_moves_to_an_empty_data_directory() {
+    let one = Alone::new().await;
+    let as_root = |spec: SandboxSpec| SandboxSpec { user: Some(User::root()), ..spec };
+    let original = one.create(&as_root(one.spec())).await;
+    shell(&*original, "root", "echo first > /home/user/note && rm /etc/brought && chmod 1751 /home").await.ok();
+    one.engine.stop(original.id()).await.unwrap();
+    let base = one.engine.snapshot(original.id(), SnapshotId::now()).await.unwrap();
+    let mut forks = Vec::new();
+    for number in 0..3 {
+        let fork = one.create(&as_root(from(&base))).await;
+        shell(&*fork, "root", &format!("echo {number} >> /home/user/note")).await.ok();
+        forks.push(fork.id().clone());
+    }
+    one.engine.stop(&forks[1]).await.unwrap();
+    let passing = SandboxSpec { lifetime: Lifetime::Ephemeral, ..one.spec() };
+    one.create(&passing).await;
+    let saved = save_all(&one.engine).await;
+    // It changed nothing for them.
+    for (id, state) in [(original.id(), State::Stopped), (&forks[0], State::Running), (&forks[1], State::Stopped)] {
+        let all: Vec<(SandboxId, State)> = one.engine.list().await.unwrap().try_collect().await.unwrap();
+        assert_eq!(all.iter().find(|(there, _)| there == id).unwrap().1, state);
+    }
+    let (data, two) = empty().await;
+    assert_eq!(two.restore_all(stream(&saved)).await.unwrap(), [""; 0]);
+    let all: Vec<(SandboxId, State)> = two.list().await.unwrap().try_collect().await.unwrap();
+    assert!(all.len() == 4 && all.iter().all(|(_, state)| *state == State::Stopped), "{all:?}");
+    assert_eq!(kept(data.path()), 4, "what all forks stand on is there once");
+    assert_eq!(two.unused(&[]).await.unwrap(), []);
+    for (number, id) in forks.iter().enumerate() {
+        let fork = two.start(id).await.unwrap();
+        let said =
+            shell(&*fork, "root", "cat /home/user/note; stat -c %a /home; ls /etc/brought 2>/dev/null || id -un");
+        assert_eq!(said.await.ok(), format!("first\n{number}\n1751\nroot"));
+    }
+    let again = two.create(&SandboxId::random(), &from(&base)).await.unwrap();
+    assert_eq!(shell(&*again, "user", "cat /home/user/note").await.ok(), "first");
+    let made = two.create(&SandboxId::random(), &one.spec()).await.unwrap();
+    assert_eq!(shell(&*made, "user", "cat /etc/brought").await.ok(), "by the template");
+    for engine in [&one.engine, &two] {
+        engine.close().await;
+    }
+}
+
+#[tokio::test]
+async fn what_would_be_given_back_is_what_is_given_back() {
+    let one = Alone::new().await;
+    let engine = &one.engine;
+    let sandbox = one.create(&one.spec()).await;
+    shell(&*sandbox, "user", "for i in {1..30}; do printf %100000s x; done > /home/user/large").await.ok();
+    engine.stop(sandbox.id()).await.unwrap();
+    let base = engine.snapshot(sandbox.id(), SnapshotId::now()).await.unwrap();
+    let tiny = Base::Named("tiny".into());
+    assert_eq!(engine.unused(&[base.clone(), tiny.clone()]).await.unwrap(), [], "the sandbox stands on all of it");
+    engine.destroy(sandbox.id()).await.unwrap();
+    assert_eq!(engine.unused(&[]).await.unwrap(), []);
+    let of_snapshot = engine.unused(std::slice::from_ref(&base)).await.unwrap();
+    assert!(of_snapshot.len() == 1 && of_snapshot[0].1 >= 3_000_000, "{of_snapshot:?}");
+    assert_eq!(engine.unused(std::slice::from_ref(&tiny)).await.unwrap(), [], "the snapshot stands on it");
+    assert_eq!(engine.unused(&[base.clone(), tiny]).await.unwrap().len(), 3);
+    engine.remove_snapshot(name(&base)).await.unwrap();
+    assert_eq!(engine.unused(&[]).await.unwrap(), of_snapshot);
+    assert!(engine.tidy().await.unwrap());
+    assert_eq!((engine.unused(&[]).await.unwrap(), one.kept().len()), (Vec::new(), 0));
+    engine.close().await;
+}
+
+/// Frames with digests that fit: what somebody would send who means harm.
+fn forged(sections: &[&[u8]]) -> Vec<u8> {
+    let mut all = b"cabana sandboxes 1\n".to_vec();
+    let mut digest = [0; 32];
+    let mut frame = |bytes: &[u8]| {
+        let length = (bytes.len() as u32).to_le_bytes();
+        let mut hasher = blake3::Hasher::new();
+        digest = *hasher.update(&digest).update(&length).update(bytes).finalize().as_bytes();
+        all.extend([&length[..], bytes, &digest].concat());
+    };
+    for section in sections {
+        section.chunks(100_000).for_each(&mut frame);
+        frame(b"");
+    }
+    all
+}
+
+#[tokio::test]
+async fn a_stream_that_lies_is_refused() {
+    let (data, engine) = empty().await;
+    let layer = "kept-7d444840-9dc0-11d1-b245-5ffdce74fad2";
+    let tar = vec![0; 1024];
+    let defaults = Defaults { user: User::root(), workdir: SandboxPath::root(), env: Default::default() };
+    let defaults = serde_json::to_value(defaults).unwrap();
+    let head = |layers: Value, kept: u64| json!({ "layers": layers, "kept": kept, "trees": [], "defaults": defaults, "fingerprint": null });
+    let digest = "0".repeat(64);
+    let spec = serde_json::to_value(SandboxSpec::new(Base::Named("tiny".into()))).unwrap();
+    let sandbox = |stands: Value| json!({ "sandbox": { "id": "aaaaaaaaaaaaaaaa", "spec": spec, "stands": stands } });
+    let template = |name: &str| json!({ "template": { "name": name, "layers": [], "defaults": defaults, "sudo": false, "made": "", "source": "" } });
+    let text = |value: &Value| serde_json::to_vec(value).unwrap();
+    let cases: Vec<(&str, Vec<Vec<u8>>)> = vec![
+        ("no end", vec![]),
+        ("nonsense", vec![b"nonsense".to_vec()]),
+        ("a layer that is a path", vec![text(&json!({ "layer": "../../x" })), tar.clone()]),
+        ("a layer of another digest", vec![text(&json!({ "layer": digest })), tar.clone()]),
+        (
+            "a layer twice",
+            vec![text(&json!({ "layer": layer })), tar.clone(), text(&json!({ "layer": layer })), tar.clone()],
+        ),
+        ("a layer that is no tar", vec![text(&json!({ "layer": layer })), b"nonsense, and more of it".repeat(50)]),
+        (
+            "a sandbox on nothing",
+            vec![text(&sandbox(json!({ "head": head(json!([]), 0), "kept": [], "sudo": false })))],
+        ),
+        (
+            "another number of layers",
+            vec![text(&sandbox(json!({ "head": head(json!([]), 3), "kept": [], "sudo": false })))],
+        ),
+        ("too many layers", vec![text(&sandbox(json!({ "head": head(json!([]), 3000), "kept": [], "sudo": false })))]),
+        ("an id that leads out", vec![text(&json!({ "sandbox": { "id": "../../../x", "spec": spec, "stands": {} } }))]),
+        ("a template that leads out", vec![text(&template("../x"))]),
+        ("what nobody knows", vec![text(&json!({ "something": 1 }))]),
+        ("more after the end", vec![text(&json!("end")), text(&json!("end"))]),
+    ];
+    for (what, sections) in cases {
+        let sections: Vec<&[u8]> = sections.iter().map(Vec::as_slice).collect();
+        let refused: Result<_> = engine.restore_all(stream(&forged(&sections))).await;
+        match refused {
+            Err(Error::Archive(_) | Error::Invalid { .. }) => {}
+            other => panic!("{what}: {other:?}"),
+        }
+        assert!(matches!(
+            engine.attach(&"aaaaaaaaaaaaaaaa".to_owned().try_into().unwrap()).await.unwrap(),
+            Found::Absent
+        ));
+        assert_eq!(std::fs::read_dir(data.path().join("templates")).unwrap().count(), 0, "{what}");
+    }
+    // What this host lacks is said, and keeps nothing else out.
+    let other = sandbox(json!({ "head": head(json!([digest]), 0), "kept": [], "sudo": false }));
+    let left_out = engine.restore_all(stream(&forged(&[&text(&other), &text(&json!("end"))]))).await.unwrap();
+    assert!(left_out.len() == 1 && left_out[0].starts_with("sandbox aaaaaaaaaaaaaaaa: "), "{left_out:?}");
+    engine.close().await;
+}
