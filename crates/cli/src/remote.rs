@@ -26,6 +26,7 @@ pub(crate) mod table;
 mod template;
 mod upload;
 mod usage;
+mod volume;
 mod webhook;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -48,6 +49,7 @@ pub(crate) enum Verb {
     Rm(rm::Args),
     Reap(reap::Args),
     Snapshot(snapshot::Args),
+    Volume(volume::Args),
     Open(open::Args),
     Key(key::Args),
     Quota(quota::Args),
@@ -117,6 +119,7 @@ async fn work(verb: Verb, server: &Server) -> Result<u8, Failure> {
         Verb::Rm(args) => rm::work(&args, server).await,
         Verb::Reap(args) => reap::work(&args, server).await,
         Verb::Snapshot(args) => snapshot::work(args, server).await,
+        Verb::Volume(args) => volume::work(args, server).await,
         Verb::Open(args) => open::work(&args, server).await,
         Verb::Key(args) => key::work(args, server).await,
         Verb::Quota(args) => quota::work(args, server).await,

@@ -19,7 +19,7 @@ use cabana_model::Code;
 use rustix::fs::{Access, AtFlags, FlockOperation};
 
 const VERSION: &str = "1\n";
-const PARTS: [&str; 4] = ["layers", "templates", "snapshots", "sandboxes"];
+const PARTS: [&str; 5] = ["layers", "templates", "snapshots", "sandboxes", "volumes"];
 
 #[derive(Debug)]
 pub struct DataDir {
@@ -115,6 +115,10 @@ impl DataDir {
 
     pub fn snapshots(&self) -> PathBuf {
         self.path.join("snapshots")
+    }
+
+    pub fn volumes(&self) -> PathBuf {
+        self.path.join("volumes")
     }
 
     pub fn sandboxes(&self) -> PathBuf {

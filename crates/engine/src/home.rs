@@ -7,17 +7,14 @@
 use std::{
     ffi::CString,
     fs, io,
-    os::{
-        fd::AsFd,
-        unix::{ffi::OsStrExt, fs::chown},
-    },
+    os::{fd::AsFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use cabana_guest::{IdMap, tree};
-use cabana_sandbox::{Error, Lifetime, Result, SandboxId, SandboxSpec};
+use cabana_sandbox::{Error, Lifetime, Result, SandboxId, SandboxSpec, VolumeId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -26,8 +23,10 @@ use crate::{
     fault::{self, Point},
     layers::Lock,
     plan::Plan,
-    presence::Presence,
+    presence::{self, Presence},
     shelf::Shelf,
+    snapshot,
+    volumes::{Volumes, volumes_of},
 };
 
 /// How long a lock may outlive the process that had it: one that was killed while it started another has left its
@@ -40,6 +39,7 @@ pub(crate) struct Homes {
     /// Held until this process ends, by whatever end.
     _alive: Lock,
     ids: IdMap,
+    volumes: Volumes,
     pub(crate) shelf: Shelf,
     /// Directories made ahead, by their number of overlays: making one takes the disk longer than a sandbox may take.
     spares: Mutex<Vec<(usize, Home)>>,
@@ -60,6 +60,9 @@ pub(crate) struct Owned(#[expect(dead_code, reason = "held, and let go by droppi
 pub(crate) struct Record {
     pub(crate) spec: SandboxSpec,
     pub(crate) plan: Plan,
+    /// Views were being changed when this was written: what is mounted may not be what the spec says.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) changing: bool,
 }
 
 impl Homes {
@@ -77,8 +80,11 @@ impl Homes {
                 _ => {}
             }
         };
+        let volumes = Volumes::new(data, ids);
+        volumes.sweep();
         let shelf = Shelf::open(data.path().join("shelf"))?;
-        Ok(Self { persistent: data.sandboxes(), ephemeral, _alive: alive, ids, shelf, spares: Mutex::default() })
+        let (persistent, spares) = (data.sandboxes(), Mutex::default());
+        Ok(Self { persistent, ephemeral, _alive: alive, ids, volumes, shelf, spares })
     }
 
     fn home(&self, id: &SandboxId) -> Home {
@@ -143,11 +149,11 @@ impl Homes {
 
     /// The note of a sandbox that lives, or lived, in whatever process.
     pub(crate) fn presence(&self, id: &SandboxId) -> Option<Presence> {
-        Presence::read(&self.home(id).path())
+        self.home(id).presence()
     }
 
     pub(crate) fn read(&self, id: &SandboxId) -> Result<Record> {
-        read_record(&self.home(id), id)
+        self.home(id).read()
     }
 
     pub(crate) fn make(&self, id: &SandboxId, record: &Record) -> Result<(Home, Owned)> {
@@ -162,6 +168,8 @@ impl Homes {
             Lifetime::Persistent => &self.persistent,
         };
         let home = Home { parent: parent.clone(), name: id.to_string() };
+        let volumes = volumes_of(&record.spec.views);
+        let _held = self.volumes.mark(&volumes, id).inspect_err(|_| self.volumes.unmark(&volumes, id))?;
         let overlays = record.plan.overlays();
         let draft = match self.take_spare(overlays) {
             Some(spare) => Ok(spare),
@@ -178,6 +186,7 @@ impl Homes {
         };
         made.map(|owned| (home, owned)).map_err(|error| {
             let _ = draft.map(|draft| draft.remove());
+            self.volumes.unmark(&volumes, id);
             match error.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::NoSpace,
                 _ => Error::failed("making the sandbox's directory", error),
@@ -203,6 +212,17 @@ impl Homes {
         Some(spares.swap_remove(place).1)
     }
 
+    /// Gives one in which all was put away what was made ahead, dressed as it should be: one rename, where to make it anew takes the
+    /// disk longer than a start may take. Where that cannot be, it is as it was.
+    pub(crate) fn refill(&self, home: &Home, overlays: usize, dress: impl FnOnce(&Path) -> Result<()>) {
+        if fs::read_dir(home.fs()).map_or(true, |mut entries| entries.next().is_some()) {
+            return;
+        }
+        let Some(spare) = self.take_spare(overlays) else { return };
+        let _ = dress(&spare.fs()).map(|()| fs::rename(spare.fs(), home.fs()));
+        let _ = spare.remove();
+    }
+
     /// Makes directories ahead, until there are so many for this number of overlays.
     pub(crate) fn make_spares(&self, overlays: usize, wanted: usize) {
         let count = || {
@@ -223,11 +243,36 @@ impl Homes {
             moved => moved?,
         }
         fault::at(Point::DestroyUnnamed);
+        self.unmark(&going, id);
         going.remove()
     }
 
     pub(crate) fn remove_ephemeral(&self, id: &SandboxId) -> io::Result<()> {
-        Home { parent: self.ephemeral.clone(), name: id.to_string() }.remove()
+        let home = Home { parent: self.ephemeral.clone(), name: id.to_string() };
+        self.unmark(&home, id);
+        home.remove()
+    }
+
+    /// One that was put on the shelf comes back, and has them then.
+    fn unmark(&self, home: &Home, id: &SandboxId) {
+        if let Ok(record) = home.read()
+            && !self.shelf.has(id)
+        {
+            self.volumes.unmark(&volumes_of(&record.spec.views), id);
+        }
+    }
+
+    pub(crate) fn volumes(&self) -> &Volumes {
+        &self.volumes
+    }
+
+    /// Whether a sandbox, of whatever process, has this volume among its views. Who cannot be read may have it.
+    pub(crate) fn uses_volume(&self, id: &SandboxId, volume: VolumeId) -> bool {
+        let has = |parent| match (Home { parent, name: id.to_string() }).read() {
+            Ok(record) => volumes_of(&record.spec.views).contains(&volume),
+            Err(error) => !matches!(error, Error::NoSandbox(_)),
+        };
+        self.parents().any(has) || self.shelf.uses_volume(id, volume)
     }
 
     /// What its own layer takes on disk.
@@ -237,28 +282,21 @@ impl Homes {
         Ok(tree::usage(fs.as_fd()).map_err(failed)?.bytes)
     }
 
-    pub(crate) fn all(&self) -> Vec<SandboxId> {
-        let mut all = ids_in(&self.persistent);
-        all.extend(ids_in(&self.ephemeral));
+    /// Those of this process, and the persistent ones: their names are looked at, and nothing in them.
+    pub(crate) fn all(&self) -> Vec<Home> {
+        let mut all = homes_in(&self.persistent);
+        all.extend(homes_in(&self.ephemeral));
         all
     }
 
     /// Of all sandboxes in the data directory, also the ephemeral ones of other processes.
-    pub(crate) fn all_records(&self) -> Result<Vec<Record>> {
-        let mut parents = vec![self.persistent.clone()];
+    pub(crate) fn everybodys(&self) -> impl Iterator<Item = Home> {
+        self.parents().flat_map(|parent| homes_in(&parent))
+    }
+
+    fn parents(&self) -> impl Iterator<Item = PathBuf> {
         let owners = self.ephemeral.parent().and_then(|all| fs::read_dir(all).ok()).into_iter().flatten().flatten();
-        parents.extend(owners.map(|owner| owner.path()));
-        let mut records = Vec::new();
-        for parent in parents {
-            for id in ids_in(&parent) {
-                match read_record(&Home { parent: parent.clone(), name: id.to_string() }, &id) {
-                    Ok(record) => records.push(record),
-                    Err(Error::NoSandbox(_)) => {} // deleted meanwhile
-                    Err(error) => return Err(error),
-                }
-            }
-        }
-        Ok(records)
+        [self.persistent.clone()].into_iter().chain(owners.map(|owner| owner.path()))
     }
 }
 
@@ -271,6 +309,28 @@ impl Drop for Homes {
 impl Home {
     pub(crate) fn path(&self) -> PathBuf {
         self.parent.join(&self.name)
+    }
+
+    /// `None` of a draft.
+    pub(crate) fn id(&self) -> Option<SandboxId> {
+        SandboxId::new(self.name.as_str()).ok()
+    }
+
+    pub(crate) fn record(&self) -> PathBuf {
+        self.path().join("record.json")
+    }
+
+    pub(crate) fn read(&self) -> Result<Record> {
+        let failed = |error: io::Error| match (error.kind(), self.id()) {
+            (io::ErrorKind::NotFound, Some(id)) => Error::NoSandbox(id),
+            _ => Error::failed("reading the sandbox's record", error),
+        };
+        let text = fs::read(self.record()).map_err(failed)?;
+        serde_json::from_slice(&text).map_err(|error| Error::failed("reading the sandbox's record", error))
+    }
+
+    pub(crate) fn presence(&self) -> Option<Presence> {
+        Presence::read(&self.path())
     }
 
     /// Before it has the sandbox's name: nobody finds it who does not find it taken.
@@ -288,14 +348,11 @@ impl Home {
 
     fn fill(&self, overlays: usize, ids: IdMap) -> io::Result<()> {
         fs::create_dir(self.path())?;
-        let (fs, root) = (self.fs(), ids.outside(0));
+        let fs = self.fs();
         pool::make_dir(&fs)?;
         for number in 0..overlays {
-            for name in [format!("upper{number}"), format!("work{number}")] {
-                let dir = fs.join(name);
-                fs::create_dir(&dir)?;
-                chown(&dir, root, root)?;
-            }
+            snapshot::make_own(&snapshot::upper(&fs, number), ids)?;
+            snapshot::make_own(&snapshot::work(&fs, number), ids)?;
         }
         Ok(())
     }
@@ -305,11 +362,17 @@ impl Home {
         let new = self.path().join("record.new");
         fs::write(&new, serde_json::to_vec(record)?)?;
         fault::at(Point::RecordDrafted);
-        fs::rename(new, self.path().join("record.json"))
+        fs::rename(new, self.record())
+    }
+
+    /// Notes of an init that is no more, and of a change that was not made.
+    pub(crate) fn forget_life(&self) {
+        presence::withdraw(&self.path());
+        let _ = fs::remove_file(self.path().join("record.new"));
     }
 
     fn write(&self, record: &Record) -> io::Result<()> {
-        fs::write(self.path().join("record.json"), serde_json::to_vec(record)?)
+        fs::write(self.record(), serde_json::to_vec(record)?)
     }
 
     pub(crate) fn remove(&self) -> io::Result<()> {
@@ -318,18 +381,11 @@ impl Home {
 }
 
 /// A draft is no id.
-fn ids_in(dir: &Path) -> Vec<SandboxId> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.filter_map(|entry| SandboxId::new(entry.file_name().into_string().ok()?).ok()).collect()
-}
-
-fn read_record(home: &Home, id: &SandboxId) -> Result<Record> {
-    let text = match fs::read(home.path().join("record.json")) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Error::NoSandbox(id.clone())),
-        Err(error) => return Err(Error::failed("reading the sandbox's record", error)),
-    };
-    serde_json::from_slice(&text).map_err(|error| Error::failed("reading the sandbox's record", error))
+fn homes_in(dir: &Path) -> Vec<Home> {
+    let names =
+        fs::read_dir(dir).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let homes = names.map(|name| Home { parent: dir.to_owned(), name });
+    homes.filter(|home| home.id().is_some()).collect()
 }
 
 /// Without following links, whatever a guest left there, and however deep. Absent is Ok.

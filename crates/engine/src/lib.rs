@@ -56,6 +56,7 @@ mod snapshot;
 mod spawner;
 mod spool;
 mod views;
+mod volumes;
 mod walls;
 mod warm;
 mod wire;

@@ -360,6 +360,11 @@ impl Live {
         let _ = sys::pidfd_kill(self.pidfd.get_ref().as_raw_fd());
     }
 
+    /// Its process 1.
+    pub(crate) fn init(&self) -> &OwnedFd {
+        self.pidfd.get_ref()
+    }
+
     pub(crate) fn take_holds(&self) -> Option<Holds> {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

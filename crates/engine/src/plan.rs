@@ -9,7 +9,7 @@ use std::{
 };
 
 use cabana_guest::{IdMap, Rooted};
-use cabana_sandbox::{Base, Defaults, Error, LayerId, Result, SandboxPath, SandboxSpec, Source, Template, User};
+use cabana_sandbox::{Base, Defaults, Error, LayerId, Result, SandboxPath, SandboxSpec, Source, Template, User, View};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -20,6 +20,7 @@ use crate::{
     snapshot::Snapshots,
     spawner::MAX_LOWER,
     views,
+    volumes::Volumes,
     wire::{Ids, IdsShown, Place},
 };
 
@@ -75,6 +76,18 @@ impl Plan {
             None => &mut self.layers,
             Some(tree) => &mut self.trees[tree].layers,
         }
+    }
+
+    /// Where the overlays are inside.
+    pub(crate) fn places(&self) -> Vec<Vec<u8>> {
+        [b"/".to_vec()].into_iter().chain(self.trees.iter().map(|tree| tree.at.clone().into_bytes())).collect()
+    }
+
+    /// Whether so many views fit beside what it stands on.
+    pub(crate) fn check_room(&self, views: &[View]) -> Result<()> {
+        let mounts = self.mounts() + views.len();
+        let why = || format!("{mounts} layers and views are more than the {MAX_LOWER} that fit");
+        if mounts > MAX_LOWER { Err(Error::invalid("base", why())) } else { Ok(()) }
     }
 
     /// Without views, which are not the plan's.
@@ -143,14 +156,8 @@ pub(crate) fn of(
         return Err(Error::invalid("base", "names no layer"));
     }
     check_layers(store, &plan)?;
-    views::check(&spec.views, data.path(), store)?;
-    let mounts = plan.mounts() + spec.views.len();
-    if mounts > MAX_LOWER {
-        return Err(Error::invalid(
-            "base",
-            format!("{mounts} layers and views are more than the {MAX_LOWER} that fit"),
-        ));
-    }
+    views::check(&spec.views, data.path(), store, &Volumes::new(data, store.ids()))?;
+    plan.check_room(&spec.views)?;
     if let Some(user) = &spec.user {
         plan.defaults.user = user.clone();
     }
@@ -198,18 +205,15 @@ pub(crate) enum Owners {
 
 /// Opens what a sandbox stands on. `fs` is its own directory.
 pub(crate) fn mounts(data: &DataDir, store: &Store, record: &Record, fs: &Path, storage: IdMap) -> Result<Mounts> {
-    let Record { spec, plan } = record;
+    let plan = &record.plan;
     check_layers(store, plan)?;
-    views::check(&spec.views, data.path(), store)?;
     let mut all = vec![open(fs, Place::Own, false, Owners::Stored)?];
     let trust = plan.trust.map(LayerName::Content);
     for layer in trust.iter().chain(plan.layers.iter().rev()) {
         all.push(open(&store.path(layer), Place::Lower { overlay: 0 }, true, Owners::Stored)?);
     }
-    let mut overlays = vec![b"/".to_vec()];
     for (number, tree) in plan.trees.iter().enumerate() {
         let overlay = number as u32 + 1;
-        overlays.push(tree.at.clone().into_bytes());
         for layer in tree.layers.iter().rev() {
             all.push(open(&store.path(layer), Place::Lower { overlay }, true, Owners::Stored)?);
         }
@@ -218,25 +222,39 @@ pub(crate) fn mounts(data: &DataDir, store: &Store, record: &Record, fs: &Path, 
         }
         all.push(open(&tree.host, Place::Lower { overlay }, true, Owners::Hosts)?);
     }
-    for view in &spec.views {
-        let at = view.at.as_bytes().to_vec();
-        match &view.source {
-            Source::Layer(layer) => {
-                all.push(open(&store.path(layer), Place::View { at, directory: true }, true, Owners::Stored)?);
-            }
-            Source::Host(path) => {
-                let source = views::open(path, data.path())?;
-                // The group, too: what has an id that is not mapped, be it only the group's, cannot be written to.
-                let host = Ids { user: source.meta.uid(), group: source.meta.gid() };
-                let owners = Owners::One { host, inside: ids_of(store, plan, storage)? };
-                let fd = detach_open(source.fd.as_fd())
-                    .map_err(|error| Error::failed("opening a directory to show", error))?;
-                let place = Place::View { at, directory: source.meta.is_dir() };
-                all.push(Mount { fd, place, read_only: !view.writable, owners });
-            }
+    all.extend(open_views(data, store, record, storage)?);
+    Ok(Mounts { overlays: record.plan.places(), writable: writable(&record.plan.defaults), all })
+}
+
+/// Opens what is shown of the host, of layers and of volumes: the outer ones first, with a place in them for the inner ones.
+pub(crate) fn open_views(data: &DataDir, store: &Store, record: &Record, storage: IdMap) -> Result<Vec<Mount>> {
+    let Record { spec, plan, .. } = record;
+    views::check(&spec.views, data.path(), store, &Volumes::new(data, storage))?;
+    let open = |view| open_view(data, store, plan, view, storage);
+    let views = views::in_order(&spec.views).into_iter().map(open).collect::<Result<Vec<_>>>()?;
+    views::make_places(&views)?;
+    Ok(views)
+}
+
+fn open_view(data: &DataDir, store: &Store, plan: &Plan, view: &View, storage: IdMap) -> Result<Mount> {
+    let at = view.at.as_bytes().to_vec();
+    match &view.source {
+        Source::Layer(layer) => open(&store.path(layer), Place::View { at, directory: true }, true, Owners::Stored),
+        Source::Volume(volume) => {
+            let tree = Volumes::new(data, storage).tree(*volume);
+            open(&tree, Place::View { at, directory: true }, !view.writable, Owners::Stored)
+        }
+        Source::Host(path) => {
+            let source = views::open(path, data.path())?;
+            // The group, too: what has an id that is not mapped, be it only the group's, cannot be written to.
+            let host = Ids { user: source.meta.uid(), group: source.meta.gid() };
+            let owners = Owners::One { host, inside: ids_of(store, plan, storage)? };
+            let fd =
+                detach_open(source.fd.as_fd()).map_err(|error| Error::failed("opening a directory to show", error))?;
+            let place = Place::View { at, directory: source.meta.is_dir() };
+            Ok(Mount { fd, place, read_only: !view.writable, owners })
         }
     }
-    Ok(Mounts { overlays, writable: writable(&plan.defaults), all })
 }
 
 /// Where a session works, and what is there for a while. Not all of it, where a session works in the root itself.

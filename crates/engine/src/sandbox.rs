@@ -121,12 +121,11 @@ impl Sandbox for EngineSandbox {
 
     async fn update(&self, wanted: Wanted) -> Result<()> {
         self.live.root()?;
-        let unsupported = |what| Err(Error::Unsupported { provider: "engine", what });
         let _changing = self.live.changing.lock().await;
         match wanted {
             Wanted::Limits(limits) => self.limit(limits).await,
             Wanted::Network(policy) => self.network(policy).await,
-            Wanted::Views(_) => unsupported("changing views at run time"),
+            Wanted::Views(views) => self.shared.change_views(&self.live, views).await,
         }
     }
 

@@ -1,14 +1,15 @@
 //! What sandboxes stand on whose files are saved elsewhere: it stays until they are restored or destroyed.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
 };
 
-use cabana_sandbox::{Base, Error, Result, SandboxId};
+use cabana_sandbox::{Base, Error, Result, SandboxId, VolumeId};
 use serde::{Deserialize, Serialize};
 
-use crate::{home::Record, layers::LayerName};
+use crate::{home::Record, layers::LayerName, volumes::volumes_of};
 
 pub(crate) struct Shelf(PathBuf);
 
@@ -18,6 +19,9 @@ pub(crate) struct Shelved {
     pub(crate) base: Base,
     /// What it wrote itself is in what was saved.
     pub(crate) layers: Vec<LayerName>,
+    /// That it has among its views.
+    #[serde(default)]
+    pub(crate) volumes: BTreeSet<VolumeId>,
 }
 
 impl Shelf {
@@ -36,7 +40,8 @@ impl Shelf {
 
     pub(crate) fn put(&self, id: &SandboxId, record: &Record) -> Result<()> {
         let layers = record.plan.all_layers().filter(|layer| !layer.is_kept()).collect();
-        self.write(id, &Shelved { base: record.spec.base.clone(), layers })
+        let volumes = volumes_of(&record.spec.views);
+        self.write(id, &Shelved { base: record.spec.base.clone(), layers, volumes })
     }
 
     pub(crate) fn write(&self, id: &SandboxId, shelved: &Shelved) -> Result<()> {
@@ -46,6 +51,14 @@ impl Shelf {
             .and_then(|text| fs::write(&new, text))
             .and_then(|()| fs::rename(&new, self.path(id)));
         written.map_err(|error| Error::failed("noting what the sandbox stands on", error))
+    }
+
+    /// Whether it has this volume. Who cannot be read may have it.
+    pub(crate) fn uses_volume(&self, id: &SandboxId, volume: VolumeId) -> bool {
+        match read(&self.path(id)) {
+            Ok(shelved) => shelved.is_some_and(|shelved| shelved.volumes.contains(&volume)),
+            Err(_) => true,
+        }
     }
 
     /// Absent is fine.

@@ -1,5 +1,9 @@
 //! What of the host may be shown inside, and where. Asked before a sandbox is made, and again whenever it is mounted: what a
-//! path leads to can be another thing by then.
+//! path leads to can be another thing by then. `places` makes room for views inside of others, and `late` changes those of a
+//! sandbox that runs.
+
+mod late;
+mod places;
 
 use std::{
     fs::{self, Metadata},
@@ -7,32 +11,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use cabana_sandbox::{Error, Result, SandboxPath, Source, View};
+use cabana_sandbox::{Error, Result, Source, View, check_views};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
-use crate::layers::Store;
+pub(crate) use self::{
+    late::{Change, change},
+    places::{in_order, make_places},
+};
+use crate::{layers::Store, volumes::Volumes};
 
 /// The system itself: who writes there owns the machine.
-const SYSTEM: [&str; 7] = ["/etc", "/usr", "/proc", "/sys", "/dev", "/boot", "/run"];
+const SYSTEM: [&str; 13] =
+    ["/etc", "/usr", "/proc", "/sys", "/dev", "/boot", "/run", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 /// Too much at once; what lies below may be shown.
 const TOO_MUCH: [&str; 5] = ["/", "/var", "/root", "/home", "/var/lib"];
-/// What every sandbox has of its own, with all that is below.
-const OWN: [&str; 3] = ["/proc", "/sys", "/dev"];
-/// What nothing runs without; places below may be taken.
-const NEEDED: [&str; 11] = [
-    "/",
-    "/etc",
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib64",
-    "/etc/passwd",
-    "/etc/group",
-    "/etc/shadow",
-    "/etc/gshadow",
-];
-
 /// A source of the host, as it really lies.
 pub(crate) struct Shown {
     pub(crate) fd: OwnedFd,
@@ -41,24 +33,24 @@ pub(crate) struct Shown {
 
 /// Refuses what must not be shown, or not there. `data` is the data directory.
 pub fn check_view(view: &View, data: &Path) -> Result<()> {
-    check_place(&view.at)?;
+    check_views(std::slice::from_ref(view))?;
     match &view.source {
         Source::Layer(_) if view.writable => Err(invalid("a layer cannot be written to")),
-        Source::Layer(_) => Ok(()),
+        Source::Layer(_) | Source::Volume(_) => Ok(()),
         Source::Host(path) => find(path, data).map(drop),
     }
 }
 
-pub(crate) fn check(views: &[View], data: &Path, store: &Store) -> Result<()> {
-    for (number, view) in views.iter().enumerate() {
+pub(crate) fn check(views: &[View], data: &Path, store: &Store, volumes: &Volumes) -> Result<()> {
+    check_views(views)?;
+    for view in views {
         check_view(view, data)?;
-        if views[..number].iter().any(|other| other.at == view.at) {
-            return Err(invalid(format!("{} is the place of two views", view.at)));
-        }
-        if let Source::Layer(layer) = &view.source
-            && !store.has(layer)
-        {
-            return Err(invalid(format!("layer {layer} is not in the store: import it first")));
+        match &view.source {
+            Source::Layer(layer) if !store.has(layer) => {
+                return Err(invalid(format!("layer {layer} is not in the store: import it first")));
+            }
+            Source::Volume(volume) if !volumes.has(*volume) => return Err(Error::NoVolume(*volume)),
+            _ => {}
         }
     }
     Ok(())
@@ -77,19 +69,8 @@ pub(crate) fn open(path: &Path, data: &Path) -> Result<Shown> {
     Ok(Shown { fd, meta })
 }
 
-fn check_place(at: &SandboxPath) -> Result<()> {
-    if OWN.iter().any(|own| at.as_path().starts_with(own)) {
-        return Err(invalid(format!(
-            "a view at {at} would hide what every sandbox has of its own (/proc, /sys, /dev)"
-        )));
-    }
-    if NEEDED.iter().any(|needed| at.as_path() == Path::new(needed)) {
-        return Err(invalid(format!("a view at {at} would hide what nothing runs without: choose a place of its own")));
-    }
-    Ok(())
-}
-
-/// Links are followed first: what counts is where it really lies.
+/// Links are followed first: what counts is where it really lies. Then they are refused: whoever may write where one lies
+/// could lead it elsewhere before the next start.
 fn find(path: &Path, data: &Path) -> Result<PathBuf> {
     if !path.is_absolute() {
         return Err(invalid(format!("{} is no absolute path of this machine", path.display())));
@@ -108,6 +89,9 @@ fn find(path: &Path, data: &Path) -> Result<PathBuf> {
     if holds_or_lies_in(&real, data) {
         let why = "holds the data directory, or lies in it: the files of other sandboxes are there";
         return Err(invalid(format!("{shown} {why}")));
+    }
+    if real != path {
+        return Err(invalid(format!("{} leads through a symbolic link: name the directory itself", path.display())));
     }
     kind(&real, &fs::metadata(&real).map_err(|error| invalid(format!("{shown}: {error}")))?)?;
     Ok(real)

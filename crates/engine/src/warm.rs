@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use cabana_guest::IdMap;
 use cabana_sandbox::{Error, Lifetime, Limits, Result, SandboxSpec};
 use tokio::{io::unix::AsyncFd, task::spawn_blocking};
 
@@ -207,7 +208,7 @@ impl Shared {
     /// Maps the ids of the mounts and hands them to init.
     pub(crate) async fn hand_over(&self, warm: &Warm, mounts: Mounts, spec: &SandboxSpec) -> Result<()> {
         for mount in &mounts.all {
-            self.map_ids(warm, mount).await?;
+            self.map_ids(&warm.maps, warm.lease.ids, mount).await?;
         }
         let fds: Vec<_> = mounts.all.iter().map(|mount| mount.fd.as_fd()).collect();
         let places: Vec<Place> = mounts.all.iter().map(|mount| mount.place.clone()).collect();
@@ -223,17 +224,19 @@ impl Shared {
         sent.map_err(|error| Error::failed("telling init what to be", error))
     }
 
-    async fn map_ids(&self, warm: &Warm, mount: &Mount) -> Result<()> {
+    /// `maps` are those that are made already.
+    pub(crate) async fn map_ids(&self, maps: &[(IdsShown, OwnedFd)], live: IdMap, mount: &Mount) -> Result<()> {
         let mut attributes = if mount.read_only { mounts::RDONLY } else { 0 };
         if let Place::View { .. } = mount.place {
             attributes |= mounts::NOSUID | mounts::NODEV;
         }
         let made_now;
-        let map = match warm.maps.is_empty() {
+        let storage = self.ranges.storage();
+        let map = match storage.base == live.base {
             true => None,
             false => {
-                let ids = mount.owners.shown(self.ranges.storage(), warm.lease.ids);
-                match warm.maps.iter().find(|(known, _)| *known == ids) {
+                let ids = mount.owners.shown(storage, live);
+                match maps.iter().find(|(known, _)| *known == ids) {
                     Some((_, map)) => Some(map.as_fd()),
                     None => {
                         made_now = self.spawner.map(ids).await.map_err(launch_error)?;

@@ -47,6 +47,7 @@ codes! {
     IsDirectory = "is_directory": "Name a file, or use the operation for directories.",
     KeyNotFound = "key_not_found": "`cabana key ls` shows the keys that there are.",
     LeaseLost = "lease_lost": "Take the lease again and look at what is there, before you go on.",
+    MountDenied = "mount_denied": "Name a directory that the operator's `mounts.allow` lists, or use a volume.",
     NoSpace = "no_space": "Free space on the disk or raise the sandbox's disk limit.",
     NotDirectory = "not_directory": "Name a directory: a part of the path is a file.",
     NotEmpty = "not_empty": "Remove what is inside first, or remove the whole tree.",
@@ -87,6 +88,9 @@ codes! {
     Unsupported = "unsupported": "Ask for what the provider's capabilities list.",
     UserRequired = "user_required": "Name the user in the header Cabana-User, or use a key that has a subject.",
     WebhookNotFound = "webhook_not_found": "`cabana webhook ls` shows those that there are.",
+    VolumeExists = "volume_exists": "Use the volume that is there, or choose another name.",
+    VolumeInUse = "volume_in_use": "Take it out of the mounts of the sandboxes that have it, or delete them, first.",
+    VolumeNotFound = "volume_not_found": "`cabana volume ls` shows the names; `cabana volume create` makes one.",
     WorkdirNotFound = "workdir_not_found": "Make the working directory first or name another.",
 }
 

@@ -162,6 +162,8 @@ prefixed! {
     SnapshotId = "snap_", "a snapshot's id";
     /// Where changes are told to.
     WebhookId = "webhook_", "a webhook's id";
+    /// What a provider calls a volume. Nobody else hears of it.
+    VolumeId = "vol_", "a volume's id";
 }
 
 impl From<CallId> for ExecId {
@@ -217,6 +219,46 @@ impl From<Tenant> for String {
 }
 
 impl fmt::Display for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a tenant calls one of its volumes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct VolumeName(String);
+
+impl VolumeName {
+    pub fn new(name: impl Into<String>) -> Result<Self, ParseIdError> {
+        const RULE: ParseIdError = ParseIdError { what: "the name of a volume", rule: "[a-z0-9][a-z0-9_.-]{0,62}" };
+        let name = name.into();
+        let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+        let fits = (1..=63).contains(&name.len())
+            && name.bytes().all(|b| plain(b) || matches!(b, b'_' | b'-' | b'.'))
+            && name.bytes().next().is_some_and(plain);
+        if fits { Ok(Self(name)) } else { Err(RULE) }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for VolumeName {
+    type Error = ParseIdError;
+    fn try_from(name: String) -> Result<Self, ParseIdError> {
+        Self::new(name)
+    }
+}
+
+impl From<VolumeName> for String {
+    fn from(name: VolumeName) -> String {
+        name.0
+    }
+}
+
+impl fmt::Display for VolumeName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }

@@ -9,6 +9,7 @@ mod event;
 mod id;
 mod life;
 mod lifecycle;
+mod mount;
 mod path;
 mod profile;
 mod quota;
@@ -19,12 +20,16 @@ mod scope;
 pub use code::Code;
 pub use dialect::{Dialect, DialectError, Reaper, Texts};
 pub use event::{EVENTS, EventFilter, EventFilterError, event_id};
-pub use id::{CallId, ExecId, KeyId, LayerId, ParseIdError, SandboxId, SnapshotId, TaskId, Tenant, User, WebhookId};
+pub use id::{
+    CallId, ExecId, KeyId, LayerId, ParseIdError, SandboxId, SnapshotId, TaskId, Tenant, User, VolumeId, VolumeName,
+    WebhookId,
+};
 pub use life::{Hooked, Life, Operation, Phase, Reality, SandboxState, Then};
 pub use lifecycle::{Action, Due, Facts, Hook, Lifecycle, LifecycleError, Sentence, Verdict, Work};
+pub use mount::{Mount, MountMode, MountRefused, MountRules, MountSource};
 pub use path::{PathError, SandboxPath};
-pub use profile::{Clamped, Field, Most, MountMode, NetworkMode, Profile, ProfileError, Traits};
+pub use profile::{Clamped, Field, Most, NetworkMode, Profile, ProfileError, Traits};
 pub use quota::{Amounts, BOUNDLESS, Bucket, Exceeded, Quota, Resource, admit, amount};
-pub use record::{Outcome, Role, SnapshotState, TaskState, Time};
+pub use record::{Outcome, Role, SnapshotState, TaskState, Time, VolumeState};
 pub use retention::Retention;
 pub use scope::{Scheme, Scope, ScopeError, ScopeTemplate};

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::MountMode;
+
 /// Which network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -12,16 +14,6 @@ pub enum NetworkMode {
     Allowlist,
     Public,
     Host,
-}
-
-/// How a directory of the host is seen inside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MountMode {
-    Rw,
-    Ro,
-    /// Not at all.
-    None,
 }
 
 /// What a profile speaks of.

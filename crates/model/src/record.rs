@@ -64,6 +64,13 @@ states! {
         Ready = "ready",
         Deleting = "deleting",
     }
+    /// Where a volume is in its life. Nobody but the server sees one that is not ready; whoever finds one that nobody makes or
+    /// deletes any more, removes it.
+    VolumeState {
+        Making = "making",
+        Ready = "ready",
+        Deleting = "deleting",
+    }
 }
 
 /// How a call ended, as everybody who asks for it hears it.

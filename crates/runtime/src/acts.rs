@@ -13,5 +13,6 @@ pub mod snapshot;
 pub mod start;
 pub mod template;
 pub mod terminal;
+pub mod volume;
 
 pub use crate::exec::Asked;

@@ -2,7 +2,7 @@
 
 use cabana_model::{
     BOUNDLESS, CallId, Code, Exceeded, KeyId, LifecycleError, ParseIdError, PathError, Role, SandboxId, ScopeError,
-    SnapshotId, TaskId, Time, WebhookId,
+    SnapshotId, TaskId, Time, VolumeName, WebhookId,
 };
 
 const LOW_DISK: &str = ": delete what nobody needs any more, or tell the operator";
@@ -43,6 +43,14 @@ pub enum Error {
     NoWebhook(WebhookId),
     #[error("the tenant has as many webhooks as it may: {0}")]
     TooManyWebhooks(usize),
+    #[error("there is no volume {0}")]
+    NoVolume(VolumeName),
+    #[error("there is a volume {0} already")]
+    VolumeExists(VolumeName),
+    #[error("volume {0} is in use: sandboxes have it among their mounts")]
+    VolumeInUse(VolumeName),
+    #[error("mounts: {0}")]
+    Mount(#[from] cabana_model::MountRefused),
     #[error("there is no key {0}")]
     NoKey(KeyId),
     #[error("the link has ended or was taken back, or it is none of this server's")]
@@ -109,6 +117,11 @@ impl Error {
             Self::NoSnapshot(_) => Code::SnapshotNotFound,
             Self::NoWebhook(_) => Code::WebhookNotFound,
             Self::TooManyWebhooks(_) => Code::TooManyWebhooks,
+            Self::NoVolume(_) => Code::VolumeNotFound,
+            Self::VolumeExists(_) => Code::VolumeExists,
+            Self::VolumeInUse(_) => Code::VolumeInUse,
+            Self::Mount(refused) if refused.is_odd() => Code::BadRequest,
+            Self::Mount(_) => Code::MountDenied,
             Self::NoKey(_) => Code::KeyNotFound,
             Self::KeyReused => Code::IdempotencyMismatch,
             Self::UserRequired => Code::UserRequired,

@@ -24,6 +24,7 @@ mod limits;
 mod links;
 mod live;
 mod metrics;
+mod mounts;
 mod output;
 mod ports;
 mod profiles;
@@ -43,18 +44,19 @@ mod tasks;
 mod templates;
 mod text;
 mod told;
+mod volumes;
 mod watches;
 mod webhooks;
 
 pub use access::{Access, Caller, Credential, Issued};
 pub use cabana_model::{
-    Action, Amounts, BOUNDLESS, CallId, Clamped, Code, EventFilter, Exceeded, Hook, KeyId, Lifecycle, Outcome, Quota,
-    Resource, Retention, Role, SandboxId, SandboxState, Scheme, Scope, ScopeTemplate, SnapshotId, TaskId, TaskState,
-    Tenant, Time, WebhookId,
+    Action, Amounts, BOUNDLESS, CallId, Clamped, Code, EventFilter, Exceeded, Hook, KeyId, Lifecycle, Mount, MountMode,
+    MountRules, MountSource, Outcome, Quota, Resource, Retention, Role, SandboxId, SandboxState, Scheme, Scope,
+    ScopeTemplate, SnapshotId, TaskId, TaskState, Tenant, Time, VolumeName, WebhookId,
 };
 pub use cabana_store::{
     CallRow, Chunk, Delivery, Dropped, Error as StoreError, Head, Key, Lease, LedgerRow, Log, Owner, Page, Record,
-    Snapshot, Stream as Channel, Task, Token, Usage, Webhook, Which,
+    Snapshot, Stream as Channel, Task, Token, Usage, Volume, Webhook, Which,
 };
 pub use call::{Act, Ask, Call, Cx, IdempotencyKey, Look, Needs, Place};
 pub use clock::Clock;
@@ -65,6 +67,7 @@ pub use limits::Standing;
 pub use links::{Grant, Link, Signed, Unlink};
 pub use live::Live;
 pub use metrics::{BUCKETS, Metrics, Verb};
+pub use mounts::Mounts;
 pub use ports::{Connection, Visitor};
 pub use profiles::Wish;
 pub use reaper::Reaped;

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use cabana_model::{Clamped, Dialect, Field, Lifecycle, NetworkMode, Profile, SnapshotId, Traits};
+use cabana_model::{Clamped, Dialect, Field, Lifecycle, MountMode, NetworkMode, Profile, SnapshotId, Traits};
 use cabana_sandbox::{Base, Limits, NetworkPolicy, User};
 
-use crate::{Error, Result, Settings, Wanted};
+use crate::{Error, Mounts, Result, Settings, Wanted};
 
 /// What somebody wants of a sandbox. What is not said is as the profile, the dialect and the settings have it.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +19,7 @@ pub struct Wish {
     pub sudo: Option<bool>,
     pub read_only_root: Option<bool>,
     pub snapshot: Option<SnapshotId>,
+    pub mounts: Mounts,
     pub lifecycle: Lifecycle,
     pub dialect: Option<String>,
     pub profile: Option<String>,
@@ -69,8 +70,10 @@ impl Settings {
         network(&mut sandbox.network, given.network);
         sandbox.sudo = given.sudo.unwrap_or(sandbox.sudo);
         sandbox.read_only_root = given.read_only_root.unwrap_or(sandbox.read_only_root);
-        let Wish { env, snapshot, lifecycle, dialect, profile, .. } = wish;
-        Ok((Wanted { sandbox, env, once: false, snapshot, lifecycle, dialect, profile }, clamped))
+        let Wish { env, snapshot, mut mounts, lifecycle, dialect, profile: named, .. } = wish;
+        let mut clamped = clamped;
+        clamped.extend(profile.and_then(|profile| hold(profile, &mut mounts)));
+        Ok((Wanted { sandbox, env, once: false, snapshot, mounts, lifecycle, dialect, profile: named }, clamped))
     }
 
     /// Other limits and another network for one that is there: its profile holds on.
@@ -123,6 +126,20 @@ fn known<T>(all: &BTreeMap<impl AsRef<str> + Ord, T>) -> String {
         true => ": none is set up here".into(),
         false => format!("; there are {}", all.keys().map(AsRef::as_ref).collect::<Vec<_>>().join(", ")),
     }
+}
+
+/// Where the profile says for good how directories are mounted, none is mounted otherwise.
+pub(crate) fn hold(profile: &Profile, mounts: &mut Mounts) -> Option<Clamped> {
+    let mode = profile.defaults.mount_mode.filter(|_| profile.locked.contains(&Field::MountMode))?;
+    let mut clamped = None;
+    for mount in mounts.primary.iter_mut().chain(&mut mounts.extra) {
+        if mode != MountMode::Rw && mount.mode == MountMode::Rw || mode == MountMode::None {
+            let asked = std::mem::replace(&mut mount.mode, mode);
+            let told = |mode| format!("{mode:?}").to_lowercase();
+            clamped = Some(Clamped { field: Field::MountMode, asked: told(asked), given: told(mode) });
+        }
+    }
+    clamped.filter(|clamped| clamped.asked != clamped.given)
 }
 
 fn mode(network: &NetworkPolicy) -> NetworkMode {

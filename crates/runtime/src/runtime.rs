@@ -345,6 +345,7 @@ impl Runtime {
         let (caller, tenant) = (&ask.caller, &ask.caller.tenant);
         if let Place::Scope(_, Some(wanted)) | Place::New(Some(wanted)) | Place::Once(Some(wanted)) = &ask.place {
             wanted.check()?;
+            wanted.mounts.check(tenant, &self.0.settings)?;
             self.check_network(&ask.caller, &wanted.sandbox.network)?;
             self.0.sandboxes.provider().capabilities().check(&wanted.sandbox)?;
         }

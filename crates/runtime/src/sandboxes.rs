@@ -25,7 +25,7 @@ pub(crate) use self::{
     slot::{Awake, Slot},
 };
 use crate::{
-    Caller, Clock, Error, Live, Result, Settings,
+    Caller, Clock, Error, Live, Mounts, Result, Settings,
     events::Events,
     fault::{self, Point},
     profiles::Wish,
@@ -45,6 +45,9 @@ pub struct Wanted {
     /// What it begins with, instead of what the spec says. The name that the provider knows it by is in the record's spec.
     #[serde(default)]
     pub snapshot: Option<SnapshotId>,
+    /// By name. What they lead to is found when it is mounted.
+    #[serde(default)]
+    pub mounts: Mounts,
     #[serde(default)]
     pub lifecycle: Lifecycle,
     /// Named for it; where none is, the server's own.
@@ -176,6 +179,14 @@ impl Sandboxes {
         &self.provider
     }
 
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     pub(crate) fn went(&self) {
         self.went.notify_one();
     }
@@ -268,13 +279,17 @@ impl Sandboxes {
             },
         };
         self.provider.capabilities().check(&wanted.sandbox)?;
-        if let Err(low) = self.keeper.space.check() {
-            // Whoever has one already keeps it.
+        let refused = match self.keeper.space.check() {
+            Ok(()) => self.views(tenant, &wanted.mounts).await.err(),
+            Err(low) => Some(low),
+        };
+        if let Some(error) = refused {
+            // Whoever has one already keeps it, though the disk is full, or a volume that is asked for is gone by now.
             let there = match scope {
                 Some(scope) => self.store.by_scope(tenant, scope).await?,
                 None => None,
             };
-            return there.map(|record| (self.slots(|slots| slots.insert(record, &self.clock)), false)).ok_or(low);
+            return there.map(|record| (self.of_record(record), false)).ok_or(error);
         }
         self.keeper.note_use(&self.store, &wanted.sandbox, self.clock.now()).await?;
         let physical = SandboxId::random();

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-use cabana_model::{Action, Dialect, Lifecycle, Profile, Quota, Retention};
+use cabana_model::{Action, Dialect, Lifecycle, MountRules, Profile, Quota, Retention};
 use cabana_sandbox::{Base, Limits, NetworkPolicy, SandboxSpec};
 use jiff::SignedDuration;
 
@@ -18,6 +18,8 @@ pub struct Settings {
     pub output_cap: u64,
     /// Between the friendly signal and the last one.
     pub grace: Duration,
+    /// Which directories of this machine may be mounted.
+    pub mounts: MountRules,
     /// Of an archive that becomes a template: how much it may hold, once it is unpacked.
     pub template_cap: u64,
     /// What a tenant may have, where nobody has set its quota.
@@ -54,6 +56,7 @@ impl Default for Settings {
             exec_timeout_most: Duration::from_secs(3600),
             output_cap: 256 << 20,
             grace: Duration::from_secs(2),
+            mounts: MountRules::default(),
             template_cap: 16 << 30,
             quota: Quota::NONE,
             profiles: BTreeMap::new(),

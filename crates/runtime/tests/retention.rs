@@ -59,6 +59,7 @@ impl Stage {
             lifecycle: Default::default(),
             dialect: None,
             profile: None,
+            mounts: Default::default(),
             once: false,
             snapshot: None,
         });
@@ -288,6 +289,7 @@ async fn a_snapshot_goes_when_nothing_was_made_from_it_for_long() {
         lifecycle: Default::default(),
         dialect: None,
         profile: None,
+        mounts: Default::default(),
         once: false,
         snapshot: Some(used),
     }));

@@ -49,8 +49,11 @@ pub struct Capabilities {
     /// Made from archives, listed and removed.
     pub templates: bool,
     pub search: bool,
+    /// Views of a running sandbox can be added, changed and removed.
     pub late_views: bool,
     pub read_only_root: bool,
+    /// Directories of the provider's own that outlive sandboxes.
+    pub volumes: bool,
     pub host_base: bool,
     pub outlives_server: bool,
     pub replays_output: bool,

@@ -1,6 +1,6 @@
 //! What can go wrong: kinds, not texts. [`Error::code`] is the stable public name of each.
 
-use cabana_model::{Code, ExecId, ParseIdError, PathError, SandboxId, SandboxPath, SnapshotId, User};
+use cabana_model::{Code, ExecId, ParseIdError, PathError, SandboxId, SandboxPath, SnapshotId, User, VolumeId};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
@@ -59,6 +59,10 @@ pub enum Error {
     TemplateInUse(String),
     #[error("there is no snapshot {0}")]
     NoSnapshot(SnapshotId),
+    #[error("there is no volume {0}")]
+    NoVolume(VolumeId),
+    #[error("volume {0} is in use: sandboxes have it among their views")]
+    VolumeInUse(VolumeId),
     /// The kernel or its settings forbid what a sandbox needs.
     #[error("this host cannot run sandboxes: {0}")]
     Host(String),
@@ -132,6 +136,8 @@ impl Error {
             Self::TemplateExists(_) => Code::TemplateExists,
             Self::TemplateInUse(_) => Code::TemplateInUse,
             Self::NoSnapshot(_) => Code::SnapshotNotFound,
+            Self::NoVolume(_) => Code::VolumeNotFound,
+            Self::VolumeInUse(_) => Code::VolumeInUse,
             Self::Host(_) => Code::HostUnsupported,
             Self::NoSpace => Code::NoSpace,
             Self::TimedOut(_) => Code::TimedOut,

@@ -24,7 +24,7 @@ mod transfer;
 mod walk;
 mod zip;
 
-pub use cabana_model::{Code, ExecId, LayerId, PathError, SandboxId, SandboxPath, SnapshotId, User};
+pub use cabana_model::{Code, ExecId, LayerId, PathError, SandboxId, SandboxPath, SnapshotId, User, VolumeId};
 pub use capabilities::{Capabilities, Enforced, Identities};
 pub use copy::copy;
 pub use error::{Cause, Error, NotRun, Result};
@@ -39,7 +39,7 @@ pub use files::{
 };
 pub use provider::{Duplex, Found, Provider, Sandbox, SandboxEvent, State, Stream, Usage, Wanted};
 pub use run::{ExecOutcome, Kept, run};
-pub use spec::{Base, Defaults, Lifetime, Limits, NetworkPolicy, SandboxSpec, Source, View};
+pub use spec::{Base, Defaults, Lifetime, Limits, NetworkPolicy, SandboxSpec, Source, View, check_views};
 pub use template::{Overrides, Template};
 pub use transfer::{make_dirs, read_all, write_all};
 pub use walk::walk;

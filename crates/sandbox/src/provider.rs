@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::{
     Base, Capabilities, Defaults, ExecId, ExecSpec, Files, LayerId, Limits, NetworkPolicy, Overrides, Position,
-    Process, Reattached, Result, SandboxId, SandboxSpec, SnapshotId, Template, User, View,
+    Process, Reattached, Result, SandboxId, SandboxSpec, SnapshotId, Template, User, View, VolumeId,
 };
 
 pub type Stream<T> = BoxStream<'static, Result<T>>;
@@ -54,6 +54,16 @@ pub trait Provider: Send + Sync {
     async fn add_template(&self, name: &str, wishes: &Overrides, most: u64, tar: Stream<Bytes>) -> Result<Template>;
     /// One that sandboxes were made from is `TemplateInUse`.
     async fn remove_template(&self, name: &str) -> Result<()>;
+    /// What it sees from its next start on; of one that runs, from now on, as [`Sandbox::update`] does. So one whose views cannot
+    /// be had any more has a way out.
+    async fn set_views(&self, id: &SandboxId, views: &[View]) -> Result<()>;
+    /// A directory that outlives the sandboxes which see it. There already is Ok.
+    async fn make_volume(&self, name: VolumeId) -> Result<()>;
+    async fn volumes(&self) -> Result<Stream<VolumeId>>;
+    /// In bytes on the disk.
+    async fn volume_usage(&self, name: VolumeId) -> Result<u64>;
+    /// With all that is in it. Absent is Ok; one that is among the views of a sandbox is `VolumeInUse`.
+    async fn remove_volume(&self, name: VolumeId) -> Result<()>;
     /// Gives the space back that nothing needs any more. False while something is being made that may need it: ask again.
     async fn tidy(&self) -> Result<bool>;
     /// What `tidy` would give back, once these templates and snapshots were gone: each by its name, with what it takes.

@@ -1,10 +1,13 @@
 //! What a sandbox is asked to be.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, LayerId, Result, SandboxPath, SnapshotId, User};
+use crate::{Error, LayerId, Result, SandboxPath, SnapshotId, User, VolumeId};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -71,6 +74,42 @@ pub enum Source {
     Layer(LayerId),
     /// Checked against the allow-list before.
     Host(PathBuf),
+    /// Made before.
+    Volume(VolumeId),
+}
+
+/// What every sandbox has of its own, with all that is below.
+const OWN: [&str; 3] = ["/proc", "/sys", "/dev"];
+/// What nothing runs without; places below may be taken.
+const NEEDED: [&str; 11] = [
+    "/",
+    "/etc",
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib64",
+    "/etc/passwd",
+    "/etc/group",
+    "/etc/shadow",
+    "/etc/gshadow",
+];
+
+/// Refuses places that no view can be at, and two views at one.
+pub fn check_views(views: &[View]) -> Result<()> {
+    for (number, View { at, .. }) in views.iter().enumerate() {
+        let invalid = |why: String| Err(Error::invalid("views", why));
+        if OWN.iter().any(|own| at.as_path().starts_with(own)) {
+            return invalid(format!("a view at {at} would hide what every sandbox has of its own (/proc, /sys, /dev)"));
+        }
+        if NEEDED.iter().any(|needed| at.as_path() == Path::new(needed)) {
+            return invalid(format!("a view at {at} would hide what nothing runs without: choose a place of its own"));
+        }
+        if views[..number].iter().any(|other| other.at == *at) {
+            return invalid(format!("{at} is the place of two views"));
+        }
+    }
+    Ok(())
 }
 
 /// What a sandbox may use; `None` is as much as there is.

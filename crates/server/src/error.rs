@@ -72,7 +72,7 @@ impl Refused {
 fn status(code: Code) -> StatusCode {
     match code {
         Code::Unauthorized => StatusCode::UNAUTHORIZED,
-        Code::Forbidden | Code::PermissionDenied => StatusCode::FORBIDDEN,
+        Code::Forbidden | Code::MountDenied | Code::PermissionDenied => StatusCode::FORBIDDEN,
         Code::CallNotFound
         | Code::KeyNotFound
         | Code::NotFound
@@ -80,6 +80,7 @@ fn status(code: Code) -> StatusCode {
         | Code::SnapshotNotFound
         | Code::TaskNotFound
         | Code::TemplateNotFound
+        | Code::VolumeNotFound
         | Code::WebhookNotFound => StatusCode::NOT_FOUND,
         Code::AlreadyExists
         | Code::Cancelled
@@ -98,7 +99,9 @@ fn status(code: Code) -> StatusCode {
         | Code::SandboxInUse
         | Code::SandboxPaused
         | Code::TemplateExists
-        | Code::TemplateInUse => StatusCode::CONFLICT,
+        | Code::TemplateInUse
+        | Code::VolumeExists
+        | Code::VolumeInUse => StatusCode::CONFLICT,
         Code::OutputGone => StatusCode::GONE,
         Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::ArchiveInvalid

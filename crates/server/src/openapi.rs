@@ -26,6 +26,7 @@ use crate::{App, health, metrics, rest};
         (name = "webhooks", description = "Addresses that are told what happens"),
         (name = "snapshots", description = "The files of a sandbox at one moment, for others to begin with"),
         (name = "templates", description = "What sandboxes are made from"),
+        (name = "volumes", description = "Directories that outlive sandboxes, for any number of them to have mounted"),
         (name = "keys", description = "Who may do what"),
         (name = "quotas", description = "How much a tenant and a key may have, and what they used"),
         (name = "ledger", description = "The record of everything"),

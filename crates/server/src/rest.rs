@@ -13,6 +13,7 @@ mod gc;
 mod keys;
 mod ledger;
 mod lifecycle;
+mod mounts;
 mod ports;
 mod quotas;
 mod sandboxes;
@@ -22,6 +23,7 @@ mod templates;
 mod terminal;
 mod types;
 mod usage;
+mod volumes;
 mod webhooks;
 
 use utoipa_axum::router::OpenApiRouter;
@@ -47,6 +49,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(events::routes())
         .merge(snapshots::routes())
         .merge(templates::routes())
+        .merge(volumes::routes())
         .merge(gc::routes())
         .merge(webhooks::routes())
         .merge(config::routes())

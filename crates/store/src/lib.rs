@@ -4,8 +4,8 @@
 //! answered then: it is there after a kill -9. The database takes it a little later, so that a hundred callers pay for one
 //! commit. Reads have connections of their own, and see all that was answered.
 //!
-//! - keys, sandboxes, snapshots, calls, tasks and webhooks are rows that change; what a webhook is to be told is written with
-//!   the change itself;
+//! - keys, sandboxes, snapshots, volumes, calls, tasks and webhooks are rows that change; what a webhook is to be told is
+//!   written with the change itself;
 //! - the [`ledger`] only grows, and each row carries the hash of the one before;
 //! - [`Outputs`] keeps what commands said: a little in memory and then in the call's row, more in files.
 
@@ -33,6 +33,7 @@ mod sql;
 mod store;
 mod tasks;
 mod usage;
+mod volumes;
 mod webhooks;
 mod writer;
 
@@ -52,4 +53,5 @@ pub use snapshots::{NewSnapshot, Snapshot, SnapshotStep};
 pub use store::{Durability, Store};
 pub use tasks::{NewTask, Task, TaskEnd};
 pub use usage::Usage;
+pub use volumes::Volume;
 pub use webhooks::{Delivery, NewWebhook, Webhook};

@@ -2,7 +2,7 @@
 
 use cabana_model::{
     CallId, EventFilter, KeyId, Phase, Role, SandboxId, SandboxState, Scope, SnapshotId, SnapshotState, TaskId,
-    TaskState, Tenant, Time, WebhookId,
+    TaskState, Tenant, Time, VolumeId, VolumeName, VolumeState, WebhookId,
 };
 use rusqlite::{
     Row, ToSql,
@@ -85,6 +85,9 @@ columns! {
     Phase: |phase| text(phase.as_str()), |value| Phase::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
     TaskState: |state| text(state.as_str()), |value| TaskState::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
     SnapshotState: |state| text(state.as_str()), |value| SnapshotState::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
+    VolumeId: |id| uuid(id.uuid()), |value| uuid_from(value).map(VolumeId::from);
+    VolumeName: |name| text(name.as_str()), |value| VolumeName::new(value.as_str()?).map_err(foreign);
+    VolumeState: |state| text(state.as_str()), |value| VolumeState::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
     Uuid: |id| uuid(*id), uuid_from;
     Vec<String>: json, json_from;
     Scope: json, json_from;

@@ -1,7 +1,7 @@
 //! A process that owns sandboxes, to be killed by a test. It does what it is told, line by line, and says when it is done.
 //!
 //! `create ID LIFETIME`, `attach ID`, `start ID`, `stop ID`, `destroy ID`, `pause ID`, `snapshot ID`,
-//! `archive ID` (and back), `limit ID PIDS`,
+//! `archive ID` (and back), `limit ID PIDS`, `show ID VOLUME AT`,
 //! `exec ID EXEC STDIO SCRIPT`, `type EXEC TEXT`. What commands say is read, as a server would, and not shown.
 
 use std::{collections::HashMap, sync::Arc};
@@ -9,7 +9,7 @@ use std::{collections::HashMap, sync::Arc};
 use cabana_engine::{Config, Engine};
 use cabana_sandbox::{
     Base, ExecId, ExecSpec, Found, Lifetime, Limits, Provider, Sandbox, SandboxId, SandboxPath, SandboxSpec,
-    SnapshotId, Stdin, Stdio, TermSize, Wanted,
+    SnapshotId, Source, Stdin, Stdio, TermSize, View, VolumeId, Wanted,
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::io::AsyncWriteExt;
@@ -84,6 +84,12 @@ impl Owner {
             ["limit", _, pids] => {
                 let limits = Limits { pids: Some(pids.parse()?), ..Limits::default() };
                 self.sandbox(&id()?)?.update(Wanted::Limits(limits)).await?;
+            }
+            ["show", _, volume, at] => {
+                let volume: VolumeId = volume.parse()?;
+                self.engine.make_volume(volume).await?;
+                let view = View { source: Source::Volume(volume), at: at.parse()?, writable: true };
+                self.sandbox(&id()?)?.update(Wanted::Views(vec![view])).await?;
             }
             ["exec", _, exec, stdio, script] => self.exec(&id()?, exec, stdio, script).await?,
             ["type", exec, text @ ..] => {

@@ -15,6 +15,7 @@ mod init;
 mod inside;
 mod kernel_calls;
 mod kernel_files;
+mod mounts;
 mod namespaces;
 mod neighbours;
 mod network;

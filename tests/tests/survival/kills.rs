@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use cabana_engine::FAULT_POINTS;
-use cabana_sandbox::{ExecId, ExecSpec, Found, Provider, SandboxId, SandboxPath, Status, run};
+use cabana_sandbox::{ExecId, ExecSpec, Found, Provider, SandboxId, SandboxPath, Status, VolumeId, run};
 
 use crate::{
     owner::{Owner, exec_line},
@@ -17,6 +17,8 @@ struct Known {
     commands: Vec<Counting>,
     /// What they wrote, as far as they are known to have.
     files: BTreeSet<String>,
+    /// Where the volume may be seen.
+    shown: BTreeSet<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,14 +78,18 @@ impl Chance {
     }
 }
 
-#[derive(Default)]
 struct World {
     sandboxes: Vec<Known>,
+    volume: VolumeId,
     /// Of every init that was ever seen.
     inits: BTreeSet<(u64, u64)>,
 }
 
 impl World {
+    fn new() -> Self {
+        Self { sandboxes: Vec::new(), volume: VolumeId::now(), inits: BTreeSet::new() }
+    }
+
     fn create(&mut self, owner: &mut Owner) -> bool {
         let id = SandboxId::random();
         let asked = format!("create {id} persistent");
@@ -92,6 +98,7 @@ impl World {
             may_be: [State::Absent, State::Stopped, State::Running].into(),
             commands: Vec::new(),
             files: BTreeSet::new(),
+            shown: [String::new()].into(),
         });
         self.settle(owner.ask(&asked), self.sandboxes.len() - 1, State::Running)
     }
@@ -123,6 +130,17 @@ impl World {
 
     fn limit(&self, owner: &mut Owner, number: usize, pids: u64) -> bool {
         owner.ask(&format!("limit {} {pids}", self.sandboxes[number].id)).is_some_and(|answer| answer == "done")
+    }
+
+    fn show(&mut self, owner: &mut Owner, number: usize, at: &str) -> bool {
+        let volume = self.volume;
+        let known = &mut self.sandboxes[number];
+        known.shown.insert(at.to_owned());
+        let done = owner.ask(&format!("show {} {volume} {at}", known.id)).is_some_and(|answer| answer == "done");
+        if done {
+            known.shown = [at.to_owned()].into();
+        }
+        done
     }
 
     fn snapshot(&self, owner: &mut Owner, number: usize) -> bool {
@@ -172,6 +190,12 @@ impl World {
             let listed = String::from_utf8(listed.stdout.whole().unwrap()).unwrap();
             let there: BTreeSet<String> = listed.lines().map(str::to_owned).collect();
             assert!(known.files.is_subset(&there), "{place}: files are lost: {:?}", known.files.difference(&there));
+            // All of a change or nothing; and what it is now stays so.
+            let script = "awk '$5 ~ \"^/srv/\" { print $5 }' /proc/self/mountinfo";
+            let seen = run(&*sandbox, ExecSpec::shell(script, SandboxPath::root()), 1 << 16).await.unwrap();
+            let seen = String::from_utf8(seen.stdout.whole().unwrap()).unwrap().trim().to_owned();
+            assert!(known.shown.contains(&seen), "{place}: {seen:?} is seen, and may be {:?}", known.shown);
+            known.shown = [seen].into();
             known.may_be = [State::Running].into();
             left.push(known);
         }
@@ -195,6 +219,8 @@ impl World {
             engine.destroy(&known.id).await.unwrap();
             assert!(!data().join("sandboxes").join(known.id.as_str()).exists());
         }
+        engine.remove_volume(self.volume).await.unwrap();
+        assert!(!data().join("volumes").join(self.volume.to_string()).exists());
         engine.close().await;
         for (pid, started) in std::mem::take(&mut self.inits) {
             until("its init is gone", async || !lives(pid, started)).await;
@@ -222,7 +248,7 @@ fn nothing_is_left() {
 
 #[tokio::test]
 async fn a_kill_at_each_named_place_loses_nothing() {
-    let mut world = World::default();
+    let mut world = World::new();
     let mut owner = Owner::start(&data());
     assert!(world.create(&mut owner) && world.exec(&mut owner, 0, 100));
     owner.kill();
@@ -244,6 +270,8 @@ fn work(world: &mut World, owner: &mut Owner) -> bool {
     world.create(owner)
         && world.exec(owner, number, 60)
         && world.limit(owner, number, 200)
+        && world.show(owner, number, "/srv/here")
+        && world.show(owner, number, "/srv/there")
         && world.exec(owner, 0, 30)
         && world.snapshot(owner, number)
         && world.change(owner, number, "pause", State::Paused)
@@ -261,7 +289,7 @@ fn work(world: &mut World, owner: &mut Owner) -> bool {
 async fn soak_kills_at_random_lose_nothing() {
     let seed = std::env::var("CABANA_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(20_261_116);
     let rounds: u32 = std::env::var("CABANA_SOAK_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(6);
-    let (mut chance, mut world) = (Chance(seed), World::default());
+    let (mut chance, mut world) = (Chance(seed), World::new());
     for round in 0..rounds.min(400) {
         let mut owner = Owner::start(&data());
         let killer = owner.kill_in(Duration::from_micros(chance.below(400_000)));

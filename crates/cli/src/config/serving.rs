@@ -1,10 +1,14 @@
 //! The settings as the parts of the server take them.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use cabana_engine::{Config, NetworkSettings};
 use cabana_model::{Quota, Reaper};
-use cabana_runtime::{Action, Lifecycle, Retention, Settings};
+use cabana_runtime::{Action, Lifecycle, MountRules, Retention, Settings};
 use cabana_sandbox::{Limits, NetworkPolicy};
 use cabana_server::Bounds;
 use cabana_store::Durability;
@@ -18,10 +22,10 @@ use super::{
         ALLOW, ARCHIVE_AFTER, CA, CPUS, DELETE_AFTER, DIALECT, DISK, DURABILITY, EXEC_TIMEOUT, EXEC_TIMEOUT_MAX,
         GC_INTERVAL, HARD, HARD_ACTION, IDLE, IDLE_ACTION, INODES, INSECURE_HTTP, IO, KEEP_CALLS, KEEP_LEDGER,
         KEEP_OUTPUTS, KEEP_SNAPSHOTS, KEEP_TEMPLATES, LISTEN, LOG_FORMAT, LOG_LEVEL, MAX_BODY, MAX_CONNECTIONS,
-        MAX_STREAMS, MEMORY, MIN_FREE, MODE, OPEN_FILES, OUTPUT, PIDS, PREVIEW_DOMAIN, QUOTA_CALLS_PER_SEC,
-        QUOTA_CONCURRENT_CALLS, QUOTA_CPUS, QUOTA_DISK, QUOTA_MEMORY, QUOTA_RUNNING, QUOTA_SANDBOXES, QUOTA_STORED,
-        QUOTA_TASKS, REAP_BATCH, REAP_INTERVAL, SPARES, Setting, TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY,
-        UPSTREAM_PROXY, WEBHOOKS_ALLOW,
+        MAX_STREAMS, MEMORY, MIN_FREE, MODE, MOUNTS_ALLOW, OPEN_FILES, OUTPUT, PIDS, PREVIEW_DOMAIN,
+        QUOTA_CALLS_PER_SEC, QUOTA_CONCURRENT_CALLS, QUOTA_CPUS, QUOTA_DISK, QUOTA_MEMORY, QUOTA_RUNNING,
+        QUOTA_SANDBOXES, QUOTA_STORED, QUOTA_TASKS, REAP_BATCH, REAP_INTERVAL, SPARES, Setting, TELEMETRY_ENDPOINT,
+        TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY, WEBHOOKS_ALLOW,
     },
 };
 use crate::amounts::{duration, processors, size};
@@ -72,7 +76,7 @@ impl Serving {
                 streams: set(resolved, &MAX_STREAMS, number)?,
                 ..Bounds::default()
             },
-            settings: Settings { data: Some(data.clone()), ..settings(resolved)? },
+            settings: Settings { data: Some(data.clone()), mounts: mounts(resolved, &data)?, ..settings(resolved)? },
             engine: Config { spares: set(resolved, &SPARES, number)?, network, ..Config::new(data) },
             durability: if full { Durability::Full } else { Durability::Kill },
             log: Logging {
@@ -137,6 +141,12 @@ fn settings(resolved: &Resolved) -> Result<Settings, String> {
         return Err("limits.exec_timeout is longer than limits.exec_timeout_max".into());
     }
     Ok(settings)
+}
+
+/// What lies in the data directory is never mounted, nor what holds it.
+fn mounts(resolved: &Resolved, data: &Path) -> Result<MountRules, String> {
+    let allow = resolved.read(&MOUNTS_ALLOW, |text| Ok(list(text)))?.unwrap_or_default();
+    MountRules::new(&allow, vec![crate::data::real(data)]).map_err(|why| format!("mounts.allow: {why}"))
 }
 
 fn or_none<T>(

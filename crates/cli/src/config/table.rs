@@ -75,6 +75,9 @@ settings! {
          Better not as a flag: others see arguments";
     CA: "network" "ca" "ca" "CABANA_NETWORK_CA" Kind::File, None,
         "Certificates to trust inside, beside the usual ones: a file in PEM";
+    MOUNTS_ALLOW: "mounts" "allow" "mounts-allow" "CABANA_MOUNTS_ALLOW" Kind::List, None,
+        "Which directories of this machine sandboxes may have mounted, with all that is below: PATH, or PATH:ro for read-only \
+         alone. {tenant} in it stands for whoever asks. Not set: none";
     MEMORY: "limits" "memory" "memory" "CABANA_LIMITS_MEMORY" Kind::SizeOrNone, Some("none"),
         "How much memory a sandbox may use that names no limits of its own";
     CPUS: "limits" "cpus" "cpus" "CABANA_LIMITS_CPUS" Kind::ProcessorsOrNone, Some("none"),
@@ -191,7 +194,9 @@ mod tests {
                 // As `cabana run` calls it.
                 "mode" => assert_eq!(setting.flag, "net"),
                 // Alone, their names would say too little.
-                name if ["log", "quotas", "retention", "telemetry", "webhooks"].contains(&setting.section) => {
+                name if ["log", "mounts", "quotas", "retention", "telemetry", "webhooks"]
+                    .contains(&setting.section) =>
+                {
                     assert_eq!(setting.flag, format!("{}-{}", setting.section, name.replace('_', "-")));
                 }
                 name => assert_eq!(setting.flag, name.replace('_', "-")),

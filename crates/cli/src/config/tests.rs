@@ -24,7 +24,8 @@ fn wrong(text: &str) -> String {
 #[test]
 fn without_anything_the_server_is_what_its_parts_are_by_themselves() {
     let serving = Serving::new(&from_file("").unwrap(), "/d".into()).unwrap();
-    let usual = cabana_runtime::Settings { data: Some("/d".into()), ..cabana_runtime::Settings::default() };
+    let mounts = cabana_runtime::MountRules::new::<&str>(&[], vec!["/d".into()]).unwrap();
+    let usual = cabana_runtime::Settings { data: Some("/d".into()), mounts, ..cabana_runtime::Settings::default() };
     // But for the dialects, which are in the binary.
     let own = cabana_runtime::Settings { dialects: Default::default(), ..serving.settings.clone() };
     assert_eq!(format!("{own:?}"), format!("{usual:?}"));

@@ -10,6 +10,7 @@ fn help_is_no_error_and_names_every_verb() {
         "serve",
         "template",
         "snapshot",
+        "volume",
         "doctor",
         "config",
         "exec",

@@ -44,6 +44,7 @@ impl Stage {
         let filled = filled.replace("{tenant}", "nobody");
         let filled = filled.replace("{webhook}", "webhook_01a1e36ddd427372ba516dbc9344fafd");
         let filled = filled.replace("{snapshot}", "snap_01a1e36ddd427372ba516dbc9344fafd");
+        let filled = filled.replace("{volume}", "nowhere");
         assert!(!filled.contains('{'), "{route} has a part that no test knows: add it here");
         filled
     }
@@ -69,6 +70,7 @@ fn right(route: &str) -> Value {
         "/v1/sandboxes/{sandbox}/files/mode" => json!({ "path": "file", "mode": "0644" }),
         "/v1/sandboxes/{sandbox}/files/move" => json!({ "path": "file", "to": "file" }),
         "/v1/sandboxes/{sandbox}/files/search" | "/v1/sandboxes/{sandbox}/ports/{port}/link" => json!({}),
+        "/v1/volumes" => json!({ "name": "right" }),
         "/v1/sandboxes/{sandbox}/lease" => json!({ "holder": "somebody", "ttl_sec": 1 }),
         "/v1/sandboxes:delete" => json!({ "app": "nobodys" }),
         "/v1/keys" => json!({ "role": "read" }),
@@ -234,7 +236,8 @@ type Cases = Vec<(String, RequestBuilder)>;
 fn bad_paths(stage: &Stage, route: &str, method: &Method) -> Cases {
     let bad = ["x", "%00", "AAAAAAAAAAAAAAAA", "..", "%2e%2e%2f%2e%2e%2fetc", "%ff", "\u{2028}", "-1", "null", "%"];
     let long = "a".repeat(5000);
-    let named = ["{sandbox}", "{call}", "{task}", "{key}", "{port}", "{template}", "{snapshot}", "{webhook}"];
+    let named =
+        ["{sandbox}", "{call}", "{task}", "{key}", "{port}", "{template}", "{snapshot}", "{webhook}", "{volume}"];
     let named = named.into_iter().filter(|name| route.contains(name));
     let tried = named.flat_map(|name| bad.iter().copied().chain([long.as_str()]).map(move |bad| (name, bad)));
     // Most words are names of tenants.

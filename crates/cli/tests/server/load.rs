@@ -12,6 +12,8 @@ pub(crate) const WORKERS: u64 = 4;
 pub(crate) const SCOPES: u64 = 2;
 /// One that is stopped, paused and changed all the time: a command in it would end by that.
 const SHAPED: &str = "shaped";
+/// A volume that it sees now here, now there.
+const MOUNTED: &str = "mounted";
 /// So many lines fit into no memory of the server, and who says them takes its time.
 pub(crate) const LONG: u64 = 8000;
 
@@ -40,8 +42,13 @@ pub(crate) enum What {
     /// A snapshot is taken, and deleted.
     Take,
     Forget,
+    /// A volume is made, and deleted.
+    Volume,
+    Unmake,
     Wake,
     Change,
+    /// Another place for what is mounted.
+    Mount,
     Key,
     Look,
 }
@@ -69,9 +76,14 @@ impl Deed {
     /// Its place: deeds are spread over the scopes.
     pub(crate) fn scope(&self) -> String {
         match self.what {
-            What::Stop | What::Archive | What::Pause | What::Wake | What::Change | What::Take | What::Touch => {
-                SHAPED.to_owned()
-            }
+            What::Stop
+            | What::Archive
+            | What::Pause
+            | What::Wake
+            | What::Change
+            | What::Take
+            | What::Touch
+            | What::Mount => SHAPED.to_owned(),
             _ => format!("scope{}", self.n % SCOPES),
         }
     }
@@ -140,6 +152,13 @@ impl Deed {
                 let limits = json!({ "limits": { "pids": 100 + self.n % 100 } });
                 server.request(Method::PATCH, &format!("/v1/sandboxes/{shaped}")).json(&limits)
             }
+            What::Mount => {
+                let at = format!("/srv/place{}", self.n % 3);
+                let mounts = json!({ "extra_mounts": [{ "volume": MOUNTED, "mount_path": at }] });
+                server.request(Method::PATCH, &format!("/v1/sandboxes/{shaped}")).json(&mounts)
+            }
+            What::Volume => server.post("/v1/volumes", &json!({ "name": self.name() })),
+            What::Unmake => server.request(Method::DELETE, &format!("/v1/volumes/{about}")),
             What::Key => server.post("/v1/keys", &json!({ "tenant": "default", "role": "read", "name": self.name() })),
             What::Look => server.request(Method::GET, &format!("{file}/stat?path=/etc/passwd")),
         };
@@ -178,6 +197,7 @@ impl World {
         for scope in 0..SCOPES {
             world.sandboxes.push(server.ensure(&format!("scope{scope}")).await["id"].as_str().unwrap().to_owned());
         }
+        crate::stage::good(server.post("/v1/volumes", &json!({ "name": MOUNTED })).send().await.unwrap()).await;
         world.shaped = server.ensure(SHAPED).await["id"].as_str().unwrap().to_owned();
         world
     }
@@ -192,7 +212,7 @@ impl World {
 
     /// The next deed, whatever it is: one of each kind, again and again.
     fn plan(&self) -> Deed {
-        const KINDS: u64 = 22;
+        const KINDS: u64 = 25;
         let mut deeds = self.deeds.lock().unwrap();
         let n = deeds.len() as u64;
         let what = match n % KINDS {
@@ -216,15 +236,23 @@ impl World {
             18 => What::Touch,
             19 => What::Archive,
             20 => What::Purge,
+            21 => What::Volume,
+            22 => What::Unmake,
+            23 => What::Mount,
             _ => What::Change, // and so it goes on
         };
         let about = match what {
             What::Delete => unasked(&deeds, What::Make),
             What::Forget => unasked(&deeds, What::Take),
+            What::Unmake => unasked(&deeds, What::Volume),
             _ => None,
         };
         // Where there is nothing to delete, something is looked at.
-        let what = if matches!(what, What::Delete | What::Forget) && about.is_none() { What::Look } else { what };
+        let what = if matches!(what, What::Delete | What::Forget | What::Unmake) && about.is_none() {
+            What::Look
+        } else {
+            what
+        };
         add(&mut deeds, what, about)
     }
 
@@ -272,7 +300,7 @@ impl World {
         let code = body["error"]["code"].as_str().unwrap_or_default();
         let may_be = match deed.what {
             What::Pause => code == "bad_request", // only what runs can be paused
-            What::Change | What::Touch => code == "sandbox_gone", // it was stopped meanwhile
+            What::Change | What::Mount | What::Touch => code == "sandbox_gone", // it was stopped meanwhile
             _ => false,
         };
         assert!(code == "outcome_unknown" || may_be, "{deed:?}: {status} {body}");
@@ -296,9 +324,14 @@ fn add(deeds: &mut Vec<Deed>, what: What, about: Option<String>) -> Deed {
     deed
 }
 
-/// A sandbox or a snapshot that was made, and that nobody has asked to be deleted.
+/// What an answer tells of: a volume has a name, and no number.
+pub(crate) fn named(made: &Value) -> Option<&str> {
+    made["id"].as_str().or(made["name"].as_str())
+}
+
+/// A sandbox, a snapshot or a volume that was made, and that nobody has asked to be deleted.
 fn unasked(deeds: &[Deed], what: What) -> Option<String> {
     let made = deeds.iter().filter(|deed| deed.what == what).filter_map(Deed::done);
-    let mut ids = made.map(|made| made["id"].as_str().unwrap());
+    let mut ids = made.filter_map(named);
     ids.find(|id| !deeds.iter().any(|deed| deed.about.as_deref() == Some(id))).map(str::to_owned)
 }

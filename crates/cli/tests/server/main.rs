@@ -23,6 +23,7 @@ mod lives;
 mod load;
 mod logs;
 mod metrics;
+mod mounts;
 mod port_attacks;
 mod port_links;
 mod ports;

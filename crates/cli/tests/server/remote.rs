@@ -7,6 +7,7 @@ mod lost;
 mod quotas;
 mod terminal;
 mod tls;
+mod volumes;
 
 use std::{
     fs,

@@ -132,6 +132,11 @@ impl Server {
         true
     }
 
+    /// What the next one is started with.
+    pub(crate) fn set_flags(&mut self, flags: &[&str]) {
+        self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    }
+
     fn clock(&self) -> PathBuf {
         self.data.path().join("clock-of-the-test")
     }

@@ -66,8 +66,11 @@ async fn no_route_leads_to_another_tenants_things() {
         ("port", "8000".to_owned()),
         ("key", "key_01a1e36ddd427372ba516dbc9344fafd".to_owned()),
         ("tenant", "victim".to_owned()),
+        ("volume", "theirs".to_owned()),
         ("template", "nobodys".to_owned()), // they are the operator's, and everybody sees those that there are
     ]);
+    let volume = json!({ "name": "theirs" });
+    good(send(&server, &theirs, Method::POST, "/v1/volumes", Some(&volume)).await).await;
     let document: Value = server.get("/openapi.json").await;
     let mut crossed = 0;
     for (route, methods) in document["paths"].as_object().unwrap() {
@@ -90,7 +93,8 @@ async fn no_route_leads_to_another_tenants_things() {
             let nowhere = nowhere
                 .replace(&victim["task"], "task_01a1e36ddd427372ba516dbc00000000")
                 .replace(&victim["snapshot"], "snap_01a1e36ddd427372ba516dbc00000000")
-                .replace(&victim["webhook"], "webhook_01a1e36ddd427372ba516dbc00000000");
+                .replace(&victim["webhook"], "webhook_01a1e36ddd427372ba516dbc00000000")
+                .replace(&victim["volume"], "nowhere");
             assert_eq!(
                 refused(send(&server, &ours, method.clone(), &nowhere, body).await).await,
                 told,
@@ -111,6 +115,7 @@ async fn no_route_leads_to_another_tenants_things() {
     let webhooks = good(send(&server, &theirs, Method::GET, "/v1/webhooks", None).await).await;
     assert_eq!(webhooks["webhooks"][0]["id"], webhook["id"]);
     assert_eq!(good(send(&server, &ours, Method::GET, "/v1/webhooks", None).await).await["webhooks"], json!([]));
+    good(send(&server, &theirs, Method::GET, "/v1/volumes/theirs", None).await).await;
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::{
-    load::{Deed, Told, What, World},
+    load::{Deed, Told, What, World, named},
     stage::{Server, until},
 };
 
@@ -24,12 +24,13 @@ impl World {
         nothing_is_open(server, place).await;
         self.sandboxes_and_records_agree(server, place).await;
         snapshots_and_records_agree(server, place).await;
+        volumes_and_records_agree(server, place).await;
         self.ledger_has(server, &deeds, place).await;
     }
 
     async fn is_answered_the_same(&self, server: &Server, deed: &Deed, place: &str) {
         // A key is shown once, what only looks is looked at anew, and neither is kept to be told again.
-        if matches!(deed.what, What::Key | What::Look | What::Pause | What::Change | What::Touch)
+        if matches!(deed.what, What::Key | What::Look | What::Pause | What::Change | What::Mount | What::Touch)
             || self.is_to_be_deleted(deed)
         {
             return;
@@ -48,10 +49,10 @@ impl World {
 
     /// Of one that is gone, nobody can say how it is.
     fn is_to_be_deleted(&self, made: &Deed) -> bool {
-        if !matches!(made.what, What::Make | What::Take) {
+        if !matches!(made.what, What::Make | What::Take | What::Volume) {
             return false;
         }
-        let id = made.done().and_then(|sandbox| sandbox["id"].as_str());
+        let id = made.done().and_then(named);
         self.all().iter().any(|deed| deed.about.is_some() && deed.about.as_deref() == id)
     }
 
@@ -74,6 +75,14 @@ impl World {
             }
             (What::Forget, Some(Told::Done(_))) => {
                 let path = format!("/v1/snapshots/{}", deed.about.as_deref().unwrap());
+                let gone = server.request(Method::GET, &path).send().await.unwrap();
+                assert_eq!(gone.status(), StatusCode::NOT_FOUND, "{place}: {deed:?}");
+            }
+            (What::Volume, Some(Told::Done(made))) if !self.is_to_be_deleted(deed) => {
+                server.get(&format!("/v1/volumes/{}", named(made).unwrap())).await;
+            }
+            (What::Unmake, Some(Told::Done(_))) => {
+                let path = format!("/v1/volumes/{}", deed.about.as_deref().unwrap());
                 let gone = server.request(Method::GET, &path).send().await.unwrap();
                 assert_eq!(gone.status(), StatusCode::NOT_FOUND, "{place}: {deed:?}");
             }
@@ -166,10 +175,11 @@ impl World {
                 }
                 What::Make => sandboxes.contains(&("ensure", answer["id"].as_str().unwrap())),
                 What::Delete => sandboxes.contains(&("become", deed.about.as_deref().unwrap())),
-                What::Forget => argv.contains(deed.about.as_deref().unwrap()),
+                What::Forget | What::Unmake => argv.contains(deed.about.as_deref().unwrap()),
+                What::Volume => argv.contains(deed.name().as_str()),
                 What::Take => sandboxes.contains(&("snapshot.take", self.shaped.as_str())),
                 What::Stop | What::Archive | What::Pause | What::Wake | What::Change | What::Touch | What::Key => true,
-                What::Look | What::Purge => true,
+                What::Look | What::Purge | What::Mount => true,
             };
             assert!(there, "{place}: {deed:?} is in no row of the ledger");
         }
@@ -182,6 +192,7 @@ impl World {
             (What::Purge, "purge", "nobodys"),
             (What::Pause, "become", "paused"),
             (What::Change, "change", "limits"),
+            (What::Mount, "change", "extra_mounts"),
         ] {
             let told = |deed: &&Deed| deed.what == what && deed.done().is_some_and(|answer| !answer.is_null());
             let in_row = |row: &&&LedgerRow| row.verb == verb && row.argv.iter().any(|argument| argument == word);
@@ -217,6 +228,14 @@ async fn snapshots_and_records_agree(server: &Server, place: &str) {
     let kept = std::fs::read_dir(server.data().join("snapshots")).unwrap().flatten();
     let kept = kept.filter(|kept| !kept.file_name().to_string_lossy().starts_with('.')).count();
     assert!(list["next_cursor"].is_string() || records == kept, "{place}: {records} records, {kept} snapshots");
+}
+
+async fn volumes_and_records_agree(server: &Server, place: &str) {
+    let list = server.get("/v1/volumes?limit=1000").await;
+    let records = list["volumes"].as_array().unwrap().len();
+    let kept = std::fs::read_dir(server.data().join("volumes")).unwrap().flatten();
+    let kept = kept.filter(|kept| !kept.file_name().to_string_lossy().starts_with('.')).count();
+    assert!(list["next_cursor"].is_string() || records == kept, "{place}: {records} records, {kept} volumes");
 }
 
 /// Each call has ended, one way or another: what was left open was followed, recorded, or is `unknown`.

@@ -4,9 +4,9 @@ use std::{collections::BTreeSet, os::fd::AsFd, sync::Arc};
 
 use bytes::Bytes;
 use cabana_guest::tree;
-use cabana_sandbox::{Base, Overrides, Result, Source, Stream, Template};
+use cabana_sandbox::{Base, Overrides, Result, Stream, Template};
 
-use super::{Shared, blocking};
+use super::{Shared, blocking, used::Used};
 use crate::{
     files::fed,
     layers::{LayerName, Templates, failed},
@@ -24,11 +24,10 @@ impl Shared {
 
     pub(super) fn uses_template(&self, name: &str) -> bool {
         let named = Base::Named(name.to_owned());
-        let of_one = |id| self.homes.read(id).is_ok_and(|record| record.spec.base == named);
         // Whoever cannot say what is shelved cannot say that nothing of it is needed.
         let of_shelved =
             || self.homes.shelf.all().map_or(true, |all| all.iter().any(|(_, shelved)| shelved.base == named));
-        self.homes.all().iter().any(of_one) || of_shelved()
+        self.homes.all().iter().any(|home| home.read().is_ok_and(|record| record.spec.base == named)) || of_shelved()
     }
 
     /// What cannot be kept is refused before the first byte is pulled.
@@ -46,24 +45,26 @@ impl Shared {
 
     /// `None` while somebody holds the store.
     pub(super) fn remove_unused_layers(&self) -> Result<Option<usize>> {
+        let mut used = Used::default();
+        used.read(&self.homes)?;
+        let named = self.named_layers(&[])?;
+        if self.store.all()?.iter().all(|layer| named.contains(layer) || used.layers.contains(layer)) {
+            return Ok(Some(0));
+        }
         self.store.remove_unused(&mut || {
-            let mut used = self.named_layers(&[])?;
-            used.extend(self.layers_of_sandboxes()?);
-            Ok(used)
+            used.read(&self.homes)?;
+            let mut all = self.named_layers(&[])?;
+            all.append(&mut used.layers);
+            all.extend(self.homes.shelf.all()?.into_iter().flat_map(|(_, shelved)| shelved.layers));
+            Ok(all)
         })
     }
 
     fn layers_of_sandboxes(&self) -> Result<BTreeSet<LayerName>> {
-        let mut used = BTreeSet::new();
-        for record in self.homes.all_records()? {
-            used.extend(record.plan.all_layers());
-            used.extend(record.spec.views.iter().filter_map(|view| match &view.source {
-                Source::Layer(layer) => Some(LayerName::from(layer)),
-                Source::Host(_) => None,
-            }));
-        }
-        used.extend(self.homes.shelf.all()?.into_iter().flat_map(|(_, shelved)| shelved.layers));
-        Ok(used)
+        let mut used = Used::default();
+        used.read(&self.homes)?;
+        used.layers.extend(self.homes.shelf.all()?.into_iter().flat_map(|(_, shelved)| shelved.layers));
+        Ok(used.layers)
     }
 
     /// What nothing would need without these. As in [`Shared::tidy`], records are read only where there may be some.

@@ -99,7 +99,8 @@ impl Shared {
     async fn revive(self: &Arc<Self>, id: &SandboxId, left: Left) -> Result<Taken> {
         let Left { presence, pidfd, home } = left;
         let pidfd = watched(pidfd)?;
-        let Record { spec, plan } = self.homes.read(id)?;
+        let record = self.homes.read(id)?;
+        let Record { spec, plan, changing } = record.clone();
         // An error loses nothing: who stops talking to init leaves it as it was, for the next one.
         let failed = |error| Error::failed("talking to the sandbox's init", error);
         let door = self.homes.open_home(id)?.path();
@@ -134,6 +135,10 @@ impl Shared {
         if let Err(error) = settled.await {
             self.leave(&live).await;
             return Err(error);
+        }
+        // What was taken away from it must not stay because it can not be changed: then it is stopped, and starts as it should.
+        if changing && self.settle_views(&live, record).await.is_err() {
+            return Ok(self.end(&live).await.map_or(Taken::Absent, Taken::Stopped));
         }
         Ok(Taken::Live(live))
     }

@@ -45,13 +45,13 @@ impl Shared {
         if let (Base::Snapshot(_), Some(was)) = (&spec.base, &plan.fingerprint) {
             self.compare_base(id, was, &*self.host_base()?);
         }
-        let record = Record { spec, plan };
+        let record = Record { spec, plan, changing: false };
         let (home, owned) = self.homes.make(id, &record)?;
         fault::at(Point::HomeNamed);
         drop(layers_stay); // the record says from here on that they are used
         let mounts = snapshot::dress_new(&self.store, &record.plan, &home.fs())
             .and_then(|()| plan::mounts(&self.data, &self.store, &record, &home.fs(), self.ranges.storage()));
-        Ok(Prepared { mounts: mounts.inspect_err(|_| drop(home.remove()))?, record, home: owned })
+        Ok(Prepared { mounts: mounts.inspect_err(|_| drop(self.homes.remove(id)))?, record, home: owned })
     }
 
     /// Tells of a base that is not what it was.
@@ -73,7 +73,13 @@ impl Shared {
             record.plan.rebase(&base);
             self.compare_base(id, &was, &base);
         }
+        self.homes.refill(&home, record.plan.overlays(), |fs| snapshot::dress_new(&self.store, &record.plan, fs));
+        snapshot::take_out(&self.store, &record.plan, &home.fs())?;
         let mounts = plan::mounts(&self.data, &self.store, &record, &home.fs(), self.ranges.storage())?;
+        if record.changing {
+            record.changing = false; // what is mounted now is what it says
+            self.homes.rewrite(id, &record)?;
+        }
         Ok(Prepared { mounts, record, home: owned })
     }
 
@@ -107,7 +113,7 @@ impl Shared {
         id: &SandboxId,
         prepared: Prepared,
     ) -> Result<Arc<Live>, (Error, Option<Owned>)> {
-        let Prepared { record: Record { mut spec, plan }, mounts, home } = prepared;
+        let Prepared { record: Record { mut spec, plan, .. }, mounts, home } = prepared;
         spec.sudo |= plan.sudo;
         let overlays = plan.overlays();
         let (warm, namespace) = match self.begin(mounts, &spec).await {

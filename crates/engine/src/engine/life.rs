@@ -3,15 +3,15 @@
 use std::{io, sync::Arc};
 
 use cabana_sandbox::{Error, Found, Result, Sandbox, SandboxEvent, SandboxId, SandboxSpec, State};
-use tokio::task::spawn_blocking;
 
 use super::{Shared, Slot, blocking, found::Taken};
 use crate::{
     fault::{self, Point},
-    home::Owned,
+    home::{Home, Owned},
     live::{Holds, Live},
     presence,
     sandbox::EngineSandbox,
+    snapshot,
 };
 
 impl Shared {
@@ -117,16 +117,32 @@ impl Shared {
         let slot = self.slot(&id);
         let mut held = slot.lock().await;
         let stopped = match self.take_down(&id, &mut held).await {
-            Ok(Some(_owned)) => {
-                let (shared, id) = (self.clone(), id.clone());
-                blocking(move || shared.homes.remove_ephemeral(&id).map_err(removing)).await
-            }
+            Ok(Some(owned)) => self.rest(&id, owned).await,
             Ok(None) => Err(Error::NoSandbox(id.clone())),
             Err(error) => Err(error),
         };
         drop(held);
         self.let_go(&id, &slot);
         stopped
+    }
+
+    /// Of one in which nothing runs any more: what ends with its processes goes, and what it does not need until it is started.
+    async fn rest(self: &Arc<Self>, id: &SandboxId, owned: Owned) -> Result<()> {
+        // Somebody may still write from outside, into what is mounted for them alone: then the next stop finds it.
+        let closed = self.gates.of(id).try_close();
+        let (shared, id) = (self.clone(), id.clone());
+        blocking(move || {
+            let _owned = owned;
+            shared.homes.remove_ephemeral(&id).map_err(removing)?;
+            let Ok(home) = shared.homes.open_home(&id) else { return Ok(()) };
+            home.forget_life();
+            if let (Some(_closed), Ok(record)) = (closed, home.read()) {
+                // It is stopped, whatever comes of this; the next stop finds what is left.
+                let _ = snapshot::put_away(&shared.store, &record.plan, &home.fs());
+            }
+            Ok(())
+        })
+        .await
     }
 
     pub(super) async fn destroy(self: Arc<Self>, id: SandboxId) -> Result<()> {
@@ -199,13 +215,14 @@ impl Shared {
 
     /// All sandboxes of the data directory, as they look from outside.
     pub(super) fn states(&self) -> Vec<(SandboxId, State)> {
-        let state = |id: &SandboxId| match self.homes.presence(id) {
+        let state = |home: &Home| match home.presence() {
             Some(presence) if presence.find().is_none() => State::Stopped,
             Some(presence) if self.ranges.is_frozen(presence.range) => State::Paused,
             Some(_) => State::Running,
             None => State::Stopped,
         };
-        self.homes.all().into_iter().map(|id| (id.clone(), state(&id))).collect()
+        let sandboxes = self.homes.all().into_iter();
+        sandboxes.filter_map(|home| Some((home.id()?, state(&home)))).collect()
     }
 
     /// Hears of the end of a sandbox that nobody asked for.
@@ -220,9 +237,9 @@ impl Shared {
         }
         let owned = self.ended(&live);
         let _ = self.happened.try_send((live.id.clone(), SandboxEvent::Died));
-        let (shared, id) = (self.clone(), live.id.clone());
-        let _ = spawn_blocking(move || shared.homes.remove_ephemeral(&id)).await;
-        drop(owned);
+        if let Some(owned) = owned {
+            let _ = self.rest(&live.id, owned).await; // it is stopped all the same
+        }
         drop(held);
         self.let_go(&live.id, &slot);
     }

@@ -4,6 +4,8 @@ mod bases;
 mod found;
 mod launch;
 mod life;
+mod used;
+mod views;
 
 use std::{
     collections::HashMap,
@@ -15,7 +17,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cabana_sandbox::{
     Base, Capabilities, Enforced, Error, Found, Identities, LayerId, Overrides, Provider, Result, Sandbox,
-    SandboxEvent, SandboxId, SandboxSpec, SnapshotId, State, Stream, Template,
+    SandboxEvent, SandboxId, SandboxSpec, SnapshotId, State, Stream, Template, View, VolumeId,
 };
 use futures_util::{StreamExt, stream};
 use tokio::{
@@ -223,7 +225,8 @@ impl Shared {
             snapshot: true,
             templates: true,
             search: true,
-            late_views: false,
+            late_views: self.changes_views(),
+            volumes: true,
             host_base: true,
             outlives_server: self.ranges.identities() == Identities::Own,
             replays_output: true,
@@ -363,6 +366,31 @@ impl Provider for Engine {
     async fn remove_template(&self, name: &str) -> Result<()> {
         let (shared, name) = (self.shared.clone(), name.to_owned());
         blocking(move || shared.templates().rm(&name, &|name| shared.uses_template(name))).await
+    }
+
+    async fn set_views(&self, id: &SandboxId, views: &[View]) -> Result<()> {
+        joined(self.shared.tasks.spawn(self.shared.clone().set_views(id.clone(), views.to_vec()))).await
+    }
+
+    async fn make_volume(&self, name: VolumeId) -> Result<()> {
+        let shared = self.shared.clone();
+        blocking(move || shared.homes.volumes().make(name)).await
+    }
+
+    async fn volumes(&self) -> Result<Stream<VolumeId>> {
+        let shared = self.shared.clone();
+        let names = blocking(move || shared.homes.volumes().all()).await?;
+        Ok(stream::iter(names.into_iter().map(Ok)).boxed())
+    }
+
+    async fn volume_usage(&self, name: VolumeId) -> Result<u64> {
+        let shared = self.shared.clone();
+        blocking(move || shared.homes.volumes().usage(name)).await
+    }
+
+    async fn remove_volume(&self, name: VolumeId) -> Result<()> {
+        let shared = self.shared.clone();
+        blocking(move || shared.homes.volumes().remove(name, &|id| shared.homes.uses_volume(id, name))).await
     }
 
     async fn tidy(&self) -> Result<bool> {

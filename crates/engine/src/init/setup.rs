@@ -181,7 +181,7 @@ fn mount_overlays(plan: &SetupPlan) -> Done {
 fn mount_views(plan: &SetupPlan, layers: &[OwnedFd], root: BorrowedFd<'_>) -> Done {
     for (place, mount) in plan.mounts.iter().zip(layers) {
         if let Place::View { at, directory } = place {
-            let point = make_mount_point(root, at, *directory).map_err(rx_at(Step::View))?;
+            let point = mounts::make_mount_point(root, at, *directory, &mut Vec::new()).map_err(rx_at(Step::View))?;
             mounts::attach_onto(mount.as_fd(), point.as_fd()).map_err(io_at(Step::View))?;
         }
     }
@@ -216,32 +216,6 @@ fn close_root(plan: &SetupPlan, root: &OwnedFd) -> Done {
         close(&open_mount_point(root.as_fd(), &name, Step::ReadOnly)?)?;
     }
     close(root)
-}
-
-/// Opens `path` in the new root, making what is missing of it. Links are followed inside the root and nowhere else.
-fn make_mount_point(root: BorrowedFd<'_>, path: &[u8], directory: bool) -> rustix::io::Result<OwnedFd> {
-    let open = |at: &[u8], flags| {
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let at = if at.is_empty() { b"." } else { at };
-        rustix::fs::openat2(root, at, OFlags::PATH | OFlags::CLOEXEC | flags, Mode::empty(), resolve)
-    };
-    let path = path.strip_prefix(b"/").unwrap_or(path);
-    let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
-    let mut above = 0;
-    for end in ends.chain([path.len()]) {
-        let last = end == path.len();
-        if matches!(open(&path[..end], OFlags::empty()), Err(rustix::io::Errno::NOENT)) {
-            let parent = open(path[..above].strip_suffix(b"/").unwrap_or(&path[..above]), OFlags::DIRECTORY)?;
-            if last && !directory {
-                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-                rustix::fs::openat(&parent, &path[above..end], flags, 0o644.into())?;
-            } else {
-                rustix::fs::mkdirat(&parent, &path[above..end], 0o755.into())?;
-            }
-        }
-        above = end + 1;
-    }
-    open(path, if directory { OFlags::DIRECTORY } else { OFlags::empty() })
 }
 
 /// Whoever unshares a user namespace has all capabilities in it again, whatever was taken away before: so there are none.

@@ -8,7 +8,10 @@ use std::{
     path::Path,
 };
 
-use rustix::mount::{MoveMountFlags, OpenTreeFlags};
+use rustix::{
+    fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags},
+    mount::{MoveMountFlags, OpenTreeFlags},
+};
 
 #[repr(C)]
 struct MountAttr {
@@ -82,6 +85,70 @@ pub(crate) fn attach(mount: BorrowedFd<'_>, at: &CStr) -> io::Result<()> {
 pub(crate) fn attach_onto(mount: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     Ok(rustix::mount::move_mount(mount, c"", target, c"", flags)?)
+}
+
+/// Takes a mount off, whoever uses it: what they have open stays open.
+pub(crate) fn unmount(at: &CStr) -> io::Result<()> {
+    // SAFETY: a NUL-terminated string, read by the kernel.
+    let done = unsafe { libc::umount2(at.as_ptr(), libc::MNT_DETACH) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A part of a path that was made for a mount.
+pub(crate) struct Made {
+    parent: OwnedFd,
+    name: Vec<u8>,
+    directory: bool,
+}
+
+impl Made {
+    pub(crate) fn unmake(&self) {
+        let flags = if self.directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        let _ = rustix::fs::unlinkat(&self.parent, self.name.as_slice(), flags);
+    }
+}
+
+/// Opens `path` in a sandbox's root, making what is missing of it. Links are followed inside the root and nowhere else.
+pub(crate) fn make_mount_point(
+    root: BorrowedFd<'_>,
+    path: &[u8],
+    directory: bool,
+    made: &mut Vec<Made>,
+) -> rustix::io::Result<OwnedFd> {
+    let open = |at: &[u8], flags| {
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let at = if at.is_empty() { b"." } else { at };
+        rustix::fs::openat2(root, at, OFlags::PATH | OFlags::CLOEXEC | flags, Mode::empty(), resolve)
+    };
+    let path = path.strip_prefix(b"/").unwrap_or(path);
+    let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
+    let mut above = 0;
+    for end in ends.chain([path.len()]) {
+        let is_file = end == path.len() && !directory;
+        if matches!(open(&path[..end], OFlags::empty()), Err(rustix::io::Errno::NOENT)) {
+            let parent = open(path[..above].strip_suffix(b"/").unwrap_or(&path[..above]), OFlags::DIRECTORY)?;
+            let name = &path[above..end];
+            if is_file {
+                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+                rustix::fs::openat(&parent, name, flags, 0o644.into())?;
+            } else {
+                rustix::fs::mkdirat(&parent, name, 0o755.into())?;
+            }
+            made.push(Made { parent, name: name.to_vec(), directory: !is_file });
+        }
+        above = end + 1;
+    }
+    let point = open(path, if directory { OFlags::DIRECTORY } else { OFlags::empty() })?;
+    // A link can lead to where something is mounted already, such as the root itself: there is nothing to be put over that.
+    match is_mount_root(point.as_fd())? {
+        true => Err(rustix::io::Errno::BUSY),
+        false => Ok(point),
+    }
+}
+
+fn is_mount_root(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::empty())?;
+    Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
 pub(crate) fn plain(source: &CStr, target: &CStr, kind: &CStr, flags: u64, options: &CStr) -> io::Result<()> {

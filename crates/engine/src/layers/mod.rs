@@ -30,6 +30,7 @@ pub(crate) use store::{Draft, Hold};
 pub use templates::Templates;
 pub(crate) use templates::now;
 pub(crate) use trust::{Trust, trusting};
+pub(crate) use writer::{MADE, both};
 
 pub(crate) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 

@@ -25,10 +25,11 @@ use super::{
 use crate::{
     engine::Shared,
     files::{fed, from_thread},
-    home::Record,
+    home::{Home, Record},
     layers::{Draft, LayerName, Templates},
     plan::Plan,
     shelf::Shelved,
+    volumes::volumes_of,
 };
 
 const NAME: &[u8] = b"cabana sandboxes ";
@@ -118,7 +119,13 @@ impl Shared {
                     Err(error) => left_out.push(elsewhere(&format!("snapshot {name}"), error)?),
                 },
                 Item::Sandbox { id, spec, stands } => match self.stood_on(&stands, &kept) {
-                    Ok(plan) => self.make_stopped(&id, &Record { spec, plan })?,
+                    Ok(plan) => {
+                        // What volumes held is not in a backup: they are there, and empty, so that it starts.
+                        for volume in volumes_of(&spec.views) {
+                            self.homes.volumes().make(volume)?;
+                        }
+                        self.make_stopped(&id, &Record { spec, plan, changing: false })?;
+                    }
                     Err(error) => left_out.push(elsewhere(&format!("sandbox {id}"), error)?),
                 },
                 Item::Shelved { id, shelved } => self.homes.shelf.write(&id, &shelved)?,
@@ -208,7 +215,7 @@ impl Saver<'_> {
                 Err(error) => self.left_out(&format!("snapshot {name}"), &error)?,
             }
         }
-        for id in self.shared.homes.all() {
+        for id in self.shared.homes.all().iter().filter_map(Home::id) {
             self.sandbox(id, here)?;
         }
         // After the sandboxes: one that is shelved meanwhile is here.
@@ -273,6 +280,6 @@ impl Saver<'_> {
 fn of_view(view: &cabana_sandbox::View) -> Option<LayerName> {
     match &view.source {
         Source::Layer(layer) => Some(layer.into()),
-        Source::Host(_) => None,
+        Source::Host(_) | Source::Volume(_) => None,
     }
 }

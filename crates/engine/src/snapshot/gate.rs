@@ -32,6 +32,11 @@ impl Gate {
         let closed = tokio::time::timeout(PATIENCE, self.0.clone().write_owned()).await;
         closed.map_err(|_| Error::TimedOut("files are being written to the sandbox from outside; try again after that"))
     }
+
+    /// `None` while somebody writes.
+    pub(crate) fn try_close(&self) -> Option<Closed> {
+        self.0.clone().try_write_owned().ok()
+    }
 }
 
 /// All gates that somebody knows.

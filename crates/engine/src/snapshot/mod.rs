@@ -1,6 +1,6 @@
 //! Snapshots: a sandbox's files at one moment, for other sandboxes to begin from, or as a stream.
 //!
-//! `still` makes layers of what a sandbox wrote, by renaming or by copying them. `record` gives such a stack a name, which
+//! `own` is where a sandbox writes. `still` makes layers of what a sandbox wrote, by renaming or by copying them. `record` gives such a stack a name, which
 //! `create` takes as a base: forks are sandboxes like others, as cheap as others, and share what they began from. `flatten`
 //! merges layers before they pile up. `saved` is the stream of a sandbox, and `restore` makes one of it; `all` is that
 //! of everything at once.
@@ -9,6 +9,7 @@ mod all;
 mod flatten;
 mod fresh;
 mod gate;
+mod own;
 mod record;
 mod restore;
 mod saved;
@@ -20,9 +21,10 @@ use bytes::Bytes;
 use cabana_sandbox::{Base, Error, Result, SandboxId, SnapshotId, Stream};
 
 pub(crate) use gate::{Entered, Gate, Gates};
+pub(crate) use own::{dress_new, make as make_own, put_away, take_out, upper, work};
 pub use record::{Snapshot, Snapshots};
 use still::Still;
-pub(crate) use still::{dress_new, settle};
+pub(crate) use still::settle;
 
 use crate::{
     engine::{Shared, Taken, blocking},

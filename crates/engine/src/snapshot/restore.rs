@@ -13,8 +13,8 @@ use cabana_sandbox::{Error, Result, SandboxId, SandboxSpec, Stream};
 use super::{
     flatten::flatten,
     fresh::Fresh,
+    own::{dress_new, put_away},
     saved::{Head, Sections},
-    still::dress_new,
 };
 use crate::{
     engine::{Shared, blocking},
@@ -88,7 +88,7 @@ impl Shared {
         if let Some(user) = &spec.user {
             plan.defaults.user = user.clone();
         }
-        self.make_stopped(id, &Record { spec, plan })?;
+        self.make_stopped(id, &Record { spec, plan, changing: false })?;
         fresh.named();
         fault::at(Point::ShelfRestored);
         // What is left there holds a layer for longer than needed, and nothing else.
@@ -98,7 +98,9 @@ impl Shared {
 
     pub(super) fn make_stopped(&self, id: &SandboxId, record: &Record) -> Result<()> {
         let (home, _owned) = self.homes.make(id, record)?;
-        dress_new(&self.store, &record.plan, &home.fs()).inspect_err(|_| drop(home.remove()))
+        let fs = home.fs();
+        let made = dress_new(&self.store, &record.plan, &fs).and_then(|()| put_away(&self.store, &record.plan, &fs));
+        made.inspect_err(|_| drop(self.homes.remove(id)))
     }
 
     /// What lies below the kept layers.

@@ -15,19 +15,16 @@
 //! Of a **running** one, the commands are frozen, changes from outside wait, and its own layers are copied. What a process
 //! has written is in the page cache at the latest, which a copy reads: nothing has to be flushed for it.
 
-use std::{
-    ffi::CString,
-    fs::{self, File},
-    io,
-    os::fd::AsFd,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{fs::File, os::fd::AsFd, path::Path, sync::Arc};
 
-use cabana_guest::{IdMap, tree};
+use cabana_guest::tree;
 use cabana_sandbox::{Error, Result, SandboxId};
 
-use super::{flatten::flatten, fresh::Fresh};
+use super::{
+    flatten::flatten,
+    fresh::Fresh,
+    own::{is_untouched, kept_top, remove, upper, work},
+};
 use crate::{
     engine::{Shared, blocking},
     fault::{self, Point},
@@ -71,7 +68,7 @@ impl Shared {
         let (ids, own) = (self.ranges.storage(), home.fs());
         settle(&self.store, &record.plan, &own)?;
         let mut fresh = Fresh::new(&self.store);
-        let Record { spec, mut plan } = record.clone();
+        let Record { spec, mut plan, changing } = record.clone();
         let to_come = plan.overlays();
         flatten(&self.store, &mut plan, to_come, &mut fresh)?;
         for overlay in 0..plan.overlays() {
@@ -83,7 +80,7 @@ impl Shared {
         }
         fault::at(Point::SnapshotReserved);
         if plan != record.plan {
-            let written = home.rewrite(&Record { spec, plan: plan.clone() });
+            let written = home.rewrite(&Record { spec, plan: plan.clone(), changing });
             written.map_err(failed("writing the sandbox's record"))?;
         }
         fault::at(Point::SnapshotRecorded);
@@ -117,65 +114,12 @@ impl Shared {
 /// nothing to do.
 pub(crate) fn settle(store: &Store, plan: &Plan, own: &Path) -> Result<()> {
     for overlay in 0..plan.overlays() {
-        settle_overlay(store, plan, own, overlay)?;
-    }
-    Ok(())
-}
-
-fn settle_overlay(store: &Store, plan: &Plan, own: &Path, overlay: usize) -> Result<()> {
-    let Some(top) = plan.stack(overlay).last().copied().filter(|top| top.is_kept()) else { return Ok(()) };
-    let (upper, work) = (upper(own, overlay), own.join(format!("work{overlay}")));
-    if store.awaits(top) {
+        let Some(top) = kept_top(plan, overlay).filter(|top| store.awaits(*top)) else { continue };
         // What the kernel kept in it was for the layer that goes away.
-        remove(&work).map_err(failed("clearing the sandbox's work directory"))?;
+        remove(&work(own, overlay)).map_err(failed("clearing the sandbox's work directory"))?;
         fault::at(Point::SnapshotCleared);
-        store.fill(top, &upper)?;
+        store.fill(top, &upper(own, overlay))?;
         fault::at(Point::SnapshotMoved);
     }
-    // Made elsewhere, and renamed when it looks as it should.
-    if !upper.exists() {
-        let new = own.join("upper.new");
-        let make = || {
-            remove(&new)?;
-            fs::create_dir(&new)
-        };
-        make().map_err(failed("making the sandbox's layer"))?;
-        dress(store, plan, overlay, &new)?;
-        fs::rename(&new, &upper).map_err(failed("making the sandbox's layer"))?;
-    }
-    if !work.exists() {
-        let make = || {
-            fs::create_dir(&work)?;
-            std::os::unix::fs::chown(&work, store.ids().outside(0), store.ids().outside(0))
-        };
-        make().map_err(failed("making the sandbox's work directory"))?;
-    }
     Ok(())
-}
-
-/// The root of an overlay looks as its own layer does: a new one takes over the looks of the one below.
-pub(crate) fn dress_new(store: &Store, plan: &Plan, own: &Path) -> Result<()> {
-    (0..plan.overlays()).try_for_each(|overlay| dress(store, plan, overlay, &upper(own, overlay)))
-}
-
-fn dress(store: &Store, plan: &Plan, overlay: usize, dir: &Path) -> Result<()> {
-    let Some(top) = plan.stack(overlay).last().filter(|top| top.is_kept()) else { return Ok(()) };
-    let layer = store.open_layer(*top)?;
-    let dressed = File::open(dir).and_then(|dir| tree::dress_like(layer.as_fd(), dir.as_fd()));
-    dressed.map_err(failed("making the sandbox's layer"))
-}
-
-fn upper(own: &Path, overlay: usize) -> PathBuf {
-    own.join(format!("upper{overlay}"))
-}
-
-fn is_untouched(upper: &Path, ids: IdMap) -> Result<bool> {
-    let looked = File::open(upper).and_then(|upper| tree::is_untouched(upper.as_fd(), ids));
-    looked.map_err(failed("looking at the sandbox's layer"))
-}
-
-/// Without following links, whatever is there. Absent is Ok.
-fn remove(path: &Path) -> io::Result<()> {
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
-    tree::remove(File::open(parent)?.as_fd(), &CString::new(name.as_encoded_bytes())?)
 }

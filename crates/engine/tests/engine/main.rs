@@ -1,12 +1,14 @@
 //! The engine through its public interface: the conformance suite, and what only an engine promises.
 #![allow(clippy::unwrap_used, reason = "a test fails by it, at the line that says what was expected")]
 
+mod asleep;
 mod bad_input;
 mod clients;
 mod disk;
 mod host_base;
 mod identity;
 mod inside;
+mod late_views;
 mod leftovers;
 mod limits;
 mod network;

@@ -34,13 +34,29 @@ const MAX_PATH: usize = 4095;
 pub fn is_untouched(dir: BorrowedFd<'_>, ids: IdMap) -> io::Result<bool> {
     let dir = open_again(dir)?;
     let stat = rustix::fs::fstat(&dir)?;
+    let empty = is_empty(dir.as_fd())?;
+    let root = (ids.inside(stat.st_uid), ids.inside(stat.st_gid), sys::mode(&stat)) == (0, 0, 0o755);
+    Ok(empty && root && xattr::read_of_layer(sys::proc_path(&dir).as_bytes()).is_empty())
+}
+
+/// Whether a directory is empty, and looks like another: owner, mode, attributes and time.
+pub fn is_dressed_like(like: BorrowedFd<'_>, dir: BorrowedFd<'_>) -> io::Result<bool> {
+    let (like, dir) = (open_again(like)?, open_again(dir)?);
+    let look = |dir: &OwnedFd| -> Result<_, Errno> {
+        let stat = rustix::fs::fstat(dir)?;
+        let owner = (stat.st_uid, stat.st_gid, sys::mode(&stat), stat.st_mtime, stat.st_mtime_nsec);
+        Ok((owner, xattr::read_of_layer(sys::proc_path(dir).as_bytes())))
+    };
+    Ok(is_empty(dir.as_fd())? && look(&like)? == look(&dir)?)
+}
+
+fn is_empty(dir: BorrowedFd<'_>) -> Result<bool, Errno> {
     let mut empty = true;
-    each_entry(dir.as_fd(), |_, _| {
+    each_entry(dir, |_, _| {
         empty = false;
         Ok::<_, Errno>(false)
     })?;
-    let root = (ids.inside(stat.st_uid), ids.inside(stat.st_gid), sys::mode(&stat)) == (0, 0, 0o755);
-    Ok(empty && root && xattr::read_of_layer(sys::proc_path(&dir).as_bytes()).is_empty())
+    Ok(empty)
 }
 
 /// Nothing changes in it meanwhile. Ids are written as those inside.

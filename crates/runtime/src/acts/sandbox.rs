@@ -1,6 +1,6 @@
 //! A sandbox as a whole.
 
-use cabana_model::{Clamped, Lifecycle, SandboxId};
+use cabana_model::{Clamped, Lifecycle, Mount, SandboxId};
 use cabana_sandbox::{Limits, NetworkPolicy, check_env};
 use cabana_store::By;
 use serde::{Deserialize, Serialize};
@@ -94,12 +94,14 @@ impl Act for Become {
     }
 }
 
-/// Other limits, another network, other variables: of one that runs, and of one that does not.
+/// Other limits, another network, other variables, other mounts: of one that runs, and of one that does not.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Change {
     pub limits: Option<Limits>,
     pub network: Option<NetworkPolicy>,
     pub env: Option<std::collections::BTreeMap<String, String>>,
+    pub mount: Option<Mount>,
+    pub extra_mounts: Option<Vec<Mount>>,
     /// What is said of it takes the place of what was said before; the rest stays.
     pub lifecycle: Option<Lifecycle>,
 }
@@ -135,6 +137,8 @@ impl Act for Change {
             ("limits", self.limits.is_some()),
             ("network", self.network.is_some()),
             ("env", self.env.is_some()),
+            ("mount", self.mount.is_some()),
+            ("extra_mounts", self.extra_mounts.is_some()),
             ("lifecycle", self.lifecycle.is_some()),
         ];
         named.iter().filter(|(_, there)| *there).map(|(name, _)| (*name).to_owned()).collect()
@@ -163,6 +167,8 @@ impl Act for Change {
             wanted.sandbox.limits = self.limits.map_or(wanted.sandbox.limits, |_| limits);
             wanted.sandbox.network = self.network.map_or_else(|| wanted.sandbox.network.clone(), |_| network);
             wanted.env = self.env.unwrap_or_else(|| std::mem::take(&mut wanted.env));
+            wanted.mounts.primary = self.mount.or_else(|| wanted.mounts.primary.take());
+            wanted.mounts.extra = self.extra_mounts.unwrap_or_else(|| std::mem::take(&mut wanted.mounts.extra));
             wanted.lifecycle = lifecycle.unwrap_or_else(|| std::mem::take(&mut wanted.lifecycle));
         };
         cx.runtime.0.sandboxes.change(&slot, alter).await?;

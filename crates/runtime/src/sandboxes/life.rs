@@ -9,7 +9,7 @@ use cabana_model::{
     Facts, Hook, Hooked, Life, Lifecycle, Operation, Phase, Reality, Role, SandboxState, SnapshotId, Then, Time,
     Verdict, Work, amount,
 };
-use cabana_sandbox::{Found, Sandbox, SandboxEvent, Wanted as Update};
+use cabana_sandbox::{Found, Sandbox, SandboxEvent, SandboxSpec, Wanted as Update};
 use cabana_store::{By, Moved, Record, Transition};
 use futures_util::{StreamExt, TryStreamExt};
 use jiff::SignedDuration;
@@ -18,10 +18,10 @@ use uuid::Uuid;
 
 use super::{Sandboxes, Slot, Wanted};
 use crate::{
-    Error, Result, SandboxId, Tenant,
+    Error, Mounts, Result, SandboxId, Tenant,
     events::{Event, Happened},
     fault::{self, Point},
-    hooks,
+    hooks, mounts,
     quotas::Pass,
 };
 
@@ -206,17 +206,23 @@ impl Sandboxes {
                     Found::Absent => {
                         // The record keeps what is said, and its tenant reads it.
                         self.keeper.space.check().map_err(|error| error.told_to(Role::Use))?;
-                        self.provider.create(physical, &slot.wanted()?.sandbox).await?
+                        let spec = self.spec_of(slot).await?;
+                        self.provider.create(physical, &spec).await.map_err(mounts::in_public)?
                     }
                     Found::Running(sandbox) => sandbox,
-                    Found::Paused | Found::Stopped => self.provider.start(physical).await?,
+                    Found::Paused | Found::Stopped => self.provider.start(physical).await.map_err(mounts::in_public)?,
                 });
                 fault::at(Point::SandboxMade);
             }
             Phase::Start => {
                 *handle = Some(match self.provider.attach(physical).await? {
                     Found::Running(sandbox) => sandbox,
-                    Found::Paused | Found::Stopped => self.provider.start(physical).await?,
+                    Found::Paused => self.provider.start(physical).await?,
+                    Found::Stopped => {
+                        // What the operator allowed then may be forbidden by now.
+                        slot.wanted()?.mounts.check(&record.tenant, self.settings())?;
+                        self.provider.start(physical).await.map_err(mounts::in_public)?
+                    }
                     Found::Absent => return self.begin_anew(slot).await,
                 });
                 fault::at(Point::SandboxWoken);
@@ -257,7 +263,8 @@ impl Sandboxes {
                         cabana_sandbox::Error::failed("bringing it back", "its archive is not there any more")
                     })?;
                     let saved = saved.map_err(|error| cabana_sandbox::Error::failed("reading an archive", error));
-                    self.provider.restore(physical, &slot.wanted()?.sandbox, saved.boxed()).await?;
+                    let spec = self.spec_of(slot).await?;
+                    self.provider.restore(physical, &spec, saved.boxed()).await.map_err(mounts::in_public)?;
                 }
                 fault::at(Point::SandboxRestored);
             }
@@ -271,6 +278,13 @@ impl Sandboxes {
             Phase::Forget => self.store.blobs().remove(physical).await?,
         }
         Ok(Performed::Done)
+    }
+
+    /// What was asked for, with what its mounts lead to now.
+    async fn spec_of(&self, slot: &Slot) -> Result<SandboxSpec> {
+        let wanted = slot.wanted()?;
+        let views = self.views(&slot.record().tenant, &wanted.mounts).await?;
+        Ok(SandboxSpec { views, ..wanted.sandbox })
     }
 
     /// One whose files are gone begins like a new one, and its record says so.
@@ -584,12 +598,30 @@ impl Sandboxes {
         alter(&mut wanted);
         let (mut resized, mut _grown) = (None, None);
         let limits = wanted.sandbox.limits;
-        if wanted.sandbox != was.sandbox {
-            let sandbox = slot.live().ok_or(cabana_sandbox::Error::Gone)?; // somebody may have stopped it meanwhile
+        let sandbox = match wanted.sandbox != was.sandbox {
+            true => Some(slot.live().ok_or(cabana_sandbox::Error::Gone)?), // somebody may have stopped it meanwhile
+            false => None,
+        };
+        if sandbox.is_some() {
             resized = Some(self.quotas.resize(&slot.record(), &limits).map_err(Error::Exceeded)?);
             _grown = self.grow(slot, was.sandbox.limits.disk, limits.disk).await?;
-            sandbox.update(Update::Limits(limits)).await?;
-            sandbox.update(Update::Network(wanted.sandbox.network.clone())).await?;
+        }
+        // First what is most likely to be refused.
+        let mounted = wanted.mounts != was.mounts;
+        if mounted {
+            self.show(slot, &wanted.mounts).await?;
+        }
+        if let Some(sandbox) = sandbox {
+            let rest = async {
+                sandbox.update(Update::Limits(limits)).await?;
+                sandbox.update(Update::Network(wanted.sandbox.network.clone())).await
+            };
+            if let Err(error) = rest.await {
+                if mounted {
+                    self.show(slot, &was.mounts).await?;
+                }
+                return Err(error.into());
+            }
         }
         fault::at(Point::SandboxChanged);
         let spec = serde_json::to_string(&wanted).map_err(|error| Error::invalid("spec", error.to_string()))?;
@@ -643,6 +675,21 @@ impl Sandboxes {
         };
         if let Err(error) = written {
             tracing::warn!(sandbox = %record.id, %error, "what a sandbox stores could not be measured");
+        }
+    }
+
+    /// Of one that runs, and of one that does not: nothing is started for it, so that one whose mounts are gone has a way out.
+    async fn show(&self, slot: &Slot, mounts: &Mounts) -> Result<()> {
+        let record = slot.record();
+        let views = self.views(&record.tenant, mounts).await?;
+        let shown = match slot.live() {
+            Some(sandbox) => sandbox.update(Update::Views(views)).await,
+            None => self.provider.set_views(&record.physical, &views).await,
+        };
+        match shown {
+            // It has no files that something could be shown beside: what is asked for comes with them.
+            Err(cabana_sandbox::Error::NoSandbox(_)) => Ok(()),
+            shown => shown.map_err(mounts::in_public),
         }
     }
 

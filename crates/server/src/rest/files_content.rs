@@ -16,7 +16,7 @@ use cabana_runtime::{
     acts::files::{Alter, At, Opened, Part, Read, Step, Write, Zip},
 };
 use cabana_sandbox::{Error as SandboxError, SandboxPath, Stream, WriteMode};
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -152,8 +152,10 @@ fn disposition(name: &str) -> String {
 
 /// A folder as a ZIP.
 pub(super) async fn zipped(runtime: &Runtime, asked: Ask, at: At) -> Answer<Response> {
-    let (_, (dir, archive)) = runtime.look(asked, Zip(at)).await?;
-    Ok(download(&dir, ".zip", archive))
+    let (_, (dir, mut archive)) = runtime.look(asked, Zip(at)).await?;
+    // What cannot even be begun is refused, and is no answer that breaks off.
+    let first = archive.try_next().await.map_err(cabana_runtime::Error::from)?;
+    Ok(download(&dir, ".zip", stream::iter(first.map(Ok)).chain(archive).boxed()))
 }
 
 /// A folder with all that is below it, as a ZIP. One that ends without its table of contents broke off.

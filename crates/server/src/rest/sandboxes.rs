@@ -11,6 +11,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     lifecycle::LifecycleBody,
+    mounts::MountBody,
     types::{ClampedBody, LimitsBody, NetworkBody, SandboxBody, ScopeBody, SpecBody, id, page},
 };
 use crate::{
@@ -163,12 +164,17 @@ struct ChangeBody {
     #[serde(default, deserialize_with = "maybe_object")]
     network: Option<NetworkBody>,
     env: Option<std::collections::BTreeMap<String, String>>,
+    /// Another one; with the mode `none` there is none any more.
+    #[serde(default, deserialize_with = "maybe_object")]
+    mount: Option<MountBody>,
+    /// All of them: those that are not in it are not seen any more.
+    extra_mounts: Option<Vec<MountBody>>,
     /// What is said of it; the rest stays.
     #[serde(default, deserialize_with = "maybe_object")]
     lifecycle: Option<LifecycleBody>,
 }
 
-/// Other limits, another network or other variables, without making it again.
+/// Other limits, another network, other variables or other mounts, without making it again.
 #[utoipa::path(patch, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes", request_body = Option<ChangeBody>, params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$")), responses(
     (status = 200, body = MadeBody),
     (status = "default", body = ErrorBody),
@@ -184,6 +190,8 @@ async fn change(
         limits: body.limits.map(LimitsBody::limits),
         network: body.network.map(NetworkBody::policy).transpose()?,
         env: body.env,
+        mount: body.mount.map(MountBody::primary).transpose()?,
+        extra_mounts: body.extra_mounts.map(MountBody::extra).transpose()?,
         lifecycle: body.lifecycle.map(LifecycleBody::lifecycle),
     };
     let (sandbox, tenant) = (id(&sandbox)?, caller.tenant.clone());

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use cabana_runtime::{
-    Clamped, Page, Record, Runtime, SandboxId, SandboxState, Scope, ScopeTemplate, Settings, SnapshotId, Told, Wanted,
-    Wish,
+    Clamped, Mounts, Page, Record, Runtime, SandboxId, SandboxState, Scope, ScopeTemplate, Settings, SnapshotId, Told,
+    Wanted, Wish,
 };
 use cabana_sandbox::{Base, Limits, NetworkPolicy, User};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::lifecycle::LifecycleBody;
+use super::{lifecycle::LifecycleBody, mounts::MountBody};
 use crate::{
     error::{Answer, Refused},
     extract::maybe_object,
@@ -92,6 +92,11 @@ pub(super) struct SpecBody {
     /// Defaults by name, some of them locked, and the most that may be asked for. What was asked and not given is in `clamped` of
     /// the answer.
     profile: Option<String>,
+    /// What is seen at `/workspace`, if it names no other place.
+    #[serde(default, deserialize_with = "maybe_object")]
+    mount: Option<MountBody>,
+    /// What is seen elsewhere.
+    extra_mounts: Vec<MountBody>,
     #[serde(default, deserialize_with = "maybe_object")]
     lifecycle: Option<LifecycleBody>,
 }
@@ -204,7 +209,9 @@ impl SpecBody {
             return Err(Refused::invalid("snapshot", "stands in the place of a template: give one of the two"));
         }
         let base = |template| if template == "host" { Base::Host } else { Base::Named(template) };
+        let primary = self.mount.map(MountBody::primary).transpose()?;
         let wish = Wish {
+            mounts: Mounts { primary, extra: MountBody::extra(self.extra_mounts)? },
             base: self.template.map(base),
             limits: self.limits.map(LimitsBody::limits),
             network: self.network.map(NetworkBody::policy).transpose()?,
@@ -250,6 +257,10 @@ pub(super) struct SandboxBody {
     profile: Option<String>,
     /// Names alone.
     env: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mount: Option<MountBody>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    extra_mounts: Vec<MountBody>,
     /// As it applies, with what the server's settings say.
     lifecycle: LifecycleBody,
     /// Who has it for a while.
@@ -307,6 +318,8 @@ impl SandboxBody {
             dialect: wanted.dialect,
             profile: wanted.profile,
             env: wanted.env.into_keys().collect(),
+            mount: wanted.mounts.primary.as_ref().map(MountBody::of),
+            extra_mounts: wanted.mounts.extra.iter().map(MountBody::of).collect(),
             lifecycle: LifecycleBody::of(lifecycle),
             lease: lease.map(|lease| LeaseTold { holder: lease.holder, expires_at: lease.until }),
             why_awake,

@@ -16,4 +16,5 @@ mod stage;
 mod tasks;
 mod upgrade;
 mod usage;
+mod volumes;
 mod webhooks;

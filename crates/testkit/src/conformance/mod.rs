@@ -23,6 +23,7 @@ mod terminal;
 mod trees;
 mod unpack;
 mod verdict;
+mod volumes;
 mod watch;
 mod write;
 
@@ -105,6 +106,12 @@ pub enum Needs {
     LiveSnapshot,
     /// Templates from archives.
     Templates,
+    /// Directories that outlive sandboxes.
+    Volumes,
+    /// Commands that see them.
+    VolumeExec,
+    /// Commands, and views that change while they run.
+    LateViews,
 }
 
 impl Needs {
@@ -130,6 +137,9 @@ impl Needs {
             Self::Snapshot => capabilities.snapshot,
             Self::LiveSnapshot => capabilities.snapshot && capabilities.pause,
             Self::Templates => capabilities.templates,
+            Self::Volumes => capabilities.volumes,
+            Self::VolumeExec => capabilities.exec && capabilities.volumes,
+            Self::LateViews => capabilities.exec && capabilities.volumes && capabilities.late_views,
         }
     }
 }
@@ -430,6 +440,19 @@ suite! { $
         a_template_is_listed_until_it_is_removed,
         a_template_stays_while_sandboxes_stand_on_it,
         a_template_stays_for_one_that_is_shelved,
+    }
+    volumes(Volumes) {
+        a_volume_is_listed_until_it_is_removed,
+    }
+    volumes(VolumeExec) {
+        a_volume_is_seen_by_many_and_outlives_them,
+        a_volume_stays_while_sandboxes_have_it,
+        a_stopped_one_has_other_views_from_its_next_start_on,
+    }
+    volumes(LateViews) {
+        a_view_comes_and_goes_while_a_sandbox_runs,
+        views_that_do_not_change_are_not_disturbed,
+        a_refused_change_of_views_changes_nothing,
     }
     survive(Replay) {
         output_is_replayed_from_any_position,

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use cabana_sandbox::{
     Alter, Base, Depth, Enforced, Error, Found, Limits, NetworkPolicy, Overrides, Read, Result, SandboxId, SandboxSpec,
-    SnapshotId, State, User, WriteMode, read_all, write_all,
+    SnapshotId, State, User, VolumeId, WriteMode, read_all, write_all,
 };
 use futures_util::{TryStreamExt, future::try_join_all};
 
@@ -276,6 +276,11 @@ pub(super) async fn what_cannot_be_done_is_unsupported_and_not_pretended(stage: 
     }
     if !can.late_views {
         refused!(sandbox.update(cabana_sandbox::Wanted::Views(Vec::new())).await, Error::Unsupported { .. });
+    }
+    if !can.volumes {
+        refused!(provider.make_volume(VolumeId::now()).await, Error::Unsupported { .. });
+        refused!(provider.volumes().await, Error::Unsupported { .. });
+        refused!(provider.remove_volume(VolumeId::now()).await, Error::Unsupported { .. });
     }
     same!(listed(&stage, sandbox.id()).await?, [State::Running]);
     Ok(())

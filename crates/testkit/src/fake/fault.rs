@@ -341,6 +341,14 @@ faults! {
     /// A template goes while sandboxes stand on it.
     UsedTemplateIsRemoved,
 
+    // Volumes.
+    /// The list of volumes is empty.
+    VolumesAreNotListed,
+    /// A volume that was removed is there.
+    VolumeRemovalIsPretended,
+    /// What a volume takes is told of one that is not there.
+    AbsentVolumeIsMeasured,
+
     // Trees.
     /// Search finds everything.
     SearchIgnoresGlobs,

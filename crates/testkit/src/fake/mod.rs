@@ -10,7 +10,7 @@ mod templates;
 mod watch;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -21,7 +21,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cabana_sandbox::{
     Base, Capabilities, Enforced, Error, Found, Identities, LayerId, Overrides, Provider, Result, Sandbox,
-    SandboxEvent, SandboxId, SandboxSpec, SnapshotId, State, Stream, Template,
+    SandboxEvent, SandboxId, SandboxSpec, SnapshotId, State, Stream, Template, View, VolumeId,
 };
 use futures_util::{StreamExt, stream};
 
@@ -44,6 +44,7 @@ pub struct Fake {
     shelf: Arc<Mutex<BTreeMap<SandboxId, Base>>>,
     snapshots: Arc<Mutex<BTreeMap<SnapshotId, Kept>>>,
     templates: Arc<Mutex<BTreeMap<String, Made>>>,
+    volumes: Arc<Mutex<BTreeSet<VolumeId>>>,
     numbers: Arc<AtomicU64>,
     /// So many of the next stops and destroys fail.
     away: Arc<AtomicU64>,
@@ -154,6 +155,7 @@ impl Provider for Fake {
             templates: true,
             search: false,
             late_views: false,
+            volumes: true,
             host_base: false,
             outlives_server: false,
             replays_output: false,
@@ -325,6 +327,39 @@ impl Provider for Fake {
 
     async fn remove_template(&self, name: &str) -> Result<()> {
         self.forget_template(name)
+    }
+
+    async fn set_views(&self, id: &SandboxId, views: &[View]) -> Result<()> {
+        match self.boxes().contains_key(id) {
+            false => Err(Error::NoSandbox(id.clone())),
+            true if views.is_empty() => Ok(()),
+            true => Err(unsupported("views")),
+        }
+    }
+
+    async fn make_volume(&self, name: VolumeId) -> Result<()> {
+        lock(&self.volumes).insert(name);
+        Ok(())
+    }
+
+    async fn volumes(&self) -> Result<Stream<VolumeId>> {
+        let mut all: Vec<_> = lock(&self.volumes).iter().copied().collect();
+        if self.has(Fault::VolumesAreNotListed) {
+            all.clear();
+        }
+        Ok(stream::iter(all.into_iter().map(Ok)).boxed())
+    }
+
+    async fn volume_usage(&self, name: VolumeId) -> Result<u64> {
+        let known = lock(&self.volumes).contains(&name) || self.has(Fault::AbsentVolumeIsMeasured);
+        if known { Ok(0) } else { Err(Error::NoVolume(name)) }
+    }
+
+    async fn remove_volume(&self, name: VolumeId) -> Result<()> {
+        if !self.has(Fault::VolumeRemovalIsPretended) {
+            lock(&self.volumes).remove(&name);
+        }
+        Ok(())
     }
 
     async fn tidy(&self) -> Result<bool> {

@@ -1,0 +1,113 @@
+//! The records of volumes. One is claimed before the provider makes it and goes after the provider has removed it, so none exists
+//! that nobody knows of.
+
+use cabana_model::{Tenant, Time, VolumeId, VolumeName, VolumeState};
+use rusqlite::{Connection, OptionalExtension, Params, Row, params};
+
+use crate::{
+    Error, Page, Result, Store,
+    sql::{Col, get},
+};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Volume {
+    pub tenant: Tenant,
+    pub name: VolumeName,
+    pub physical: VolumeId,
+    pub state: VolumeState,
+    pub created: Time,
+}
+
+impl Volume {
+    /// Where a list goes on after it.
+    pub fn cursor(&self) -> String {
+        self.name.to_string()
+    }
+}
+
+impl Store {
+    /// False: the tenant has one of this name, in whatever state.
+    pub async fn claim_volume(&self, new: Volume) -> Result<bool> {
+        self.write(move |tx| {
+            if one(tx.reads(), &new.tenant, &new.name)?.is_some() {
+                return Ok(false);
+            }
+            tx.execute(
+                "INSERT INTO volumes (tenant, name, physical, state, created) VALUES (?, ?, ?, ?, ?)",
+                params![Col(&new.tenant), Col(&new.name), Col(&new.physical), Col(&new.state), Col(&new.created)],
+            )?;
+            Ok(true)
+        })
+        .await
+    }
+
+    /// From one state to another. `None`: there is none of this name in the first.
+    pub async fn step_volume(
+        &self,
+        tenant: &Tenant,
+        name: &VolumeName,
+        from: VolumeState,
+        to: VolumeState,
+    ) -> Result<Option<Volume>> {
+        let (tenant, name) = (tenant.clone(), name.clone());
+        self.write(move |tx| {
+            let sql = "UPDATE volumes SET state = ? WHERE tenant = ? AND name = ? AND state = ?";
+            match tx.execute(sql, params![Col(&to), Col(&tenant), Col(&name), Col(&from)])? {
+                0 => Ok(None),
+                _ => Ok(one(tx.reads(), &tenant, &name)?),
+            }
+        })
+        .await
+    }
+
+    /// The record of a volume that is gone.
+    pub async fn forget_volume(&self, physical: VolumeId) -> Result<()> {
+        self.write(move |tx| tx.execute("DELETE FROM volumes WHERE physical = ?", params![Col(&physical)]).map(drop))
+            .await
+    }
+
+    /// One that is ready.
+    pub async fn volume(&self, tenant: &Tenant, name: &VolumeName) -> Result<Option<Volume>> {
+        let (tenant, name) = (tenant.clone(), name.clone());
+        let found = self.read(move |db| Ok(one(db, &tenant, &name)?)).await?;
+        Ok(found.filter(|found| found.state == VolumeState::Ready))
+    }
+
+    /// Those that are ready, by name.
+    pub async fn volumes(&self, tenant: &Tenant, page: Page) -> Result<Vec<Volume>> {
+        let after = match &page.after {
+            Some(cursor) => VolumeName::new(cursor.as_str()).map_err(|_| Error::Cursor)?.to_string(),
+            None => String::new(),
+        };
+        let tenant = tenant.clone();
+        self.read(move |db| {
+            let which = "tenant = ? AND name > ? AND state = ? ORDER BY name LIMIT ?";
+            Ok(all(db, which, params![Col(&tenant), after, Col(&VolumeState::Ready), page.rows()])?)
+        })
+        .await
+    }
+
+    /// Of all tenants, in whatever state.
+    pub async fn all_volumes(&self) -> Result<Vec<Volume>> {
+        self.read(|db| Ok(all(db, "true", [])?)).await
+    }
+}
+
+fn one(db: &Connection, tenant: &Tenant, name: &VolumeName) -> rusqlite::Result<Option<Volume>> {
+    let sql = "SELECT * FROM volumes WHERE tenant = ? AND name = ?";
+    db.prepare_cached(sql)?.query_row(params![Col(tenant), Col(name)], row).optional()
+}
+
+fn all(db: &Connection, which: &str, values: impl Params) -> rusqlite::Result<Vec<Volume>> {
+    db.prepare_cached(&format!("SELECT * FROM volumes WHERE {which}"))?.query_map(values, row)?.collect()
+}
+
+fn row(row: &Row<'_>) -> rusqlite::Result<Volume> {
+    Ok(Volume {
+        tenant: get(row, "tenant")?,
+        name: get(row, "name")?,
+        physical: get(row, "physical")?,
+        state: get(row, "state")?,
+        created: get(row, "created")?,
+    })
+}
