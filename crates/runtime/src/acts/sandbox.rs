@@ -6,7 +6,7 @@ use cabana_store::By;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{Act, Cx, Needs, Result, Wanted};
+use crate::{Act, Cx, Mounts, Needs, Result, Wanted};
 
 /// Absent: made. Stopped or paused: started. Running: as it is.
 pub struct Ensure;
@@ -148,7 +148,14 @@ impl Act for Change {
         let slot = cx.runtime.0.sandboxes.of_id(&cx.caller.tenant, &cx.record()?.id).await?;
         let capabilities = cx.runtime.0.sandboxes.provider().capabilities();
         let altered = cx.runtime.settings().altered(&slot.wanted()?, self.limits, self.network.as_ref());
-        let (limits, network, clamped) = altered;
+        let (limits, network, mut clamped) = altered;
+        let was = slot.wanted()?;
+        let mut mounts = Mounts {
+            primary: self.mount.clone().or(was.mounts.primary.clone()),
+            extra: self.extra_mounts.clone().unwrap_or(was.mounts.extra.clone()),
+        };
+        let profile = cx.runtime.settings().profile_of(&was);
+        clamped.extend(profile.and_then(|profile| crate::profiles::hold(profile, &mut mounts)));
         self.limits.map_or(Ok(()), |_| capabilities.check_limits(&limits))?;
         if self.network.is_some() {
             cx.runtime.check_network(&cx.caller, &network)?;
@@ -167,8 +174,7 @@ impl Act for Change {
             wanted.sandbox.limits = self.limits.map_or(wanted.sandbox.limits, |_| limits);
             wanted.sandbox.network = self.network.map_or_else(|| wanted.sandbox.network.clone(), |_| network);
             wanted.env = self.env.unwrap_or_else(|| std::mem::take(&mut wanted.env));
-            wanted.mounts.primary = self.mount.or_else(|| wanted.mounts.primary.take());
-            wanted.mounts.extra = self.extra_mounts.unwrap_or_else(|| std::mem::take(&mut wanted.mounts.extra));
+            wanted.mounts = mounts;
             wanted.lifecycle = lifecycle.unwrap_or_else(|| std::mem::take(&mut wanted.lifecycle));
         };
         cx.runtime.0.sandboxes.change(&slot, alter).await?;

@@ -256,6 +256,9 @@ fn dump(path: &Path) -> String {
         db.prepare("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY type DESC, name").unwrap();
     let schema: Vec<(String, String)> =
         of_schema.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap().collect::<Result<_, _>>().unwrap();
+    // What is there is put back as it was: nothing is counted a second time.
+    let (triggers, schema): (Vec<_>, Vec<_>) =
+        schema.into_iter().partition(|(_, text)| text.starts_with("CREATE TRIGGER"));
     for (_, text) in &schema {
         sql += &format!("{text};\n");
     }
@@ -267,6 +270,9 @@ fn dump(path: &Path) -> String {
             let values: Vec<String> = (0..columns).map(|column| literal(&row.get(column).unwrap())).collect();
             sql += &format!("INSERT INTO {table} VALUES ({});\n", values.join(", "));
         }
+    }
+    for (_, text) in &triggers {
+        sql += &format!("{text};\n");
     }
     sql
 }
