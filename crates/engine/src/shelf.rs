@@ -22,6 +22,9 @@ pub(crate) struct Shelved {
     /// That it has among its views.
     #[serde(default)]
     pub(crate) volumes: BTreeSet<VolumeId>,
+    /// What its template gave it, and no stream can.
+    #[serde(default)]
+    pub(crate) sudo: bool,
 }
 
 impl Shelf {
@@ -41,7 +44,7 @@ impl Shelf {
     pub(crate) fn put(&self, id: &SandboxId, record: &Record) -> Result<()> {
         let layers = record.plan.all_layers().filter(|layer| !layer.is_kept()).collect();
         let volumes = volumes_of(&record.spec.views);
-        self.write(id, &Shelved { base: record.spec.base.clone(), layers, volumes })
+        self.write(id, &Shelved { base: record.spec.base.clone(), layers, volumes, sudo: record.plan.sudo })
     }
 
     pub(crate) fn write(&self, id: &SandboxId, shelved: &Shelved) -> Result<()> {
@@ -51,6 +54,11 @@ impl Shelf {
             .and_then(|text| fs::write(&new, text))
             .and_then(|()| fs::rename(&new, self.path(id)));
         written.map_err(|error| Error::failed("noting what the sandbox stands on", error))
+    }
+
+    /// Whether setuid programs gained anything in it.
+    pub(crate) fn had_sudo(&self, id: &SandboxId) -> bool {
+        read(&self.path(id)).ok().flatten().is_some_and(|shelved| shelved.sudo)
     }
 
     /// Whether it has this volume. Who cannot be read may have it.

@@ -92,6 +92,8 @@ pub enum Reality {
     Paused,
     Stopped,
     Absent,
+    /// The provider has nothing of it, and its archive is there.
+    Saved,
 }
 
 /// What doing one thing leads to.
@@ -153,7 +155,8 @@ impl Life {
 
     /// Whether there is anything that makes the one of the other.
     pub fn leads_to(self, next: Self) -> bool {
-        const REALITIES: [Reality; 4] = [Reality::Running, Reality::Paused, Reality::Stopped, Reality::Absent];
+        use Reality as R;
+        const REALITIES: [R; 5] = [R::Running, R::Paused, R::Stopped, R::Absent, R::Saved];
         let hooks = [false, true]
             .into_iter()
             .flat_map(|after_start| [false, true].map(|before_stop| Hooked { after_start, before_stop }));
@@ -234,6 +237,7 @@ impl Life {
             // These go on by themselves, whatever is there.
             (S::Deleting | S::Archived | S::Restoring, _) => self,
             (S::Archiving, _) if self.phase == Some(Phase::Clear) => self,
+            (_, R::Saved) => Self::settled(S::Archived),
             (S::Archiving, R::Stopped) => Self::settled(S::Stopped), // what was saved of it is begun anew
             (S::Provisioning | S::Failed, R::Absent) => self,
             (_, R::Absent) => Self::settled(S::Failed),
@@ -256,7 +260,8 @@ mod tests {
 
     use super::*;
 
-    const REALITIES: [Reality; 4] = [Reality::Running, Reality::Paused, Reality::Stopped, Reality::Absent];
+    const REALITIES: [Reality; 5] =
+        [Reality::Running, Reality::Paused, Reality::Stopped, Reality::Absent, Reality::Saved];
 
     fn hooked() -> impl Strategy<Value = Hooked> {
         (any::<bool>(), any::<bool>()).prop_map(|(after_start, before_stop)| Hooked { after_start, before_stop })

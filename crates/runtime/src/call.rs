@@ -131,6 +131,8 @@ pub(crate) struct Notes {
     pub(crate) input: Option<[u8; 32]>,
     /// For the task that it begins.
     pub(crate) task: Option<Pass>,
+    /// Held from when the call was accepted, until the act has it.
+    pub(crate) awake: Option<Awake>,
     /// What its end means for a snapshot.
     pub(crate) snapshot: Option<SnapshotStep>,
 }

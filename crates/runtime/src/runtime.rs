@@ -231,6 +231,8 @@ impl Runtime {
             found => found?,
         };
         let slot = found.as_ref().map(|(slot, _)| slot.clone());
+        // From here on: it is not stopped for idleness between two moments of this.
+        let awake = slot.as_ref().map(|slot| slot.awake(about.kind));
         let output = self.0.store.outputs().begin(id.uuid(), self.0.settings.output_cap);
         let (call, tell) = RawCall::new(id, output);
         self.0.calls.add(call.clone());
@@ -255,7 +257,7 @@ impl Runtime {
         let span = said::span(about.verb, id, &ask.caller.tenant, slot.as_deref());
         let work = async move {
             let begun = Instant::now();
-            let notes = Notes { tell: Some(tell.clone()), task: pass.task(), ..Notes::default() };
+            let notes = Notes { tell: Some(tell.clone()), task: pass.task(), awake, ..Notes::default() };
             let notes = Arc::new(std::sync::Mutex::new(notes));
             let result = runtime.work(&ask, &about, found.as_ref(), &call, &notes, work).await;
             drop(pass); // whoever hears of its end may begin another
@@ -385,7 +387,8 @@ impl Runtime {
         notes: &Arc<std::sync::Mutex<Notes>>,
     ) -> Result<Cx> {
         let slot = found.map(|(slot, _)| slot);
-        let awake = slot.map(|slot| Arc::new(slot.awake(about.kind)));
+        let early = notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).awake.take();
+        let awake = early.or_else(|| slot.map(|slot| slot.awake(about.kind))).map(Arc::new);
         if let (Some(slot), Some(token)) = (slot, ask.lease) {
             self.0.sandboxes.holds(slot, token)?;
         }

@@ -223,3 +223,28 @@ async fn a_pass_over_very_many_that_rest_looks_at_none_of_them() {
     assert_eq!(stage.pass(60).await, Reaped { looked_at: 100, stopped: 100, ..Reaped::default() });
     assert_eq!(stage.pass(1_000_000).await, Reaped::default());
 }
+
+#[tokio::test]
+async fn one_whose_record_is_older_than_its_archive_is_brought_back_and_not_begun_anew() {
+    let rests = || Lifecycle { archive_after_sec: Some(100), ..idle(60) };
+    let stage = Stage::new(rests()).await;
+    stage.wrote("one", "kept").await;
+    stage.pass(60).await;
+    assert_eq!(stage.state("one").await, SandboxState::Stopped);
+    let (db, older) = (stage.dir.path().join("db"), stage.dir.path().join("older"));
+    stage.runtime.store().clone().close().await;
+    std::fs::create_dir(&older).unwrap();
+    for file in std::fs::read_dir(&db).unwrap().map(Result::unwrap) {
+        std::fs::copy(file.path(), older.join(file.file_name())).unwrap();
+    }
+    let stage = stage.again(rests()).await;
+    stage.pass(100).await;
+    assert_eq!(stage.state("one").await, SandboxState::Archived);
+    stage.runtime.store().clone().close().await;
+    std::fs::remove_dir_all(&db).unwrap();
+    std::fs::rename(&older, &db).unwrap();
+    let stage = stage.again(Lifecycle::default()).await;
+    assert_eq!(stage.state("one").await, SandboxState::Stopped, "as the older record says");
+    assert_eq!(stage.reads("one").await, "kept");
+    assert_eq!(stage.state("one").await, SandboxState::Running);
+}

@@ -114,6 +114,10 @@ impl Blobs {
         std::fs::File::create_new(self.path(physical))
     }
 
+    pub async fn has(&self, physical: &SandboxId) -> bool {
+        fs::try_exists(self.path(physical)).await.unwrap_or(true)
+    }
+
     /// Absent is fine.
     pub async fn remove(&self, physical: &SandboxId) -> Result<()> {
         match fs::remove_file(self.path(physical)).await {

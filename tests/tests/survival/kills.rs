@@ -112,6 +112,7 @@ impl World {
         }
         if word == "archive" {
             known.may_be.insert(State::Absent); // what it is saved as is in the owner's memory
+            known.shown.insert(String::new()); // it is brought back by a spec that shows nothing
         }
         let asked = format!("{word} {}", known.id);
         self.settle(owner.ask(&asked), number, to)
@@ -172,7 +173,11 @@ impl World {
             };
             assert!(known.may_be.contains(&state), "{place}: it is {state:?} and may be {:?}", known.may_be);
             match state {
-                State::Absent => continue,
+                State::Absent => {
+                    // What one stood on that was being archived is let go, too.
+                    engine.destroy(&known.id).await.unwrap();
+                    continue;
+                }
                 State::Stopped => {
                     known.commands.clear();
                     drop(engine.start(&known.id).await.unwrap());

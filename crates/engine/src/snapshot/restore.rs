@@ -88,6 +88,7 @@ impl Shared {
         if let Some(user) = &spec.user {
             plan.defaults.user = user.clone();
         }
+        plan.sudo = self.homes.shelf.had_sudo(id);
         self.make_stopped(id, &Record { spec, plan, changing: false })?;
         fresh.named();
         fault::at(Point::ShelfRestored);

@@ -116,6 +116,7 @@ impl Sandboxes {
                 Reality::Paused => "found paused",
                 Reality::Stopped => "found stopped: the machine was restarted, or it died",
                 Reality::Absent => "its files are not there any more",
+                Reality::Saved => "found packed away",
             };
             self.step(slot, next, why, By::Itself).await?;
         }
@@ -131,6 +132,7 @@ impl Sandboxes {
             Found::Running(sandbox) => (Reality::Running, Some(sandbox)),
             Found::Paused => (Reality::Paused, None),
             Found::Stopped => (Reality::Stopped, None),
+            Found::Absent if self.store.blobs().has(&record.physical).await => (Reality::Saved, None),
             Found::Absent => (Reality::Absent, None),
         })
     }
@@ -287,12 +289,20 @@ impl Sandboxes {
         Ok(SandboxSpec { views, ..wanted.sandbox })
     }
 
-    /// One whose files are gone begins like a new one, and its record says so.
+    /// One whose files are gone begins like a new one, and its record says so. One that is packed away is brought back: a backup
+    /// may have its archive, and a record that is a moment older.
     async fn begin_anew(&self, slot: &Arc<Slot>) -> Result<Performed> {
         let hooked = self.hooked(slot)?;
-        let gone = slot.record().life().found(Reality::Absent, hooked);
-        self.step(slot, gone, "its files are not there any more", By::Itself).await?;
-        self.step(slot, Life::CLAIMED, "made again, since its files were gone", By::Itself).await?;
+        let (reality, _) = self.reality(&slot.record()).await?;
+        let gone = slot.record().life().found(reality, hooked);
+        let (found, next) = match reality {
+            Reality::Saved => ("found packed away", "brought back"),
+            _ => ("its files are not there any more", "made again, since its files were gone"),
+        };
+        self.step(slot, gone, found, By::Itself).await?;
+        if let Some(again) = slot.record().life().begin(Operation::Wake, hooked) {
+            self.step(slot, again, next, By::Itself).await?;
+        }
         Ok(Performed::Otherwise)
     }
 

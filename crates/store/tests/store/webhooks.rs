@@ -87,8 +87,10 @@ async fn a_change_that_did_not_happen_is_not_told() {
     // Another one with the same id, a version that is old, and a state that does not lead there.
     let twice = cabana_store::Claim { physical: SandboxId::random(), ..new.clone() };
     assert!(stage.store.claim(twice).await.is_err());
-    for (version, state) in [(7, SandboxState::Running), (1, SandboxState::Archived)] {
-        let next = transition(&new.physical, version, Life { state, phase: None });
+    let running = Life { state: SandboxState::Running, phase: None };
+    let pausing = Life { state: SandboxState::Pausing, phase: Some(cabana_model::Phase::Pause) };
+    for (version, to) in [(7, running), (1, pausing)] {
+        let next = transition(&new.physical, version, to);
         assert_eq!(stage.store.transition(next).await.unwrap(), Moved::Stale);
     }
     assert_eq!(waiting(&stage.store, &all).await, [(1, "sandbox.created".to_owned())]);
