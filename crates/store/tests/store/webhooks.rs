@@ -88,7 +88,7 @@ async fn a_change_that_did_not_happen_is_not_told() {
     let twice = cabana_store::Claim { physical: SandboxId::random(), ..new.clone() };
     assert!(stage.store.claim(twice).await.is_err());
     let running = Life { state: SandboxState::Running, phase: None };
-    let pausing = Life { state: SandboxState::Pausing, phase: Some(cabana_model::Phase::Pause) };
+    let pausing = Life { state: SandboxState::Pausing, phase: Some(Phase::Pause) };
     for (version, to) in [(7, running), (1, pausing)] {
         let next = transition(&new.physical, version, to);
         assert_eq!(stage.store.transition(next).await.unwrap(), Moved::Stale);
