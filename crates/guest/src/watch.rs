@@ -167,11 +167,7 @@ impl Watch {
         if seen.flags.contains(ReadFlags::QUEUE_OVERFLOW) {
             return self.start_over();
         }
-        // Anything but the other half settles the first one, unless it comes from another thread in between.
-        if let Some(half) = &self.half
-            && seen.flags.contains(ReadFlags::MOVED_FROM)
-            && half.cookie != seen.cookie
-        {
+        if self.half.as_ref().is_some_and(|half| half.cookie != seen.cookie && self.is_over(half, seen)) {
             self.end_half();
         }
         let Some(dir) = self.dirs.get_mut(&seen.wd) else { return };
@@ -210,6 +206,13 @@ impl Watch {
         } else if seen.flags.contains(ReadFlags::ATTRIB) {
             self.tell(Change::Chmod, &path);
         }
+    }
+
+    /// Whether this says that the other half will not come. Events of other threads may come between the two halves, but
+    /// none that speaks of the old name: the kernel keeps both directories locked until it has queued both halves.
+    fn is_over(&self, half: &Half, seen: &Seen) -> bool {
+        seen.flags.contains(ReadFlags::MOVED_FROM)
+            || self.dirs.get(&seen.wd).is_some_and(|dir| below(&dir.path, &seen.name) == half.path)
     }
 
     fn created(&mut self, path: Vec<u8>, is_dir: bool, known: bool) {

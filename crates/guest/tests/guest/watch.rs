@@ -195,6 +195,26 @@ fn a_link_to_the_directory_is_followed_and_links_below_are_not() {
     let _ = watch.as_fd();
 }
 
+#[test]
+fn a_name_taken_again_right_after_a_move_out_of_sight_is_there() {
+    let kit = Kit::light();
+    kit.dir("w/old");
+    let mut watch = kit.rooted.watch(&path("/w"), Depth::Below).unwrap();
+    // One whose watch is not armed yet when the other moves into it: only half of the rename is told.
+    kit.dir("w/new");
+    fs::rename(kit.at("w/old"), kit.at("w/new/in")).unwrap();
+    kit.dir("w/old");
+    let told = [
+        changed(Change::Create, "/w/new"),
+        changed(Change::Create, "/w/new/in"),
+        changed(Change::Remove, "/w/old"),
+        changed(Change::Create, "/w/old"),
+    ];
+    assert_eq!(drain(&mut watch), told);
+    kit.file("w/old/f", "");
+    assert_eq!(drain(&mut watch), [changed(Change::Create, "/w/old/f")]);
+}
+
 /// What a listener believes to be there, from what it is told alone.
 #[derive(Default)]
 struct Belief(BTreeSet<SandboxPath>);
