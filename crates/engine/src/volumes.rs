@@ -10,13 +10,16 @@ use std::{
     fs::{self, File},
     io::{self, ErrorKind},
     os::{
-        fd::AsFd,
+        fd::{AsFd, BorrowedFd},
         unix::fs::{DirBuilderExt, PermissionsExt, chown},
     },
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
-use cabana_guest::{IdMap, tree};
+use cabana_guest::{
+    IdMap,
+    tree::{self, Usage},
+};
 use cabana_sandbox::{Error, Result, SandboxId, Source, View, VolumeId};
 use uuid::Uuid;
 
@@ -66,29 +69,48 @@ impl Volumes {
 
     /// Whole or not at all. There already is Ok.
     pub(crate) fn make(&self, volume: VolumeId) -> Result<()> {
-        self.try_make(volume).map_err(failed("making a volume"))
-    }
-
-    fn try_make(&self, volume: VolumeId) -> io::Result<()> {
         if self.has(volume) {
             return Ok(());
         }
+        self.receive(volume, |_| Ok(()))
+    }
+
+    /// Whole or not at all, with what `fill` puts into it. One that is there stays as it is.
+    pub(crate) fn receive(&self, volume: VolumeId, fill: impl FnOnce(BorrowedFd<'_>) -> Result<()>) -> Result<()> {
+        const WHAT: &str = "making a volume";
         let draft = self.dir.join(format!("{DRAFT}{}", Uuid::new_v4().simple()));
-        fs::DirBuilder::new().mode(0o700).create(&draft)?;
+        fs::DirBuilder::new().mode(0o700).create(&draft).map_err(failed(WHAT))?;
         let filled = || {
-            let _ours = Lock::exclusive(&draft)?;
-            let (tree, root) = (draft.join("tree"), self.ids.outside(0));
-            fs::create_dir(draft.join("used"))?;
-            fs::create_dir(&tree)?;
-            chown(&tree, root, root)?;
-            // Whoever a sandbox lets work there: templates have users of their own.
-            fs::set_permissions(&tree, fs::Permissions::from_mode(0o777))?;
+            let _ours = Lock::exclusive(&draft).map_err(failed(WHAT))?;
+            fill(self.lay_out(&draft).map_err(failed(WHAT))?.as_fd())?;
             match fs::rename(&draft, self.path(volume)) {
                 Err(_) if self.has(volume) => self.remove_named(&draft), // somebody was faster
                 renamed => renamed,
             }
+            .map_err(failed(WHAT))
         };
         filled().inspect_err(|_| drop(self.remove_named(&draft)))
+    }
+
+    fn lay_out(&self, draft: &Path) -> io::Result<File> {
+        let (tree, root) = (draft.join("tree"), self.ids.outside(0));
+        fs::create_dir(draft.join("used"))?;
+        fs::create_dir(&tree)?;
+        chown(&tree, root, root)?;
+        // Whoever a sandbox lets work there: templates have users of their own.
+        fs::set_permissions(&tree, fs::Permissions::from_mode(0o777))?;
+        File::open(&tree)
+    }
+
+    /// What is seen, and the most that a copy of it may take: it may grow meanwhile, and not without end.
+    pub(crate) fn open(&self, volume: VolumeId) -> Result<Option<(File, u64)>> {
+        const SLACK: u64 = 64 << 20;
+        let tree = match File::open(self.tree(volume)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            tree => tree.map_err(failed("opening a volume"))?,
+        };
+        let Usage { bytes, entries } = tree::usage(tree.as_fd()).map_err(failed("measuring a volume"))?;
+        Ok(Some((tree, bytes.saturating_add(entries.saturating_mul(4096)).saturating_mul(2).saturating_add(SLACK))))
     }
 
     /// Notes that a sandbox is about to have them.
@@ -173,7 +195,7 @@ impl Volumes {
         self.path(volume).join("used")
     }
 
-    fn remove_named(&self, path: &std::path::Path) -> io::Result<()> {
+    fn remove_named(&self, path: &Path) -> io::Result<()> {
         let Some(name) = path.file_name() else { return Ok(()) };
         tree::remove(File::open(&self.dir)?.as_fd(), &CString::new(name.as_encoded_bytes())?)
     }

@@ -72,7 +72,7 @@ resources! {
     ConcurrentCalls concurrent_calls,
     /// Commands in the background that run.
     Tasks tasks,
-    /// What is kept by now: files of sandboxes, snapshots, outputs.
+    /// What is kept by now: files of sandboxes, volumes, snapshots, outputs.
     Stored stored_bytes,
 }
 

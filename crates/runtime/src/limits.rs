@@ -1,9 +1,12 @@
 //! Quotas as the operator sets them and as whoever has one sees them; what is stored, measured; and usage.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 use cabana_model::{Amounts, KeyId, Quota, Tenant};
-use cabana_store::{Owner, Usage};
+use cabana_store::{Owner, Page, Usage};
 
 use crate::{Caller, Error, Result, Role, Runtime};
 
@@ -98,17 +101,19 @@ impl Runtime {
         let runtime = self.clone();
         self.0.tasks.spawn(async move {
             loop {
+                let begun = Instant::now();
                 if let Err(error) = runtime.measure_stored().await {
                     tracing::warn!(%error, "what is stored could not be measured");
                 }
-                if !runtime.closing_after(EVERY).await {
+                // Who has very many files must not keep a core busy with counting them.
+                if !runtime.closing_after(EVERY.max(begun.elapsed() * 10)).await {
                     return;
                 }
             }
         });
     }
 
-    /// What each tenant stores whose quota says how much it may: files of sandboxes, snapshots, outputs.
+    /// What each tenant stores whose quota says how much it may: files of sandboxes, volumes, snapshots, outputs.
     pub async fn measure_stored(&self) -> Result<()> {
         if !self.0.quotas.measures_somebody() {
             return Ok(());
@@ -131,12 +136,33 @@ impl Runtime {
             said.insert(of_key.key, bytes);
         }
         let held = self.0.store.held(tenant, None).await?.tenant.stored_bytes;
-        self.0.quotas.stored(&Owner { tenant: tenant.clone(), key: None }, in_all + held);
+        let in_volumes = self.measure_volumes(tenant).await?;
+        self.0.quotas.stored(&Owner { tenant: tenant.clone(), key: None }, in_all + held + in_volumes);
         for key in self.0.store.keys(Some(tenant)).await? {
             let owner = Owner { tenant: tenant.clone(), key: Some(key.id) };
             let held = self.0.store.held(tenant, owner.key).await?.key.stored_bytes;
             self.0.quotas.stored(&owner, held + said.get(&key.id).copied().unwrap_or_default());
         }
         Ok(())
+    }
+
+    /// They are the tenant's, and no key's: whoever made one need not be the one who fills it.
+    async fn measure_volumes(&self, tenant: &Tenant) -> Result<u128> {
+        const AT_ONCE: u32 = 1000;
+        let (mut sum, mut after) = (0, None);
+        loop {
+            let volumes = self.0.store.volumes(tenant, Page { after: after.take(), limit: AT_ONCE }).await?;
+            for volume in &volumes {
+                match self.volume_usage(volume).await {
+                    Ok(bytes) => sum += u128::from(bytes),
+                    Err(Error::NoVolume(_)) => {} // it is going
+                    Err(error) => tracing::warn!(volume = %volume.name, %error, "a volume could not be measured"),
+                }
+            }
+            match volumes.last() {
+                Some(last) if volumes.len() == AT_ONCE as usize => after = Some(last.cursor()),
+                _ => return Ok(sum),
+            }
+        }
     }
 }

@@ -97,7 +97,7 @@ struct Set {
     /// Commands in the background at once
     #[arg(long, value_name = "NUMBER")]
     tasks: Option<u64>,
-    /// What is kept: files of sandboxes, snapshots, outputs
+    /// What is kept: files of sandboxes, volumes, snapshots, outputs
     #[arg(long, value_name = "SIZE", value_parser = size)]
     stored: Option<u64>,
     /// Also below what is in use: then nothing more begins until enough has gone

@@ -3,23 +3,27 @@
 //! The frames are those of a saved sandbox. Each section says what comes: a layer, whose tar is the next section, or something
 //! that stands on layers that came before. So a layer that many stand on is there once. The layers of the host base are not in
 //! it: they are made anew from the host.
+//!
+//! Volumes come first, for the sandboxes that see them. Those are free meanwhile: a volume is saved as it is while it changes.
 
 use std::{
     collections::{HashMap, HashSet},
     io::{self, Read, Write},
-    os::fd::AsFd,
+    os::fd::{AsFd, BorrowedFd},
     sync::Arc,
 };
 
 use bytes::Bytes;
 use cabana_guest::tree;
-use cabana_sandbox::{Base, Error, Lifetime, Result, SandboxId, SandboxSpec, SnapshotId, Source, Stream, Template};
+use cabana_sandbox::{
+    Base, Error, Lifetime, Result, SandboxId, SandboxSpec, SnapshotId, Source, Stream, Template, VolumeId,
+};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 
 use super::{
     record::{self, Snapshots},
-    restore::{place, receive_layer},
+    restore::{place, receive_layer, unpack},
     saved::{FrameWriter, Head, Sections},
 };
 use crate::{
@@ -40,6 +44,8 @@ enum Item {
     /// Its tar is the next section.
     Layer(LayerName),
     Template(Template),
+    /// Its tar is the next section.
+    Volume(VolumeId),
     Snapshot {
         name: SnapshotId,
         of: SandboxId,
@@ -112,6 +118,10 @@ impl Shared {
                     }
                     Templates::new(&self.data, &self.store).adopt(&template)?;
                 }
+                Item::Volume(volume) => {
+                    self.homes.volumes().receive(volume, |tree| unpack(tree, self.store.ids(), &mut sections))?;
+                    sections.leave()?;
+                }
                 Item::Snapshot { name, of, made, stands } => match self.stood_on(&stands, &kept) {
                     Ok(plan) => {
                         Snapshots::new(&self.data, &self.store).put(name, &record::Record { of, made, plan })?;
@@ -120,7 +130,7 @@ impl Shared {
                 },
                 Item::Sandbox { id, spec, stands } => match self.stood_on(&stands, &kept) {
                     Ok(plan) => {
-                        // What volumes held is not in a backup: they are there, and empty, so that it starts.
+                        // One that was left out is there, and empty, so that it starts.
                         for volume in volumes_of(&spec.views) {
                             self.homes.volumes().make(volume)?;
                         }
@@ -215,6 +225,9 @@ impl Saver<'_> {
                 Err(error) => self.left_out(&format!("snapshot {name}"), &error)?,
             }
         }
+        for volume in self.shared.homes.volumes().all()? {
+            self.volume(volume)?;
+        }
         for id in self.shared.homes.all().iter().filter_map(Home::id) {
             self.sandbox(id, here)?;
         }
@@ -227,6 +240,12 @@ impl Saver<'_> {
             self.item(&Item::Shelved { id, shelved })?;
         }
         self.item(&Item::End)
+    }
+
+    fn volume(&mut self, volume: VolumeId) -> Result<()> {
+        let Some((tree, takes)) = self.shared.homes.volumes().open(volume)? else { return Ok(()) };
+        self.item(&Item::Volume(volume))?;
+        self.tree(&format!("volume {volume}"), tree.as_fd(), takes)
     }
 
     /// It is free again before its layers are written.
@@ -261,10 +280,26 @@ impl Saver<'_> {
             }
             let tree = self.shared.store.open_layer(layer)?;
             self.item(&Item::Layer(layer))?;
-            tree::pack_layer(tree.as_fd(), self.shared.store.ids(), &mut self.frames).map_err(failed)?;
-            self.frames.end_section().map_err(failed)?;
+            match layer {
+                // It came out of an archive, and its name says what is in it.
+                LayerName::Content(_) => {
+                    tree::pack_layer(tree.as_fd(), self.shared.store.ids(), &mut self.frames).map_err(failed)?;
+                    self.frames.end_section().map_err(failed)?;
+                }
+                LayerName::Kept(_) => self.tree(&format!("layer {layer}"), tree.as_fd(), u64::MAX)?,
+            }
         }
         Ok(())
+    }
+
+    /// What somebody put there that no archive holds must not keep everybody else's files out of the backup.
+    fn tree(&mut self, what: &str, tree: BorrowedFd<'_>, most: u64) -> Result<()> {
+        let left_out = tree::pack_changing(tree, self.shared.store.ids(), most, &mut self.frames).map_err(failed)?;
+        self.frames.end_section().map_err(failed)?;
+        match left_out {
+            Some(why) => self.item(&Item::LeftOut(format!("of {what}: {why}"))),
+            None => Ok(()),
+        }
     }
 
     fn left_out(&mut self, what: &str, error: &Error) -> Result<()> {

@@ -4,10 +4,14 @@
 //! names of content are looked up in the store; kept layers are always the ones in the stream; and which directories of the
 //! host are shown where is never taken from it, but from this host's own base.
 
-use std::{io::Read, os::fd::AsFd, sync::Arc};
+use std::{
+    io::Read,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+};
 
 use bytes::Bytes;
-use cabana_guest::tree;
+use cabana_guest::{IdMap, tree};
 use cabana_sandbox::{Error, Result, SandboxId, SandboxSpec, Stream};
 
 use super::{
@@ -142,11 +146,15 @@ pub(super) fn place(plan: &Plan, head: &Head, overlay: usize) -> Result<usize> {
 
 pub(super) fn receive_layer(store: &Store, sections: &mut Sections<'_>) -> Result<Draft> {
     let draft = store.draft()?;
-    let unpacked = tree::unpack_layer(draft.root.as_fd(), store.ids(), sections);
-    unpacked.map_err(|error| match sections.explain(error) {
-        // The tree was empty, and nobody else sees it: what stands in the way there is the archive's own doing.
+    unpack(draft.root.as_fd(), store.ids(), sections)?;
+    Ok(draft)
+}
+
+/// The next section, into an empty directory that nobody else sees.
+pub(super) fn unpack(into: BorrowedFd<'_>, ids: IdMap, sections: &mut Sections<'_>) -> Result<()> {
+    tree::unpack_layer(into, ids, sections).map_err(|error| match sections.explain(error) {
+        // What stands in the way there is the archive's own doing.
         error @ (Error::Archive(_) | Error::NoSpace | Error::Failed { .. }) => error,
         error => Error::Archive(error.to_string()),
-    })?;
-    Ok(draft)
+    })
 }

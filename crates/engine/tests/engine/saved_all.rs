@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cabana_engine::Engine;
 use cabana_sandbox::{
-    Base, Defaults, Error, Found, Lifetime, Provider, Result, SandboxId, SandboxPath, SandboxSpec, SnapshotId, State,
-    User,
+    Base, Code, Defaults, Error, Found, Lifetime, Provider, Result, SandboxId, SandboxPath, SandboxSpec, SnapshotId,
+    Source, State, User, View, VolumeId,
 };
 use futures_util::TryStreamExt;
 use serde_json::{Value, json};
@@ -76,6 +76,64 @@ async fn everything_moves_to_an_empty_data_directory() {
     for engine in [&one.engine, &two] {
         engine.close().await;
     }
+}
+
+#[tokio::test]
+async fn volumes_move_with_those_who_see_them() {
+    let one = Alone::new().await;
+    let volume = VolumeId::now();
+    one.engine.make_volume(volume).await.unwrap();
+    let at = "/workspace/v".parse().unwrap();
+    let seen = View { source: Source::Volume(volume), at, writable: true };
+    let sandbox = one.create(&SandboxSpec { base: Base::Host, views: vec![seen], ..one.spec() }).await;
+    shell(&*sandbox, "user", "cd /workspace/v && mkdir -m 1751 deep && echo mine > deep/file && ln deep/file link")
+        .await
+        .ok();
+    let saved = save_all(&one.engine).await;
+    let (_data, two) = empty().await;
+    assert_eq!(two.restore_all(stream(&saved)).await.unwrap(), [""; 0]);
+    let there: Vec<VolumeId> = two.volumes().await.unwrap().try_collect().await.unwrap();
+    assert_eq!(there, [volume]);
+    let sandbox = two.start(sandbox.id()).await.unwrap();
+    let look = "cd /workspace/v && cat link && stat -c '%a %U %h' . deep link && echo more >> deep/file";
+    assert_eq!(shell(&*sandbox, "user", look).await.ok(), "mine\n777 root 3\n1751 user 2\n644 user 2");
+    assert_eq!(two.remove_volume(volume).await.unwrap_err().code(), Code::VolumeInUse);
+    for engine in [&one.engine, &two] {
+        engine.close().await;
+    }
+}
+
+/// A process that does all it can to spoil a backup: of everybody else's, nothing is missing.
+#[tokio::test]
+async fn what_one_does_to_its_files_keeps_nobody_elses_out() {
+    let one = Alone::new().await;
+    let volume = VolumeId::now();
+    one.engine.make_volume(volume).await.unwrap();
+    let at: SandboxPath = "/workspace/v".parse().unwrap();
+    let seen = View { source: Source::Volume(volume), at, writable: true };
+    let hostile = one.create(&SandboxSpec { base: Base::Host, views: vec![seen], ..one.spec() }).await;
+    let other = one.create(&one.spec()).await;
+    shell(&*other, "user", "echo kept > ~/note").await.ok();
+    // Deeper than a path can be long, in its own files and in the volume; and all of that on the move.
+    let deep = "name=$(printf %0200d 0); for dir in ~ /workspace/v; do cd $dir; echo near > note; \
+        for i in $(seq 30); do mkdir $name && cd $name; done; done";
+    shell(&*hostile, "user", deep).await.ok();
+    let moving = "cd /workspace/v; (while :; do mv 0* 1; mv 1 $(printf %0200d 0); done; ) 2>/dev/null >/dev/null & \
+        (while :; do for n in a b c d; do echo $n > $n; truncate -s 1M $n; truncate -s 0 $n; done; rm a b c d; done) \
+        >/dev/null 2>&1 &";
+    shell(&*hostile, "user", moving).await.ok();
+    for _ in 0..2 {
+        let saved = save_all(&one.engine).await;
+        let (_data, two) = empty().await;
+        let left_out = two.restore_all(stream(&saved)).await.unwrap();
+        assert!(left_out.iter().any(|what| what.starts_with("of layer kept-")), "{left_out:?}");
+        let back = two.start(other.id()).await.unwrap();
+        assert_eq!(shell(&*back, "user", "cat ~/note").await.ok(), "kept");
+        let back = two.start(hostile.id()).await.unwrap();
+        assert_eq!(shell(&*back, "user", "cat ~/note /workspace/v/note").await.ok(), "near\nnear");
+        two.close().await;
+    }
+    one.engine.close().await;
 }
 
 #[tokio::test]
@@ -151,6 +209,14 @@ async fn a_stream_that_lies_is_refused() {
         ),
         ("too many layers", vec![text(&sandbox(json!({ "head": head(json!([]), 3000), "kept": [], "sudo": false })))]),
         ("an id that leads out", vec![text(&json!({ "sandbox": { "id": "../../../x", "spec": spec, "stands": {} } }))]),
+        ("a volume that leads out", vec![text(&json!({ "volume": "../../x" })), tar.clone()]),
+        (
+            "a volume that is no tar",
+            vec![
+                text(&json!({ "volume": "7d444840-9dc0-11d1-b245-5ffdce74fad2" })),
+                b"nonsense, and more of it".repeat(50),
+            ],
+        ),
         ("a template that leads out", vec![text(&template("../x"))]),
         ("what nobody knows", vec![text(&json!({ "something": 1 }))]),
         ("more after the end", vec![text(&json!("end")), text(&json!("end"))]),
@@ -166,7 +232,9 @@ async fn a_stream_that_lies_is_refused() {
             engine.attach(&"aaaaaaaaaaaaaaaa".to_owned().try_into().unwrap()).await.unwrap(),
             Found::Absent
         ));
-        assert_eq!(std::fs::read_dir(data.path().join("templates")).unwrap().count(), 0, "{what}");
+        for folder in ["templates", "volumes"] {
+            assert_eq!(std::fs::read_dir(data.path().join(folder)).unwrap().count(), 0, "{what}");
+        }
     }
     // What this host lacks is said, and keeps nothing else out.
     let other = sandbox(json!({ "head": head(json!([digest]), 0), "kept": [], "sudo": false }));

@@ -61,25 +61,18 @@ fn is_empty(dir: BorrowedFd<'_>) -> Result<bool, Errno> {
 
 /// Nothing changes in it meanwhile. Ids are written as those inside.
 pub fn pack_layer(layer: BorrowedFd<'_>, ids: IdMap, out: &mut dyn io::Write) -> io::Result<()> {
-    let top = open_again(layer)?;
-    let mut packing = Packing { ids, out: Packer::new(out), linked: HashMap::new(), buffer: vec![0; CHUNK] };
-    let stat = rustix::fs::fstat(&top)?;
-    packing.begin(Kind::Directory, b"./", b"", &stat, 0, &attributes(&top, ids))?;
-    let below = packing.directory(top.as_fd(), b"")?;
-    let mut descent: Descent<Vec<CString>> = Descent::new(top, below)?;
-    while let Some(below) = descent.state() {
-        let Some(name) = below.pop() else {
-            descent.leave()?;
-            continue;
-        };
-        let path = descent.path_of(&name);
-        let dir = open_below(descent.here()?, &name, Mounts::Stop)?;
-        let stat = rustix::fs::fstat(&dir)?;
-        packing.begin(Kind::Directory, &[&path, &b"/"[..]].concat(), b"", &stat, 0, &attributes(&dir, ids))?;
-        let below = packing.directory(dir.as_fd(), &path)?;
-        descent.enter(&name, dir, below)?;
-    }
-    packing.out.finish()
+    Packing::new(ids, out, None).all(layer).map(drop)
+}
+
+/// A tree that others may be changing, and may mean harm. What comes and goes meanwhile is in the archive or is not. What an
+/// archive cannot hold, and what is more than `most` bytes, is left out: the answer says so.
+pub fn pack_changing(
+    tree: BorrowedFd<'_>,
+    ids: IdMap,
+    most: u64,
+    out: &mut dyn io::Write,
+) -> io::Result<Option<String>> {
+    Packing::new(ids, out, Some(Changing { room: most, left_out: None })).all(tree)
 }
 
 /// Into an empty directory that nobody else sees. Everything in the archive may be a lie.
@@ -101,9 +94,52 @@ struct Packing<'a> {
     /// Files with several names, by the first one.
     linked: HashMap<(u64, u64), Vec<u8>>,
     buffer: Vec<u8>,
+    /// For a tree that does not keep still.
+    changing: Option<Changing>,
 }
 
-impl Packing<'_> {
+struct Changing {
+    /// What may still be written: who moves one file from name to name ahead of the walk must not make it endless.
+    room: u64,
+    /// The first that was left out, and why.
+    left_out: Option<String>,
+}
+
+impl<'a> Packing<'a> {
+    fn new(ids: IdMap, out: &'a mut dyn io::Write, changing: Option<Changing>) -> Self {
+        Self { ids, out: Packer::new(out), linked: HashMap::new(), buffer: vec![0; CHUNK], changing }
+    }
+
+    /// What was left out, if anything may be.
+    fn all(mut self, top: BorrowedFd<'_>) -> io::Result<Option<String>> {
+        let top = open_again(top)?;
+        let stat = rustix::fs::fstat(&top)?;
+        self.begin(Kind::Directory, b"./", b"", &stat, 0, &attributes(&top, self.ids))?;
+        let below = self.directory(top.as_fd(), b"")?;
+        let mut descent: Descent<Vec<CString>> = Descent::new(top, below)?;
+        while let Some(below) = descent.state() {
+            let Some(name) = below.pop() else {
+                match descent.leave() {
+                    // Somebody moved a directory that the walk was far below: the way back is lost.
+                    Err(Errno::STALE) if self.changing.is_some() => {
+                        self.leave_out("a directory was moved while it was read".into())?;
+                        break;
+                    }
+                    left => left?,
+                };
+                continue;
+            };
+            let path = descent.path_of(&name);
+            let Some(dir) = self.unless_gone(open_below(descent.here()?, &name, Mounts::Stop))? else { continue };
+            let stat = rustix::fs::fstat(&dir)?;
+            self.begin(Kind::Directory, &[&path, &b"/"[..]].concat(), b"", &stat, 0, &attributes(&dir, self.ids))?;
+            let below = self.directory(dir.as_fd(), &path)?;
+            descent.enter(&name, dir, below)?;
+        }
+        self.out.finish()?;
+        Ok(self.changing.and_then(|changing| changing.left_out))
+    }
+
     /// Packs what is no directory, and names the directories, the first one last.
     fn directory(&mut self, dir: BorrowedFd<'_>, path: &[u8]) -> io::Result<Vec<CString>> {
         let mut below = Vec::new();
@@ -111,11 +147,14 @@ impl Packing<'_> {
             let path = if path.is_empty() { name.to_bytes().to_vec() } else { [path, b"/", name.to_bytes()].concat() };
             if path.len() > MAX_PATH {
                 let shown = String::from_utf8_lossy(&path[..64]);
-                return Err(io::Error::other(format!(
-                    "a path that begins with {shown:?} is longer than {MAX_PATH} bytes"
-                )));
+                self.leave_out(format!("a path that begins with {shown:?} is longer than {MAX_PATH} bytes"))?;
+                continue;
             }
-            let stat = sys::stat_at(dir, &name)?;
+            let Some(stat) = self.unless_gone(sys::stat_at(dir, &name))? else { continue };
+            if !self.has_room(&stat) {
+                self.leave_out("it grew while it was read".into())?;
+                return Ok(Vec::new());
+            }
             match sys::file_type(&stat) {
                 FileType::Directory => below.push(name),
                 _ => self.leaf(dir, &name, path, &stat)?,
@@ -125,58 +164,104 @@ impl Packing<'_> {
         Ok(below)
     }
 
+    /// What vanished, or became something else, between two looks at it.
+    fn unless_gone<T>(&self, found: Result<T, Errno>) -> io::Result<Option<T>> {
+        match found {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::ISDIR | Errno::LOOP | Errno::NXIO | Errno::XDEV)
+                if self.changing.is_some() =>
+            {
+                Ok(None)
+            }
+            found => Ok(Some(found?)),
+        }
+    }
+
+    /// An error where everything has to be in the archive.
+    fn leave_out(&mut self, what: String) -> io::Result<()> {
+        let Some(changing) = &mut self.changing else { return Err(io::Error::other(what)) };
+        changing.left_out.get_or_insert(what);
+        Ok(())
+    }
+
+    fn has_room(&mut self, stat: &Stat) -> bool {
+        let Some(Changing { room, .. }) = &mut self.changing else { return true };
+        let takes = (BLOCK as u64).saturating_add(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512));
+        let left = room.checked_sub(takes);
+        *room = left.unwrap_or(0);
+        left.is_some()
+    }
+
     fn leaf(&mut self, dir: BorrowedFd<'_>, name: &CStr, path: Vec<u8>, stat: &Stat) -> io::Result<()> {
         if stat.st_nlink > 1
             && let Some(first) = self.linked.get(&sys::id(stat)).cloned()
         {
             return self.begin(Kind::Hard, &path, &first, stat, 0, &Attributes::new());
         }
-        match sys::file_type(stat) {
+        let packed = match sys::file_type(stat) {
             FileType::RegularFile => self.file(dir, name, &path)?,
-            FileType::Symlink => {
-                let text = rustix::fs::readlinkat(dir, name, Vec::new())?;
-                self.begin(Kind::Symlink, &path, text.to_bytes(), stat, 0, &Attributes::new())?;
+            FileType::Symlink => match self.unless_gone(rustix::fs::readlinkat(dir, name, Vec::new()))? {
+                Some(text) => {
+                    self.begin(Kind::Symlink, &path, text.to_bytes(), stat, 0, &Attributes::new())?;
+                    true
+                }
+                None => false,
+            },
+            FileType::Fifo => {
+                self.begin(Kind::Pipe, &path, b"", stat, 0, &Attributes::new())?;
+                true
             }
-            FileType::Fifo => self.begin(Kind::Pipe, &path, b"", stat, 0, &Attributes::new())?,
             FileType::CharacterDevice if is_whiteout(stat) => {
                 self.begin(Kind::Whiteout, &path, b"", stat, 0, &Attributes::new())?;
+                true
             }
-            _ => return Ok(()), // and other names of it are left out as well
-        }
-        if stat.st_nlink > 1 {
+            _ => false, // and other names of it are left out as well
+        };
+        if packed && stat.st_nlink > 1 {
             self.linked.insert(sys::id(stat), path);
         }
         Ok(())
     }
 
-    fn file(&mut self, dir: BorrowedFd<'_>, name: &CStr, path: &[u8]) -> io::Result<()> {
-        let (file, stat) = sys::open_regular(dir, name, OFlags::RDONLY)?;
+    /// Whether it is there.
+    fn file(&mut self, dir: BorrowedFd<'_>, name: &CStr, path: &[u8]) -> io::Result<bool> {
+        let Some((file, stat)) = self.unless_gone(sys::open_regular(dir, name, OFlags::RDONLY))? else {
+            return Ok(false);
+        };
         let attributes = attributes(&file, self.ids);
         let size = sys::size(&stat);
-        let pieces = pieces(&file, size)?;
+        let Some(pieces) = pieces(&file, size)? else {
+            self.leave_out(format!("the file {:?} has too many holes", String::from_utf8_lossy(path)))?;
+            return Ok(false);
+        };
         if pieces == [(0, size)] || size == 0 {
             self.begin(Kind::File, path, b"", &stat, size, &attributes)?;
             self.stretch(&file, 0, size)?;
-            return self.out.end();
+        } else {
+            let map = map_text(&pieces);
+            let sum: u64 = pieces.iter().map(|(_, length)| length).sum();
+            let head = self.head(Kind::File, path, b"", &stat, map.len() as u64 + sum, &attributes);
+            self.out.begin(&Head { sparse: Some(size), ..head })?;
+            self.out.data(&map)?;
+            for (at, length) in pieces {
+                self.stretch(&file, at, length)?;
+            }
         }
-        let map = map_text(&pieces);
-        let sum: u64 = pieces.iter().map(|(_, length)| length).sum();
-        let head = self.head(Kind::File, path, b"", &stat, map.len() as u64 + sum, &attributes);
-        self.out.begin(&Head { sparse: Some(size), ..head })?;
-        self.out.data(&map)?;
-        for (at, length) in pieces {
-            self.stretch(&file, at, length)?;
-        }
-        self.out.end()
+        self.out.end()?;
+        Ok(true)
     }
 
     fn stretch(&mut self, file: &OwnedFd, at: u64, length: u64) -> io::Result<()> {
         let mut done = 0;
         while done < length {
             let want = usize::try_from(length - done).unwrap_or(CHUNK).min(CHUNK);
-            let n = sys::retry(|| rustix::io::pread(file, &mut self.buffer[..want], at + done))?;
+            let mut n = sys::retry(|| rustix::io::pread(file, &mut self.buffer[..want], at + done))?;
             if n == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+                if self.changing.is_none() {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                // It was cut short: its head has said how long it is.
+                self.buffer[..want].fill(0);
+                n = want;
             }
             self.out.data(&self.buffer[..n])?;
             done += n as u64;
@@ -224,8 +309,8 @@ impl Packing<'_> {
     }
 }
 
-/// Where the file holds data.
-fn pieces(file: &OwnedFd, size: u64) -> io::Result<Vec<(u64, u64)>> {
+/// Where the file holds data. `None`: at too many places.
+fn pieces(file: &OwnedFd, size: u64) -> io::Result<Option<Vec<(u64, u64)>>> {
     let mut pieces = Vec::new();
     let mut at = 0;
     while at < size {
@@ -240,11 +325,11 @@ fn pieces(file: &OwnedFd, size: u64) -> io::Result<Vec<(u64, u64)>> {
             pieces.push((start, end - start));
         }
         if pieces.len() > MAX_PIECES {
-            return Err(io::Error::other("a file has too many holes"));
+            return Ok(None);
         }
         at = end.max(at + 1);
     }
-    Ok(pieces)
+    Ok(Some(pieces))
 }
 
 /// PAX 1.0: a number to a line, and zeros to the end of the block.

@@ -16,7 +16,7 @@ pub(crate) use copy::copy_entry;
 pub use copy::{copy, copy_layer, dress_like};
 pub use digest::digest;
 pub use import::import_tar;
-pub use layer::{is_dressed_like, is_untouched, pack_layer, unpack_layer};
+pub use layer::{is_dressed_like, is_untouched, pack_changing, pack_layer, unpack_layer};
 pub use merge::merge_layer;
 pub use remove::remove;
 pub use rustix::fs::Stat;

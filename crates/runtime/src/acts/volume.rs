@@ -29,6 +29,7 @@ impl Act for Create {
     }
 
     async fn run(self, cx: Cx) -> Result<()> {
+        cx.check_room()?;
         let (store, tenant, name) = (cx.runtime.store(), cx.caller.tenant.clone(), self.0);
         let physical = VolumeId::from(Uuid::new_v4());
         let (state, created) = (VolumeState::Making, cx.runtime.clock().now());

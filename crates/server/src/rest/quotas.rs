@@ -38,7 +38,7 @@ struct QuotaBody {
     concurrent_calls: Option<u64>,
     /// Commands in the background that run.
     tasks: Option<u64>,
-    /// What is kept: files of sandboxes, snapshots, outputs. Measured again and again.
+    /// What is kept: files of sandboxes, volumes, snapshots, outputs. Measured again and again.
     stored_bytes: Option<u64>,
 }
 
