@@ -17,7 +17,14 @@ pub struct Mount {
     /// Absent only where nothing is mounted.
     pub source: Option<MountSource>,
     pub at: SandboxPath,
-    pub mode: MountMode,
+    /// Not said: as a profile has it.
+    pub mode: Option<MountMode>,
+}
+
+impl Mount {
+    pub fn mode(&self) -> MountMode {
+        self.mode.unwrap_or_default()
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

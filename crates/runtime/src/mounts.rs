@@ -21,7 +21,7 @@ pub struct Mounts {
 impl Mounts {
     /// Those that are mounted at all (LB-2).
     fn shown(&self) -> impl Iterator<Item = &Mount> {
-        self.primary.iter().chain(&self.extra).filter(|mount| mount.mode != MountMode::None)
+        self.primary.iter().chain(&self.extra).filter(|mount| mount.mode() != MountMode::None)
     }
 
     /// What can be said without looking at anything.
@@ -31,7 +31,7 @@ impl Mounts {
         }
         let mut views = Vec::new();
         for mount in self.shown() {
-            let writable = mount.mode == MountMode::Rw;
+            let writable = mount.mode() == MountMode::Rw;
             let source = match &mount.source {
                 None => return Err(Error::invalid("mount", "names neither a host_path nor a volume")),
                 Some(MountSource::Host(path)) => {
@@ -61,7 +61,7 @@ impl Sandboxes {
                     Source::Volume(found.ok_or_else(|| Error::NoVolume(name.clone()))?.physical)
                 }
             };
-            views.push(View { source, at: mount.at.clone(), writable: mount.mode == MountMode::Rw });
+            views.push(View { source, at: mount.at.clone(), writable: mount.mode() == MountMode::Rw });
         }
         Ok(views)
     }

@@ -128,18 +128,20 @@ fn known<T>(all: &BTreeMap<impl AsRef<str> + Ord, T>) -> String {
     }
 }
 
-/// Where the profile says for good how directories are mounted, none is mounted otherwise.
+/// Where nothing was said, mounts are as the profile has them; where the profile says so for good, none is otherwise.
 pub(crate) fn hold(profile: &Profile, mounts: &mut Mounts) -> Option<Clamped> {
-    let mode = profile.defaults.mount_mode.filter(|_| profile.locked.contains(&Field::MountMode))?;
+    let mode = profile.defaults.mount_mode?;
+    let locked = profile.locked.contains(&Field::MountMode);
     let mut clamped = None;
     for mount in mounts.primary.iter_mut().chain(&mut mounts.extra) {
-        if mode != MountMode::Rw && mount.mode == MountMode::Rw || mode == MountMode::None {
-            let asked = std::mem::replace(&mut mount.mode, mode);
-            let told = |mode| format!("{mode:?}").to_lowercase();
-            clamped = Some(Clamped { field: Field::MountMode, asked: told(asked), given: told(mode) });
+        let asked = *mount.mode.get_or_insert(mode);
+        let too_much = mode != MountMode::Rw && asked == MountMode::Rw || mode == MountMode::None;
+        if locked && too_much && asked != mode {
+            mount.mode = Some(mode);
+            clamped = Some(Clamped { field: Field::MountMode, asked: asked.to_string(), given: mode.to_string() });
         }
     }
-    clamped.filter(|clamped| clamped.asked != clamped.given)
+    clamped
 }
 
 fn mode(network: &NetworkPolicy) -> NetworkMode {

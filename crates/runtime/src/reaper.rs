@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use cabana_model::{Due, Operation, Sentence, Time, Verdict};
+use cabana_model::{Due, Life, Operation, Sentence, Time, Verdict};
 use cabana_store::{By, Record};
 use futures_util::{StreamExt, stream};
 use jiff::SignedDuration;
@@ -68,7 +68,10 @@ impl Runtime {
                 if let Err(error) = runtime.reap().await {
                     tracing::warn!(%error, "sandboxes could not be looked after");
                 }
+                // What becomes due while this is worked out wakes at once.
+                runtime.0.sandboxes.looks_at(None);
                 let wait = runtime.until_due().await;
+                runtime.0.sandboxes.looks_at(runtime.0.clock.now().checked_add(wait).ok());
                 let woken = async {
                     tokio::select! {
                         () = tokio::time::sleep(wait) => {}
@@ -109,6 +112,13 @@ impl Runtime {
     }
 
     async fn see_to(&self, record: Record) -> Result<Did> {
+        // One that was doomed with many others: whoever listens has not heard of it yet.
+        if record.life() == Life::DOOMED
+            && record.tries == 0
+            && self.0.sandboxes.of_physical(&record.physical).is_none()
+        {
+            self.0.sandboxes.tell(&record);
+        }
         let slot = self.0.sandboxes.of_record(record);
         let seen = self.judge(&slot).await;
         if let Err(error) = &seen {

@@ -10,10 +10,13 @@ mod slot;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicI64, Ordering},
+    },
 };
 
-use cabana_model::{Dialect, Lifecycle, SandboxId, SandboxState, Scheme, Scope, SnapshotId, Tenant};
+use cabana_model::{Dialect, Lifecycle, SandboxId, SandboxState, Scheme, Scope, SnapshotId, Tenant, Time};
 use cabana_sandbox::{Base, Provider, SandboxSpec, check_env};
 use cabana_store::{Admitted, Claim, Record, Store, Which};
 use serde::{Deserialize, Serialize};
@@ -93,6 +96,8 @@ pub(crate) struct Sandboxes {
     went: Notify,
     /// Something may be due sooner than all else.
     sooner: Notify,
+    /// When whoever looks after them looks again by itself, in microseconds.
+    looks_at: AtomicI64,
 }
 
 /// Those that run are held; the rest is there as long as somebody has it in hand.
@@ -172,6 +177,7 @@ impl Sandboxes {
             slots: Mutex::default(),
             went: Notify::new(),
             sooner: Notify::new(),
+            looks_at: AtomicI64::new(i64::MAX),
         }
     }
 
@@ -197,6 +203,18 @@ impl Sandboxes {
 
     pub(crate) fn may_be_sooner(&self) {
         self.sooner.notify_one();
+    }
+
+    /// Something is due then. Whoever looks after them is woken where that is sooner than they would look.
+    fn is_due(&self, due: Time) {
+        if due.as_microsecond() < self.looks_at.load(Ordering::SeqCst) {
+            self.sooner.notify_one();
+        }
+    }
+
+    /// When they are looked after next. `None`, before anybody says so: at once if something is due at all.
+    pub(crate) fn looks_at(&self, time: Option<Time>) {
+        self.looks_at.store(time.map_or(i64::MAX, Time::as_microsecond), Ordering::SeqCst);
     }
 
     /// Ends when something may be due sooner than all else.
@@ -311,6 +329,7 @@ impl Sandboxes {
                 self.tell(&record);
                 let slot = self.slots(|slots| slots.insert(record, &self.clock));
                 slot.set_room(Some(room));
+                slot.is_new();
                 Ok((slot, true))
             }
             Admitted::Refused(exceeded) => Err(Error::Exceeded(exceeded)),

@@ -134,6 +134,15 @@ impl Runtime {
         Ok(())
     }
 
+    /// One that was disabled hears of what happens from now on. What was dropped stays so.
+    pub async fn enable_webhook(&self, tenant: &Tenant, id: WebhookId) -> Result<Webhook> {
+        let webhook = self.0.store.enable_webhook(tenant, id).await?.ok_or(Error::NoWebhook(id))?;
+        if self.0.events.hooks.get(tenant, id).is_none() {
+            self.begin_webhook(&webhook)?;
+        }
+        Ok(webhook)
+    }
+
     /// Sends a word of its own there, once, and says what came of it. One that is disabled is tried as well.
     pub async fn test_webhook(&self, tenant: &Tenant, id: WebhookId) -> Result<Tried> {
         let webhook = self.0.store.webhook(tenant, id).await?.ok_or(Error::NoWebhook(id))?;

@@ -2,12 +2,16 @@
 
 #![allow(clippy::unwrap_used)] // a case that cannot go on says so by a panic
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use cabana_runtime::{
-    Ask, Caller, Clock, Credential, Lifecycle, Place, Reaped, Record, Role, Runtime, SandboxState, Scope, Settings,
-    Tenant, Time, Which,
+    Ask, Caller, Clock, Credential, Event, Heard, Lifecycle, Place, Reaped, Record, Role, Runtime, SandboxState, Scope,
+    Settings, Tenant, Time, Which,
     acts::{
         files::{At, Part, Read, Write},
         purge::Purge,
@@ -122,15 +126,22 @@ async fn a_call_that_takes_long_is_work_and_its_end_is_a_use() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_call_is_hurt_by_a_stop_for_idleness_that_comes_at_the_same_moment() {
     let stage = Stage::new(idle(60)).await;
-    let mut stopped = 0;
     for round in 0..300 {
         stage.clock.advance(SignedDuration::from_secs(61));
         let text = round.to_string();
-        let (reaped, ()) = tokio::join!(stage.runtime.reap(), stage.wrote("one", &text));
-        stopped += reaped.unwrap().stopped;
+        // The call comes a little later in each round: before the stop, in each of its steps, after it.
+        let begun = Instant::now();
+        let wrote = async {
+            while begun.elapsed() < Duration::from_micros(5 * round) {
+                tokio::task::yield_now().await;
+            }
+            stage.wrote("one", &text).await;
+        };
+        let (reaped, ()) = tokio::join!(stage.runtime.reap(), wrote);
+        reaped.unwrap();
         assert_eq!(stage.reads("one").await, text);
     }
-    assert!(stopped > 0, "it was never stopped");
+    assert_eq!(stage.pass(61).await.stopped, 1, "with nothing beside it");
 }
 
 #[tokio::test]
@@ -198,6 +209,27 @@ async fn what_a_crash_left_undone_is_done_by_the_next_server() {
     }
     stage.wrote("goes", "anew").await;
     assert_eq!(stage.reads("goes").await, "anew");
+}
+
+#[tokio::test]
+async fn whoever_listens_hears_of_each_of_many_that_go_at_once() {
+    let stage = Stage::new(idle(60)).await;
+    for scope in ["a", "b", "c"] {
+        stage.ensure(scope).await;
+    }
+    stage.pass(60).await;
+    let stage = stage.again(idle(60)).await; // nobody has asked this one about them
+    let mut listener = stage.runtime.events(&stage.caller.tenant, None);
+    let doom = Ask { place: Place::Nowhere, ..stage.ask("a") };
+    stage.runtime.call(doom, Purge(Which::All)).await.unwrap().answer().await.unwrap();
+    stage.runtime.reap().await.unwrap();
+    let mut heard = BTreeSet::new();
+    while heard.len() < 3 {
+        let Some(Heard::Event(happened)) = listener.next().await else { panic!("the events end") };
+        if matches!(&happened.event, Event::Deleted { reason } if reason == "deleted with others") {
+            assert!(heard.insert(happened.sandbox.clone()), "twice");
+        }
+    }
 }
 
 #[tokio::test]

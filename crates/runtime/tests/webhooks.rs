@@ -186,6 +186,14 @@ async fn one_that_fails_for_days_or_wants_no_more_is_disabled_with_the_reason() 
     stage.happen(&one, "b").await;
     assert!(!stage.runtime.test_webhook(&one, a).await.unwrap().delivered);
     assert_eq!((failing.got().len(), gone.got().len()), (85, 1));
+    // Until somebody wants it back: it hears of what happens from then on.
+    failing.from_now_on(WELL);
+    for _ in 0..2 {
+        assert_eq!(stage.runtime.enable_webhook(&one, a).await.unwrap().disabled, None);
+    }
+    stage.happen(&one, "c").await;
+    assert_eq!(kinds(&wait_for(&failing, 88).await[85..]), LIFE);
+    assert!(matches!(stage.runtime.enable_webhook(&tenant("two"), a).await, Err(Error::NoWebhook(_))));
 }
 
 #[tokio::test]

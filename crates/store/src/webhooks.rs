@@ -309,6 +309,18 @@ impl Store {
         })
         .await
     }
+
+    /// From now on it is told what happens. `None`: there is none.
+    pub async fn enable_webhook(&self, tenant: &Tenant, id: WebhookId) -> Result<Option<Webhook>> {
+        let tenant = tenant.clone();
+        self.write(move |tx| {
+            let sql = "UPDATE webhooks SET disabled = NULL, why = NULL WHERE tenant = ? AND id = ?";
+            tx.execute(sql, params![Col(&tenant), Col(&id)])?;
+            tx.webhooks_changed();
+            one(tx.reads(), &tenant, id)
+        })
+        .await
+    }
 }
 
 /// The number of the newest delivery.

@@ -43,6 +43,11 @@ enum Verb {
         #[arg(required = true)]
         webhook: Vec<String>,
     },
+    /// Tell one again that was disabled, of what happens from now on
+    Enable {
+        /// An id
+        webhook: String,
+    },
     /// Send one event for a try, and say what came of it
     Test {
         /// An id
@@ -65,6 +70,11 @@ pub(super) async fn work(args: Args, server: &Server) -> Result<u8, Failure> {
                 server.delete(At(&["v1", "webhooks", webhook], &[])).await?;
                 table::print(&format!("{webhook}\n"));
             }
+            Ok(())
+        }
+        Verb::Enable { webhook } => {
+            let _: Value = server.post(At(&["v1", "webhooks", &webhook, "enable"], &[]), &json!({})).await?;
+            table::print(&format!("{webhook}\n"));
             Ok(())
         }
         Verb::Test { webhook } => return test(&webhook, server).await,

@@ -1,10 +1,11 @@
 //! Many scopes that are used, rest, are packed away, deleted and forgotten, while the clock runs and servers are killed. What is
-//! there is compared with a model of it.
+//! there is compared with a model of it. A quota is not enough for all of them at once: whoever is refused has lost nothing.
 //!
 //! `CABANA_SEED` replays a run; with `CABANA_SOAK_ROUNDS` there are ten thousand scopes, for ten minutes at most.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
@@ -21,9 +22,14 @@ const WORKERS: usize = 4;
 const CHATS: usize = 4;
 /// What all rest after that do.
 const IDLE: i64 = 60;
+/// How far what the model takes for the time may be from what the server does: calls wait, and clocks are read in between.
+const DOUBT: i64 = IDLE / 2;
 
 struct Scale {
     scopes: usize,
+    /// The quotas.
+    running: usize,
+    tasks: usize,
     rounds: u64,
     deeds: u64,
     most: Duration,
@@ -32,8 +38,10 @@ struct Scale {
 impl Scale {
     fn of_run() -> Self {
         match setting("CABANA_SOAK_ROUNDS") {
-            None => Self { scopes: 24, rounds: 6, deeds: 10, most: Duration::MAX },
-            Some(rounds) => Self { scopes: 10_000, rounds, deeds: 200, most: Duration::from_secs(600) },
+            None => Self { scopes: 24, running: 8, tasks: 5, rounds: 6, deeds: 10, most: Duration::MAX },
+            Some(rounds) => {
+                Self { scopes: 10_000, running: 150, tasks: 40, rounds, deeds: 200, most: Duration::from_secs(600) }
+            }
         }
     }
 }
@@ -73,6 +81,8 @@ enum What {
     Pause,
     Archive,
     Delete,
+    /// It is told when to go.
+    Expire,
     Work,
     DeleteApp,
 }
@@ -82,15 +92,15 @@ enum What {
 struct Chat {
     n: usize,
     way: Way,
-    /// The lines of its log. `None`: there is nothing.
-    log: Vec<String>,
+    /// What its log may be: one, unless something was left without an answer or may have gone meanwhile.
+    logs: Vec<Vec<String>>,
     id: Option<String>,
     /// A task that nothing but what is asked for may end.
     task: Option<String>,
-    /// It may have vanished since, with its log.
-    doubtful: bool,
     /// By the clock of the test, in seconds.
     used: i64,
+    /// When it goes, whatever happens in it; and whether it was promised.
+    expires: Option<(i64, bool)>,
     deeds: u64,
     /// What a kill left without an answer.
     open: Option<(What, String)>,
@@ -106,29 +116,60 @@ impl Chat {
     }
 
     fn forget(&mut self) {
-        (self.log, self.id, self.task, self.doubtful) = (Vec::new(), None, None, false);
+        (self.logs, self.id, self.task, self.expires) = (vec![Vec::new()], None, None, None);
     }
 
-    /// It is used: what it was before may be in doubt, and is not any more from now on.
+    /// It is used: what it was before may be in doubt.
     fn touch(&mut self, now: i64) {
-        self.doubtful |= self.may_be_gone(now);
+        if self.may_be_gone(now) {
+            self.logs.push(Vec::new());
+        }
         self.used = now;
     }
 
-    /// Whether it may have been deleted for being idle. The machine's own time runs too, so there is a little doubt.
+    /// Whether it may have been deleted, for being idle or for its time having come.
     fn may_be_gone(&self, now: i64) -> bool {
-        self.way == Way::Vanishes && self.task.is_none() && now - self.used > IDLE / 2
+        let idle = self.way == Way::Vanishes && self.task.is_none() && now - self.used > IDLE - DOUBT;
+        idle || self.expires.is_some_and(|(at, _)| now > at - DOUBT)
     }
+
+    /// Whether its time has come long ago.
+    fn is_overdue(&self, now: i64) -> bool {
+        self.expires.is_some_and(|(at, promised)| promised && now > at + DOUBT)
+    }
+
+    /// What the log is with one more line, which may be there already.
+    fn with(&self, line: &str) -> Vec<Vec<String>> {
+        let with = |log: &Vec<String>| match log.last().is_some_and(|last| last == line) {
+            true => log.clone(),
+            false => log.iter().cloned().chain([line.to_owned()]).collect(),
+        };
+        self.logs.iter().map(with).collect()
+    }
+}
+
+/// How often calls were done, and how often a quota was in the way.
+#[derive(Default)]
+struct Tally {
+    done: AtomicU64,
+    refused: AtomicU64,
 }
 
 struct World<'a> {
     server: &'a Server,
-    now: i64,
+    begun: Instant,
+    /// What has passed beside the machine's own time.
+    passed: i64,
+    tally: &'a Tally,
 }
 
 type Sent = Result<(u16, Value), reqwest::Error>;
 
 impl World<'_> {
+    fn now(&self) -> i64 {
+        self.passed + self.begun.elapsed().as_secs().cast_signed()
+    }
+
     async fn send(&self, request: reqwest::RequestBuilder, key: &str) -> Sent {
         let answer = request.header("Idempotency-Key", key).send().await?;
         let (status, text) = (answer.status().as_u16(), answer.text().await?);
@@ -149,43 +190,65 @@ impl World<'_> {
         let again = chat.open.replace((what, key.to_owned())).is_some();
         match what {
             What::Use => {
-                chat.touch(self.now);
-                chat.log.pop_if(|last| last == key); // it was answered, and a kill came after that
+                chat.touch(self.now());
+                let overdue = chat.is_overdue(self.now());
                 let (status, answer) = self.exec(chat, &format!("echo {key} >> log; cat log"), key, false).await?;
-                let unknown = code(&answer) == "outcome_unknown";
-                let (status, answer) = match unknown {
-                    true => self.exec(chat, "touch log; cat log", &format!("{key}-look"), false).await?,
-                    false => (status, answer),
-                };
-                assert_eq!(status, 200, "{chat:?}: {answer}");
-                let (there, with) =
-                    (lines(&answer), chat.log.iter().cloned().chain([key.to_owned()]).collect::<Vec<_>>());
-                let as_it_was = there == with || unknown && there == chat.log;
-                let fresh = chat.doubtful && (there == [key] || unknown && there.is_empty());
-                assert!(as_it_was || fresh, "a file was lost: {chat:?}: {there:?}");
-                (chat.log, chat.doubtful) = (there, false);
-                self.same_one(chat).await?;
+                let with = chat.with(key);
+                match (status, code(&answer)) {
+                    (200, _) => {
+                        let there = lines(&answer);
+                        assert!(with.contains(&there), "a file was lost: {chat:?}: {there:?}");
+                        assert!(!overdue || again || there.len() == 1, "it outlived its time: {chat:?}: {there:?}");
+                        if there.len() == 1 && chat.may_be_gone(self.now()) {
+                            chat.expires = None; // it is another one
+                        }
+                        chat.logs = vec![there];
+                        self.tally.done.fetch_add(1, Ordering::Relaxed);
+                        self.same_one(chat).await?;
+                    }
+                    (_, "outcome_unknown") => chat.logs.extend(with),
+                    _ => self.is_refused(chat, &answer),
+                }
             }
             What::Work => match chat.task.clone() {
                 None => {
-                    chat.touch(self.now);
+                    chat.touch(self.now());
                     let (status, answer) = self.exec(chat, "sleep 1000000", key, true).await?;
-                    assert!(status == 202 || code(&answer) == "outcome_unknown", "{chat:?}: {answer}");
-                    chat.task = (status == 202).then(|| answer["id"].as_str().unwrap().to_owned());
+                    match (status, code(&answer)) {
+                        (202, _) => chat.task = Some(answer["id"].as_str().unwrap().to_owned()),
+                        (_, "outcome_unknown") => {}
+                        _ => self.is_refused(chat, &answer),
+                    }
                 }
                 Some(task) => {
                     let path = format!("/v1/tasks/{task}");
                     let (_, answer) = self.send(self.server.request(Method::GET, &path), key).await?;
-                    assert!(
-                        again || chat.way == Way::Hard || answer["state"] == "running",
-                        "work was ended: {chat:?}: {answer}"
-                    );
+                    let may_end = again || chat.way == Way::Hard || chat.may_be_gone(self.now());
+                    assert!(may_end || answer["state"] == "running", "work was ended: {chat:?}: {answer}");
                     let cancel = self.server.request(Method::POST, &format!("{path}/cancel"));
                     self.send(cancel, key).await?;
                     chat.task = None;
-                    chat.used = self.now;
+                    chat.used = self.now();
                 }
             },
+            What::Expire => {
+                if let Some(id) = self.id_of(chat).await? {
+                    let at = self.now() + IDLE;
+                    let time = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(self.passed + IDLE);
+                    let body = json!({ "lifecycle": { "expires_at": time.to_string(), "on_expire": "delete" } });
+                    // Another time under the same key would be another call.
+                    let key = format!("{key}-{at}");
+                    let before = chat.expires.filter(|_| !again).map_or(at, |(before, _)| before.min(at));
+                    chat.expires = Some((before, false));
+                    let request = self.server.request(Method::PATCH, &format!("/v1/sandboxes/{id}")).json(&body);
+                    let (status, answer) = self.send(request, &key).await?;
+                    let may_be = matches!(code(&answer), "outcome_unknown" | "sandbox_not_found");
+                    assert!(status == 200 || may_be, "{chat:?}: {answer}");
+                    if status == 200 {
+                        chat.expires = Some((at, true));
+                    }
+                }
+            }
             What::Stop | What::Pause | What::Archive => {
                 let verb = match what {
                     What::Stop => "stop",
@@ -234,6 +297,12 @@ impl World<'_> {
         Ok(())
     }
 
+    /// Whoever is refused has lost nothing, and a quota is the only reason.
+    fn is_refused(&self, chat: &Chat, answer: &Value) {
+        assert_eq!(code(answer), "quota_exceeded", "{chat:?}: {answer}");
+        self.tally.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
     async fn id_of(&self, chat: &Chat) -> Result<Option<String>, reqwest::Error> {
         let (status, answer) = match &chat.id {
             Some(id) => {
@@ -273,7 +342,8 @@ fn next_of(chance: &mut Chance) -> What {
         9..=12 => What::Work,
         13 | 14 => What::Stop,
         15 => What::Pause,
-        16 | 17 => What::Archive,
+        16 => What::Archive,
+        17 => What::Expire,
         18 => What::Delete,
         _ => What::DeleteApp,
     }
@@ -311,6 +381,15 @@ async fn all(server: &Server) -> Vec<Value> {
     }
 }
 
+/// Looks again and again whether more of them run than may.
+async fn holds(server: &Server, running: usize) {
+    loop {
+        let inits = server.inits().len();
+        assert!(inits <= running, "{inits} run, and {running} may");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
 fn count(server: &Server, folder: &str) -> usize {
     server.data().join(folder).read_dir().map_or(0, |entries| entries.count())
 }
@@ -320,16 +399,17 @@ async fn soak_scopes_live_as_the_model_says_whatever_time_passes_and_whoever_is_
     let (scale, seed) = (Scale::of_run(), setting("CABANA_SEED").unwrap_or(11));
     eprintln!("CABANA_SEED={seed}");
     let mut chance = Chance(seed);
-    let mut server = Server::start();
+    let (running, tasks) = (scale.running.to_string(), scale.tasks.to_string());
+    let mut server = Server::start_with(&["--quotas-running", &running, "--quotas-tasks", &tasks]);
     let chats: Vec<Chat> = (0..scale.scopes)
         .map(|n| Chat {
             n,
             way: Way::of(n / CHATS + n),
-            log: Vec::new(),
+            logs: vec![Vec::new()],
             id: None,
             task: None,
-            doubtful: false,
             used: 0,
+            expires: None,
             deeds: 0,
             open: None,
         })
@@ -337,18 +417,23 @@ async fn soak_scopes_live_as_the_model_says_whatever_time_passes_and_whoever_is_
     let share = scale.scopes / WORKERS / CHATS * CHATS;
     let mut parts: Vec<Vec<Chat>> = chats.chunks(share).map(<[Chat]>::to_vec).collect();
     let mut chances: Vec<Chance> = (0..parts.len() as u64).map(|n| Chance(seed * 31 + n)).collect();
-    let (begun, mut now) = (Instant::now(), 0);
+    let (begun, mut passed, tally) = (Instant::now(), 0, Tally::default());
     for round in 0..scale.rounds {
         if begun.elapsed() > scale.most {
             break;
         }
         let killed = round % 3 == 2;
-        let world = World { server: &server, now };
+        let world = World { server: &server, begun, passed, tally: &tally };
         let works = parts
             .iter_mut()
             .zip(&mut chances)
             .map(|(chats, chance)| work(&world, chats, chance, if killed { u64::MAX } else { scale.deeds }));
-        let works = futures_util::future::join_all(works);
+        let works = async {
+            tokio::select! {
+                _ = futures_util::future::join_all(works) => {}
+                () = holds(&server, scale.running) => {}
+            }
+        };
         if killed {
             let _ = tokio::time::timeout(Duration::from_micros(200_000 + chance.below(1_000_000)), works).await;
             server.kill();
@@ -363,23 +448,26 @@ async fn soak_scopes_live_as_the_model_says_whatever_time_passes_and_whoever_is_
         let there = all(&server).await;
         let scopes: BTreeSet<&str> = there.iter().map(|one| one["scope"]["value"].as_str().unwrap()).collect();
         assert_eq!(scopes.len(), there.len(), "two sandboxes for one scope");
-        let passed = [5, 20, IDLE + 5, 4 * IDLE][chance.below(4) as usize];
-        server.pass(passed);
-        now += passed;
+        let more = [5, 20, IDLE + 5, 4 * IDLE][chance.below(4) as usize];
+        server.pass(more);
+        passed += more;
         server.reap().await;
         let by_id: BTreeMap<&str, &Value> = there.iter().map(|one| (one["id"].as_str().unwrap(), one)).collect();
-        for chat in parts.iter().flatten().filter(|chat| chat.open.is_none() && chat.way != Way::Vanishes) {
+        let stays = |chat: &&Chat| chat.open.is_none() && chat.way != Way::Vanishes && chat.expires.is_none();
+        for chat in parts.iter().flatten().filter(stays) {
             if let Some(id) = &chat.id {
                 assert!(by_id.contains_key(id.as_str()), "it is gone, and nobody deleted it: {chat:?}");
             }
         }
     }
-    let world = World { server: &server, now };
+    let world = World { server: &server, begun, passed, tally: &tally };
     for chats in &mut parts {
         work(&world, chats, &mut chance, 0).await;
     }
     let deeds: u64 = parts.iter().flatten().map(|chat| chat.deeds).sum();
-    assert!(deeds > 3 * scale.rounds, "{deeds} deeds: the load was no load");
+    let (done, refused) = (tally.done.into_inner(), tally.refused.into_inner());
+    eprintln!("{deeds} deeds, {done} uses done, {refused} refused");
+    assert!(deeds > 3 * scale.rounds && done > 0 && refused > 0, "{deeds} deeds: the load was no load");
     let stuck: Vec<_> = all(&server).await.into_iter().filter(|one| !one["trouble"].is_null()).collect();
     assert!(stuck.is_empty(), "{stuck:?}");
     super::stage::good(server.post("/v1/sandboxes:delete", &json!({ "all": true })).send().await.unwrap()).await;

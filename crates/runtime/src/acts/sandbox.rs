@@ -147,9 +147,9 @@ impl Act for Change {
     async fn run(self, cx: Cx) -> Result<Changed> {
         let slot = cx.runtime.0.sandboxes.of_id(&cx.caller.tenant, &cx.record()?.id).await?;
         let capabilities = cx.runtime.0.sandboxes.provider().capabilities();
-        let altered = cx.runtime.settings().altered(&slot.wanted()?, self.limits, self.network.as_ref());
-        let (limits, network, mut clamped) = altered;
         let was = slot.wanted()?;
+        let altered = cx.runtime.settings().altered(&was, self.limits, self.network.as_ref());
+        let (limits, network, mut clamped) = altered;
         let mut mounts = Mounts {
             primary: self.mount.clone().or(was.mounts.primary.clone()),
             extra: self.extra_mounts.clone().unwrap_or(was.mounts.extra.clone()),
@@ -165,7 +165,7 @@ impl Act for Change {
         let lifecycle = match self.lifecycle {
             None => None,
             Some(changed) => {
-                let whole = changed.or(&slot.wanted()?.lifecycle);
+                let whole = changed.or(&was.lifecycle);
                 whole.check()?;
                 Some(whole)
             }

@@ -188,7 +188,7 @@ impl Sandboxes {
         let due = self.clock.now().saturating_add(patience).unwrap_or(Time::MAX);
         if let Some(next) = self.store.trouble(&record.physical, record.version, error.to_string(), due).await? {
             slot.set_record(next);
-            self.sooner.notify_one();
+            self.is_due(due);
         }
         Err(error)
     }
@@ -204,7 +204,11 @@ impl Sandboxes {
         match phase {
             Phase::Make => {
                 // What is there already is a sandbox that a crash kept from being recorded.
-                *handle = Some(match self.provider.attach(physical).await? {
+                let found = match slot.was_new() {
+                    true => Found::Absent,
+                    false => self.provider.attach(physical).await?,
+                };
+                *handle = Some(match found {
                     Found::Absent => {
                         // The record keeps what is said, and its tenant reads it.
                         self.keeper.space.check().map_err(|error| error.told_to(Role::Use))?;
@@ -217,15 +221,16 @@ impl Sandboxes {
                 fault::at(Point::SandboxMade);
             }
             Phase::Start => {
-                *handle = Some(match self.provider.attach(physical).await? {
-                    Found::Running(sandbox) => sandbox,
-                    Found::Paused => self.provider.start(physical).await?,
-                    Found::Stopped => {
-                        // What the operator allowed then may be forbidden by now.
-                        slot.wanted()?.mounts.check(&record.tenant, self.settings())?;
-                        self.provider.start(physical).await.map_err(mounts::in_public)?
-                    }
-                    Found::Absent => return self.begin_anew(slot).await,
+                // What the operator allowed then may be forbidden by now.
+                let forbidden = slot.wanted()?.mounts.check(&record.tenant, self.settings()).err();
+                if let Some(forbidden) = forbidden
+                    && let Found::Stopped = self.provider.attach(physical).await?
+                {
+                    return Err(forbidden);
+                }
+                *handle = Some(match self.provider.start(physical).await {
+                    Err(cabana_sandbox::Error::NoSandbox(_)) => return self.begin_anew(slot).await,
+                    started => started.map_err(mounts::in_public)?,
                 });
                 fault::at(Point::SandboxWoken);
             }
@@ -286,7 +291,7 @@ impl Sandboxes {
     async fn spec_of(&self, slot: &Slot) -> Result<SandboxSpec> {
         let wanted = slot.wanted()?;
         let views = self.views(&slot.record().tenant, &wanted.mounts).await?;
-        Ok(SandboxSpec { views, ..wanted.sandbox })
+        Ok(SandboxSpec { views, ..wanted.sandbox.clone() })
     }
 
     /// One whose files are gone begins like a new one, and its record says so. One that is packed away is brought back: a backup
@@ -313,7 +318,8 @@ impl Sandboxes {
 
     /// What was asked, and what the settings say of the rest.
     pub(crate) fn lifecycle(&self, slot: &Slot) -> Result<Lifecycle> {
-        Ok(self.lifecycle_of(&slot.wanted()?))
+        let wanted = slot.wanted()?;
+        Ok(self.lifecycle_of(&wanted))
     }
 
     pub(crate) fn lifecycle_of(&self, wanted: &Wanted) -> Lifecycle {
@@ -550,8 +556,8 @@ impl Sandboxes {
             match self.store.transition(next).await? {
                 Moved::To(next) => {
                     self.tell(&next);
-                    if next.due.is_some() {
-                        self.sooner.notify_one();
+                    if let Some(due) = next.due {
+                        self.is_due(due);
                     }
                     slot.set_record(*next);
                     self.count(slot);
@@ -604,7 +610,8 @@ impl Sandboxes {
     /// Other limits, another network, other variables: of the sandbox first, and then of its record.
     pub(crate) async fn change(&self, slot: &Slot, alter: impl FnOnce(&mut Wanted)) -> Result<()> {
         let _alone = slot.changing.lock().await;
-        let (was, mut wanted) = (slot.wanted()?, slot.wanted()?);
+        let was = slot.wanted()?;
+        let mut wanted = Wanted::clone(&was);
         alter(&mut wanted);
         let (mut resized, mut _grown) = (None, None);
         let limits = wanted.sandbox.limits;
@@ -713,7 +720,7 @@ impl Sandboxes {
         }
     }
 
-    pub(super) fn tell(&self, record: &Record) {
+    pub(crate) fn tell(&self, record: &Record) {
         if let Some(event) = Event::of(record.life(), &record.why) {
             let (tenant, sandbox) = (record.tenant.clone(), Some(record.id.clone()));
             self.events.tell(Happened { id: record.event_id(), at: record.changed, tenant, sandbox, event });

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Mutex, PoisonError,
-    atomic::{AtomicI64, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering},
 };
 
 use cabana_model::{SandboxState, Time, Work};
@@ -14,6 +14,10 @@ use crate::{Clock, Result, quotas::Room};
 
 pub(crate) struct Slot {
     record: Mutex<Arc<Record>>,
+    /// What the record's spec says, once somebody wanted to know.
+    wanted: Mutex<Option<(Arc<Record>, Arc<Wanted>)>>,
+    /// Nobody has begun to make it: its record was written for it just now, and nothing of it can be there.
+    new: AtomicBool,
     /// While it runs, as far as is known, and calls may come.
     live: Mutex<Option<Arc<dyn Sandbox>>>,
     /// Held by whoever changes what the sandbox is: made, started, stopped, deleted.
@@ -45,6 +49,8 @@ impl Slot {
             active: AtomicI64::new(record.active.as_microsecond()),
             touched: AtomicI64::new(record.active.as_second()),
             record: Mutex::new(Arc::new(record)),
+            wanted: Mutex::default(),
+            new: AtomicBool::new(false),
             live: Mutex::default(),
             changing: tokio::sync::Mutex::default(),
             link_mark: tokio::sync::Mutex::default(),
@@ -86,8 +92,26 @@ impl Slot {
         self.record().state == SandboxState::Deleting
     }
 
-    pub(crate) fn wanted(&self) -> Result<Wanted> {
-        Wanted::of(&self.record())
+    pub(crate) fn wanted(&self) -> Result<Arc<Wanted>> {
+        let record = self.record();
+        let mut known = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((of, wanted)) = &*known
+            && (Arc::ptr_eq(of, &record) || of.spec == record.spec)
+        {
+            return Ok(wanted.clone());
+        }
+        let wanted = Arc::new(Wanted::of(&record)?);
+        *known = Some((record, wanted.clone()));
+        Ok(wanted)
+    }
+
+    pub(super) fn is_new(&self) {
+        self.new.store(true, Ordering::Relaxed);
+    }
+
+    /// True once: whoever comes after may find half of it.
+    pub(super) fn was_new(&self) -> bool {
+        self.new.swap(false, Ordering::Relaxed)
     }
 
     pub(crate) fn live(&self) -> Option<Arc<dyn Sandbox>> {

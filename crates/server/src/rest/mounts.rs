@@ -23,15 +23,15 @@ pub(super) struct MountBody {
     /// Where it is seen inside. Of `mount`, `/workspace` if it is not said.
     #[serde(default)]
     mount_path: Option<String>,
+    /// `rw`, unless a profile has another.
     #[serde(default)]
-    mode: MountModeBody,
+    mode: Option<MountModeBody>,
 }
 
 /// `none`: it is not mounted at all.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
+#[derive(Clone, Copy, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum MountModeBody {
-    #[default]
     Rw,
     Ro,
     None,
@@ -48,14 +48,16 @@ impl MountBody {
 
     fn mount(self, field: &str, usual: Option<&str>) -> Answer<Mount> {
         let invalid = |why: &dyn std::fmt::Display| Refused::invalid(field, why);
-        let mode = match self.mode {
+        let mode = self.mode.map(|mode| match mode {
             MountModeBody::Rw => MountMode::Rw,
             MountModeBody::Ro => MountMode::Ro,
             MountModeBody::None => MountMode::None,
-        };
+        });
         let source = match (self.host_path, self.volume) {
             (Some(_), Some(_)) => return Err(invalid(&"has a host_path and a volume: give one of the two")),
-            (None, None) if mode != MountMode::None => return Err(invalid(&"names neither a host_path nor a volume")),
+            (None, None) if mode != Some(MountMode::None) => {
+                return Err(invalid(&"names neither a host_path nor a volume"));
+            }
             (None, None) => None,
             (Some(path), None) => Some(MountSource::Host(plain(path).into())),
             (None, Some(name)) => Some(MountSource::Volume(VolumeName::new(name).map_err(|error| invalid(&error))?)),
@@ -72,12 +74,12 @@ impl MountBody {
             Some(MountSource::Volume(name)) => (None, Some(name.to_string())),
             None => (None, None),
         };
-        let mode = match mount.mode {
+        let mode = match mount.mode() {
             MountMode::Rw => MountModeBody::Rw,
             MountMode::Ro => MountModeBody::Ro,
             MountMode::None => MountModeBody::None,
         };
-        Self { host_path, volume, mount_path: Some(mount.at.to_string()), mode }
+        Self { host_path, volume, mount_path: Some(mount.at.to_string()), mode: Some(mode) }
     }
 }
 

@@ -14,7 +14,11 @@ use crate::{
 };
 
 pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(show, remove)).routes(routes!(test))
+    OpenApiRouter::new()
+        .routes(routes!(list, add))
+        .routes(routes!(show, remove))
+        .routes(routes!(test))
+        .routes(routes!(enable))
 }
 
 /// A webhook, without its secret.
@@ -184,6 +188,17 @@ async fn show(State(app): State<App>, Reader(caller): Reader, Path(webhook): Pat
 async fn remove(State(app): State<App>, User(caller): User, Path(webhook): Path<String>) -> Answer<StatusCode> {
     app.runtime.remove_webhook(&caller.tenant, id(&webhook)?).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// One that was disabled is told again, of what happens from now on.
+#[utoipa::path(post, path = "/v1/webhooks/{webhook}/enable", tag = "webhooks",
+    params(("webhook" = String, Path, pattern = "^webhook_[0-9a-f]{32}$")), responses(
+    (status = 200, body = WebhookBody),
+    (status = "default", body = ErrorBody),
+))]
+async fn enable(State(app): State<App>, User(caller): User, Path(webhook): Path<String>) -> Answer<Json<WebhookBody>> {
+    let webhook = app.runtime.enable_webhook(&caller.tenant, id(&webhook)?).await?;
+    Ok(Json(WebhookBody::of(webhook)))
 }
 
 /// Sends an event of the type `webhook.test` there, at once and once, and says what came of it.
