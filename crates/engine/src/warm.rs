@@ -6,10 +6,7 @@
 
 use std::{
     os::fd::{AsFd, OwnedFd},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -45,8 +42,8 @@ pub(crate) struct Warm {
 
 pub(crate) struct Spares {
     wanted: usize,
-    /// Whether the last sandbox had limits: then the next most likely has.
-    limited: AtomicBool,
+    /// What the last sandbox was held to: the next most likely is.
+    likely: Mutex<Limits>,
     state: Mutex<State>,
 }
 
@@ -59,7 +56,11 @@ struct State {
 
 impl Spares {
     pub(crate) fn new(wanted: usize) -> Self {
-        Self { wanted, limited: AtomicBool::new(false), state: Mutex::default() }
+        Self { wanted, likely: Mutex::new(Limits::NONE), state: Mutex::default() }
+    }
+
+    fn likely(&self) -> MutexGuard<'_, Limits> {
+        self.likely.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take(&self) -> Option<Warm> {
@@ -120,8 +121,13 @@ impl Shared {
         self.tasks.spawn(async move {
             tokio::time::sleep(SETTLE).await;
             let made = match shared.make_warm().await {
-                Ok(warm) if shared.spares.limited.load(Ordering::Relaxed) => shared.attach(warm).await,
-                Ok(warm) => Some(warm),
+                Ok(warm) => {
+                    let likely = *shared.spares.likely();
+                    match shared.limit(warm, likely).await {
+                        Ok(warm) => Some(warm),
+                        Err(_) => shared.make_warm().await.ok(), // so little that not even an init can wait in it
+                    }
+                }
                 Err(_) => None,
             };
             let failed = made.is_none();
@@ -149,19 +155,18 @@ impl Shared {
         }
     }
 
-    /// Moves an init to where limits are set, which takes too long for when somebody waits.
-    async fn attach(&self, warm: Warm) -> Option<Warm> {
-        let (warm, moved) = warm.with_lease(Lease::attach).await.ok()?;
-        if moved.is_ok() {
-            return Some(warm);
+    /// One that waited may be held to what another was. What it sets itself up in must not be less than what it gets.
+    pub(crate) async fn unforeseen(&self, warm: Warm, limits: Limits) -> Result<Warm> {
+        *self.spares.likely() = held(&limits);
+        match warm.lease.differs(&Limits::NONE) {
+            true => self.limit(warm, limits).await,
+            false => Ok(warm),
         }
-        self.cool(warm).await;
-        None
     }
 
-    /// Before anything of a sandbox's own runs in it.
+    /// Before anything of a sandbox's own runs in it. Where it has to be moved for that, it takes too long for when somebody
+    /// waits: so the likely ones are set ahead.
     pub(crate) async fn limit(&self, warm: Warm, limits: Limits) -> Result<Warm> {
-        self.spares.limited.store(held(&limits) != Limits::NONE, Ordering::Relaxed);
         if !warm.lease.differs(&limits) {
             return Ok(warm);
         }

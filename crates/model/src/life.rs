@@ -47,7 +47,8 @@ states! {
         BeforeStop = "before_stop",
         Stop = "stop",
         Pause = "pause",
-        /// Its files go to where archives are.
+        /// Its files go to where archives are. What still runs of it ends first: a start that was said to have failed may have
+        /// been one after all.
         Save = "save",
         /// They are there, and the provider's own go.
         Clear = "clear",
@@ -330,7 +331,12 @@ mod tests {
                         self.reality = Reality::Paused;
                     }
                 }
-                Phase::Save => self.saved = self.reality == Reality::Stopped,
+                Phase::Save => {
+                    if self.reality != Reality::Absent {
+                        self.reality = Reality::Stopped;
+                    }
+                    self.saved = self.reality == Reality::Stopped;
+                }
                 Phase::Clear => {
                     self.lost |= self.written && !self.saved;
                     self.reality = Reality::Absent;
@@ -407,6 +413,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn one_that_runs_though_its_start_failed_is_not_archived_without_its_files() {
+        let mut world =
+            World { life: Some(Life::CLAIMED), reality: Reality::Absent, saved: false, written: false, lost: false };
+        let (told, untold) = (Event::Do { told: true }, Event::Do { told: false });
+        let wake = [told, Event::Reboot, Event::Ask(Operation::Wake), untold, Event::Fail];
+        for event in wake.into_iter().chain([Event::Ask(Operation::Archive), told, untold, told]) {
+            world.happen(event, Hooked::default());
+        }
+        assert_eq!(world.life, Some(Life::settled(SandboxState::Archived)));
+        assert!(world.saved && !world.lost && world.reality == Reality::Absent, "{world:?}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod life;
 mod slot;
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicI64, Ordering},
@@ -100,10 +100,12 @@ pub(crate) struct Sandboxes {
     looks_at: AtomicI64,
 }
 
-/// Those that run are held; the rest is there as long as somebody has it in hand.
+/// Those that run are held, and some of those that did; the rest is there as long as somebody has it in hand.
 #[derive(Default)]
 struct Slots {
     live: HashMap<SandboxId, Arc<Slot>>,
+    /// Those that ran last: whoever was just put to rest is the likeliest to be wanted again.
+    ran: VecDeque<Arc<Slot>>,
     by_physical: HashMap<SandboxId, Weak<Slot>>,
     by_id: HashMap<(Tenant, SandboxId), Weak<Slot>>,
     by_scope: HashMap<(Tenant, Scheme, String), Weak<Slot>>,
@@ -121,7 +123,7 @@ impl Slots {
         if self.gone.iter().any(|gone| gone.contains(&record.physical)) {
             return Arc::new(Slot::new(Record { state: SandboxState::Deleting, ..record }, clock.clone()));
         }
-        if self.by_physical.len() > 64 + 2 * self.live.len() {
+        if self.by_physical.len() > 64 + 2 * (self.live.len() + self.ran.len()) {
             self.by_physical.retain(|_, slot| slot.strong_count() > 0);
             self.by_id.retain(|_, slot| slot.strong_count() > 0);
             self.by_scope.retain(|_, slot| slot.strong_count() > 0);
@@ -134,6 +136,17 @@ impl Slots {
             self.by_scope.insert(scope_key(&record.tenant, scope), Arc::downgrade(&slot));
         }
         slot
+    }
+
+    /// It does not run any more.
+    fn rests(&mut self, physical: &SandboxId) {
+        const HELD: usize = 256;
+        if let Some(slot) = self.live.remove(physical) {
+            self.ran.push_back(slot);
+            if self.ran.len() > HELD {
+                self.ran.pop_front();
+            }
+        }
     }
 
     /// Its record went just now.

@@ -2,8 +2,8 @@
 //!
 //! A controller lives in the unified hierarchy or in one of its own (version 1), never in both. In the unified one a
 //! sandbox's init is started inside its group. In one of version 1 it has to be moved, which takes as long as a part of the
-//! create: so that is done to inits that wait for a sandbox, and not while somebody waits for one. The limits of a
-//! waiting init are those of nobody; they are set when it becomes a sandbox, and again whenever they change.
+//! create: so that is done to inits that wait for a sandbox, and not while somebody waits for one. A waiting init is
+//! held to what the last sandbox was; where the next is to have other limits, they are set when it becomes that sandbox.
 
 use std::{
     fs, io,

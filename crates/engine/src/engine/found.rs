@@ -3,6 +3,7 @@
 use std::{os::fd::OwnedFd, sync::Arc};
 
 use cabana_sandbox::{Error, Result, SandboxId};
+use futures_util::future::Either;
 use tokio::io::unix::AsyncFd;
 
 use super::{Shared, blocking};
@@ -25,7 +26,8 @@ pub(crate) enum Taken {
 
 enum Looked {
     Left(Left),
-    Other(Taken),
+    /// With its directory; without one it is absent.
+    Rests(Option<Owned>),
 }
 
 /// A sandbox that outlived its server.
@@ -38,22 +40,48 @@ struct Left {
 impl Shared {
     /// What the sandbox is by now. One that outlived its server is taken up, and is ours.
     pub(crate) async fn take_up(self: &Arc<Self>, id: &SandboxId, held: &mut Option<Arc<Live>>) -> Result<Taken> {
+        let rests = |_: &Arc<Self>, _: &SandboxId, owned: Option<Owned>| Ok(owned);
+        Ok(match self.take_up_or(id, held, rests).await? {
+            Either::Left(live) => Taken::Live(live),
+            Either::Right(Some(owned)) => Taken::Stopped(owned),
+            Either::Right(None) => Taken::Absent,
+        })
+    }
+
+    /// As it lives, or what comes of one that does not: its directory, if it has one. That is done where it was looked for, so
+    /// that whoever waits for a start waits for one thread and not for two.
+    pub(super) async fn take_up_or<T: Send + 'static>(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        held: &mut Option<Arc<Live>>,
+        rests: impl FnOnce(&Arc<Self>, &SandboxId, Option<Owned>) -> Result<T> + Send + 'static,
+    ) -> Result<Either<Arc<Live>, T>> {
         if let Some(live) = held.as_ref() {
-            return Ok(Taken::Live(live.clone()));
+            return Ok(Either::Left(live.clone()));
         }
         let looked = blocking({
             let (shared, id) = (self.clone(), id.clone());
-            move || shared.look_for(&id)
+            move || {
+                Ok(match shared.look_for(&id)? {
+                    Looked::Left(left) => Either::Left((left, rests)),
+                    Looked::Rests(owned) => Either::Right(rests(&shared, &id, owned)?),
+                })
+            }
         });
-        let left = match looked.await? {
-            Looked::Left(left) => left,
-            Looked::Other(taken) => return Ok(taken),
+        let (left, rests) = match looked.await? {
+            Either::Left(left) => left,
+            Either::Right(done) => return Ok(Either::Right(done)),
         };
-        let taken = self.revive(id, left).await?;
-        if let Taken::Live(live) = &taken {
-            *held = Some(live.clone());
+        match self.revive(id, left).await? {
+            Ok(live) => {
+                *held = Some(live.clone());
+                Ok(Either::Left(live))
+            }
+            Err(owned) => {
+                let (shared, id) = (self.clone(), id.clone());
+                blocking(move || rests(&shared, &id, owned)).await.map(Either::Right)
+            }
         }
-        Ok(taken)
     }
 
     /// Ends what runs of it, and gives its directory; `None` when there is no such sandbox. No word of its init is needed for
@@ -74,8 +102,7 @@ impl Shared {
         });
         let Left { presence, pidfd, home } = match looked.await? {
             Looked::Left(left) => left,
-            Looked::Other(Taken::Stopped(owned)) => return Ok(Some(owned)),
-            Looked::Other(_) => return Ok(None),
+            Looked::Rests(owned) => return Ok(owned),
         };
         presence.check_command()?;
         live::end_of(&watched(pidfd)?).await;
@@ -89,14 +116,14 @@ impl Shared {
     }
 
     fn look_for(&self, id: &SandboxId) -> Result<Looked> {
-        let Some(home) = self.homes.own(id)? else { return Ok(Looked::Other(Taken::Absent)) };
+        let Some(home) = self.homes.own(id)? else { return Ok(Looked::Rests(None)) };
         let alive = self.homes.presence(id).and_then(|presence| Some((presence.find()?, presence)));
-        let Some((pidfd, presence)) = alive else { return Ok(Looked::Other(Taken::Stopped(home))) };
+        let Some((pidfd, presence)) = alive else { return Ok(Looked::Rests(Some(home))) };
         Ok(Looked::Left(Left { presence, pidfd, home }))
     }
 
     /// An init that cannot be talked to is ended: the sandbox is stopped then, and its files are kept.
-    async fn revive(self: &Arc<Self>, id: &SandboxId, left: Left) -> Result<Taken> {
+    async fn revive(self: &Arc<Self>, id: &SandboxId, left: Left) -> Result<Result<Arc<Live>, Option<Owned>>> {
         let Left { presence, pidfd, home } = left;
         let pidfd = watched(pidfd)?;
         let record = self.homes.read(id)?;
@@ -115,7 +142,7 @@ impl Shared {
         let Some((channel, mut found)) = greeted else {
             presence.check_command()?;
             live::end_of(&pidfd).await;
-            return Ok(Taken::Stopped(home));
+            return Ok(Err(Some(home)));
         };
         fault::at(Point::FoundGreeted);
         let lock = found.lock.take().ok_or(Error::Gone)?;
@@ -138,9 +165,9 @@ impl Shared {
         }
         // What was taken away from it must not stay because it can not be changed: then it is stopped, and starts as it should.
         if changing && self.settle_views(&live, record).await.is_err() {
-            return Ok(self.end(&live).await.map_or(Taken::Absent, Taken::Stopped));
+            return Ok(Err(self.end(&live).await));
         }
-        Ok(Taken::Live(live))
+        Ok(Ok(live))
     }
 }
 

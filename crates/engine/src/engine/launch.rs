@@ -187,7 +187,7 @@ impl Shared {
     /// An init that is becoming this sandbox, and the network that it may want: whatever else there is to do is done while
     /// it sets itself up.
     async fn begin(self: &Arc<Self>, mounts: Mounts, spec: &SandboxSpec) -> Result<(Warm, Option<Namespace>)> {
-        let warm = self.warm().await?;
+        let warm = self.unforeseen(self.warm().await?, spec.limits).await?;
         let begun = async {
             let namespace = match spec.network {
                 NetworkPolicy::Off => None,

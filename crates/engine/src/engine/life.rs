@@ -3,8 +3,9 @@
 use std::{io, sync::Arc};
 
 use cabana_sandbox::{Error, Found, Result, Sandbox, SandboxEvent, SandboxId, SandboxSpec, State};
+use futures_util::future::Either;
 
-use super::{Shared, Slot, blocking, found::Taken};
+use super::{Shared, Slot, blocking, found::Taken, launch::Prepared};
 use crate::{
     fault::{self, Point},
     home::{Home, Owned},
@@ -18,9 +19,10 @@ impl Shared {
     pub(super) async fn create(self: Arc<Self>, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
         let slot = self.slot(&id);
         let mut held = slot.lock().await;
-        let created = match self.take_up(&id, &mut held).await {
-            Ok(Taken::Live(live)) => Ok(live),
-            Ok(Taken::Stopped(_) | Taken::Absent) => self.make(&id, spec).await,
+        let made = self.take_up_or(&id, &mut held, move |shared, id, _| shared.prepare_new(id, spec));
+        let created = match made.await {
+            Ok(Either::Left(live)) => Ok(live),
+            Ok(Either::Right(prepared)) => self.launch_new(&id, prepared).await,
             Err(error) => Err(error),
         };
         self.settle(&id, held, &slot, created)
@@ -41,12 +43,9 @@ impl Shared {
         found
     }
 
-    async fn make(self: &Arc<Self>, id: &SandboxId, spec: SandboxSpec) -> Result<Arc<Live>> {
-        let prepared = blocking({
-            let (shared, id) = (self.clone(), id.clone());
-            move || shared.prepare_new(&id, spec)
-        });
-        match self.launch(id, prepared.await?).await {
+    /// Or nothing is left of it.
+    async fn launch_new(self: &Arc<Self>, id: &SandboxId, prepared: Prepared) -> Result<Arc<Live>> {
+        match self.launch(id, prepared).await {
             Ok(live) => Ok(live),
             Err((error, owned)) => {
                 let (shared, id) = (self.clone(), id.clone());
@@ -60,21 +59,23 @@ impl Shared {
     pub(super) async fn start(self: Arc<Self>, id: SandboxId) -> Result<Arc<dyn Sandbox>> {
         let slot = self.slot(&id);
         let mut held = slot.lock().await;
-        let started = match self.take_up(&id, &mut held).await {
-            Ok(Taken::Live(live)) => live.pause(false).await.map(|()| live),
-            Ok(Taken::Stopped(owned)) => self.wake(&id, owned).await,
-            Ok(Taken::Absent) => Err(Error::NoSandbox(id.clone())),
-            Err(error) => Err(error),
-        };
+        let started = self.started(&id, &mut held).await;
         self.settle(&id, held, &slot, started)
     }
 
-    async fn wake(self: &Arc<Self>, id: &SandboxId, owned: Owned) -> Result<Arc<Live>> {
+    async fn started(self: &Arc<Self>, id: &SandboxId, held: &mut Option<Arc<Live>>) -> Result<Arc<Live>> {
         // What was being written from outside when it was stopped is written into the same layer, which is mounted once.
-        drop(self.gates.of(id).close().await?);
-        let (shared, id_too) = (self.clone(), id.clone());
-        let prepared = blocking(move || shared.prepare_again(&id_too, owned)).await?;
-        self.launch(id, prepared).await.map_err(|(error, _)| error)
+        if held.is_none() {
+            drop(self.gates.of(id).close().await?);
+        }
+        let found = self.take_up_or(id, held, |shared, id, owned| match owned {
+            Some(owned) => shared.prepare_again(id, owned),
+            None => Err(Error::NoSandbox(id.clone())),
+        });
+        match found.await? {
+            Either::Left(live) => live.pause(false).await.map(|()| live),
+            Either::Right(prepared) => self.launch(id, prepared).await.map_err(|(error, _)| error),
+        }
     }
 
     /// Notes a sandbox that lives now, or lets the slot of one that does not go.

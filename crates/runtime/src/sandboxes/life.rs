@@ -255,6 +255,7 @@ impl Sandboxes {
                 fault::at(Point::SandboxPaused);
             }
             Phase::Save => {
+                self.provider.stop(physical).await?;
                 let saved = self.provider.save(physical).await?.map_err(Error::from).boxed();
                 self.store.blobs().keep(physical, saved).await?;
                 fault::at(Point::SandboxSaved);
@@ -372,7 +373,7 @@ impl Sandboxes {
 
     fn let_go(&self, slot: &Slot) {
         slot.set_live(None);
-        self.slots(|slots| slots.live.remove(&slot.record().physical));
+        self.slots(|slots| slots.rests(&slot.record().physical));
     }
 
     /// To stop, pause, pack away or delete it. False: it is spared, or is that already.
