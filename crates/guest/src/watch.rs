@@ -4,6 +4,10 @@
 //! What was put into it before that is found by looking, and what was put in meanwhile is told once: the look and the
 //! event are matched by name.
 //!
+//! A look sees what is there now, and the events that are still queued tell how it came there. So a directory may be found
+//! under a name that it gets by a later event, or be told of under a name that an event then says is gone. What whoever
+//! listens may have forgotten by that is in doubt, and is looked at and told again when the last of these events has come.
+//!
 //! The descriptor becomes readable when there is something. An empty answer of [`Watch::take`] means that all was read.
 //! `take` opens new directories: it is called as the identity that the watch was made with.
 
@@ -60,6 +64,14 @@ struct Watched {
     path: Vec<u8>,
     /// Names that a look has told: their own event, if one is queued, is not told again.
     looked: HashSet<Vec<u8>>,
+    /// Whoever listens may not know what is in it.
+    doubtful: bool,
+}
+
+impl Watched {
+    fn new(path: Vec<u8>) -> Self {
+        Self { path, looked: HashSet::new(), doubtful: false }
+    }
 }
 
 struct Half {
@@ -103,7 +115,7 @@ impl Rooted {
         };
         let wd = watch.add(top.as_fd()).map_err(failed)?;
         drop(top);
-        watch.dirs.insert(wd, Watched { path: Vec::new(), looked: HashSet::new() });
+        watch.dirs.insert(wd, Watched::new(Vec::new()));
         if depth == Depth::Below {
             watch.look_below(wd, Vec::new(), Look::Silent);
         }
@@ -200,7 +212,7 @@ impl Watch {
             self.created(path, is_dir, known);
         } else if seen.flags.contains(ReadFlags::DELETE) {
             dir.looked.remove(&seen.name);
-            self.tell(Change::Remove, &path);
+            self.removed(&path, is_dir);
         } else if seen.flags.contains(ReadFlags::MODIFY) {
             self.tell(Change::Write, &path);
         } else if seen.flags.contains(ReadFlags::ATTRIB) {
@@ -236,12 +248,24 @@ impl Watch {
             },
             Some(half) if half.hidden.is_none() && hidden => {
                 self.forget(&half.path, half.is_dir);
-                self.tell(Change::Remove, &half.path);
+                self.removed(&half.path, half.is_dir);
             }
             Some(half) if half.hidden.is_none() => self.renamed(&half, path),
             None if !hidden => self.created(path, is_dir, known),
             _ => {}
         }
+    }
+
+    fn removed(&mut self, path: &[u8], is_dir: bool) {
+        self.tell(Change::Remove, path);
+        if is_dir {
+            self.doubt(path);
+        }
+    }
+
+    /// What was told of it so far is forgotten.
+    fn doubt(&mut self, path: &[u8]) {
+        self.dirs.values_mut().filter(|dir| inside(&dir.path, path).is_some()).for_each(|dir| dir.doubtful = true);
     }
 
     /// The watches of a renamed directory go on, under their new paths.
@@ -252,12 +276,13 @@ impl Watch {
         if !half.is_dir {
             return;
         }
+        self.doubt(&path);
         for watched in self.dirs.values_mut() {
             if let Some(rest) = inside(&watched.path, &half.path) {
                 watched.path = [path.as_slice(), rest].concat();
             }
         }
-        // One that could not be armed under its old name is armed now.
+        // One that could not be armed under its old name is armed now; one that was found under the new one before is told again.
         self.arm_tree(path, Look::Tell);
     }
 
@@ -265,7 +290,7 @@ impl Watch {
     fn end_half(&mut self) {
         if let Some(half) = self.half.take_if(|half| half.hidden.is_none()) {
             self.forget(&half.path, half.is_dir);
-            self.tell(Change::Remove, &half.path);
+            self.removed(&half.path, half.is_dir);
         }
         self.half = None;
     }
@@ -300,7 +325,7 @@ impl Watch {
         }
         let old = std::mem::take(&mut self.dirs);
         if let Ok(wd) = self.open(b"").and_then(|base| self.add(base.as_fd())) {
-            self.dirs.insert(wd, Watched { path: Vec::new(), looked: HashSet::new() });
+            self.dirs.insert(wd, Watched::new(Vec::new()));
             self.look_below(wd, Vec::new(), Look::Silent);
         }
         for wd in old.into_keys().filter(|wd| !self.dirs.contains_key(wd)) {
@@ -316,7 +341,8 @@ impl Watch {
         }
     }
 
-    /// The watch of a directory that is new to us. One that we watch already just has another path now.
+    /// The watch of a directory that has to be looked at: one that is new to us, that we knew by another name, or that is in
+    /// doubt.
     fn arm(&mut self, path: &[u8]) -> Option<i32> {
         let fd = match self.open(path) {
             Ok(fd) => fd,
@@ -338,11 +364,12 @@ impl Watch {
         match self.add(fd.as_fd()) {
             Ok(wd) => match self.dirs.get_mut(&wd) {
                 Some(watched) => {
-                    watched.path = path.to_vec();
-                    None
+                    let known = watched.path == path && !watched.doubtful;
+                    (watched.path, watched.doubtful) = (path.to_vec(), false);
+                    (!known).then_some(wd)
                 }
                 None => {
-                    self.dirs.insert(wd, Watched { path: path.to_vec(), looked: HashSet::new() });
+                    self.dirs.insert(wd, Watched::new(path.to_vec()));
                     Some(wd)
                 }
             },
