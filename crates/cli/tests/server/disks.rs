@@ -117,7 +117,8 @@ async fn a_full_disk_of_the_database() {
     let again = || exec(&server, "echo LAST >> log", "last");
     until(|| async { again().await.status().is_success().then_some(()) }).await;
     // Whoever waits for the first of it hears that the store is away, until that has tried again.
-    let again = || exec(&server, &format!("echo {refused} >> log"), &refused);
+    let command = format!("echo {refused} >> log");
+    let again = || exec(&server, &command, &refused);
     until(|| async { again().await.status().is_success().then_some(()) }).await;
     assert_eq!(server.stdout("one", "grep -v LAST log | sort | uniq -d").await, "", "nothing ran twice");
     assert_eq!(server.stdout("one", &format!("grep -cx {refused} log")).await, "1\n");
