@@ -250,7 +250,7 @@ impl Watch {
                 self.forget(&half.path, half.is_dir);
                 self.removed(&half.path, half.is_dir);
             }
-            Some(half) if half.hidden.is_none() => self.renamed(&half, path),
+            Some(half) if half.hidden.is_none() => self.renamed(&half, &path),
             None if !hidden => self.created(path, is_dir, known),
             _ => {}
         }
@@ -269,21 +269,31 @@ impl Watch {
     }
 
     /// The watches of a renamed directory go on, under their new paths.
-    fn renamed(&mut self, half: &Half, path: Vec<u8>) {
-        if let (Some(from), Some(to)) = (path_of(&self.base, &half.path), path_of(&self.base, &path)) {
+    fn renamed(&mut self, half: &Half, path: &[u8]) {
+        if let (Some(from), Some(to)) = (path_of(&self.base, &half.path), path_of(&self.base, path)) {
             self.told.push_back(WatchEvent::Renamed(from, to));
         }
         if !half.is_dir {
             return;
         }
-        self.doubt(&path);
+        self.doubt(path);
         for watched in self.dirs.values_mut() {
             if let Some(rest) = inside(&watched.path, &half.path) {
-                watched.path = [path.as_slice(), rest].concat();
+                watched.path = [path, rest].concat();
             }
         }
-        // One that could not be armed under its old name is armed now; one that was found under the new one before is told again.
-        self.arm_tree(path, Look::Tell);
+        // One that could not be armed under its old name is armed now; what was found under the new one before is told again.
+        self.arm_tree(path.to_vec(), Look::Tell);
+        let below = self.dirs.iter().filter(|(_, dir)| dir.doubtful && inside(&dir.path, path).is_some());
+        for wd in below.map(|(wd, _)| *wd).collect::<Vec<_>>() {
+            // Another look may have cleared it up.
+            if let Some(dir) = self.dirs.get_mut(&wd)
+                && std::mem::take(&mut dir.doubtful)
+            {
+                let path = dir.path.clone();
+                self.look_below(wd, path, Look::Tell);
+            }
+        }
     }
 
     /// The other half did not come: it went to, or comes from, where nobody watches.
@@ -351,7 +361,13 @@ impl Watch {
                 self.overflow();
                 return None;
             }
-            // Gone again, or closed to this identity: nothing can be seen there.
+            // Gone again; or what it is in has another name by now.
+            Err(Errno::NOENT) => {
+                let above = path.iter().rposition(|byte| *byte == b'/').map_or(&path[..0], |slash| &path[..slash]);
+                self.dirs.values_mut().filter(|dir| dir.path == above).for_each(|dir| dir.doubtful = true);
+                return None;
+            }
+            // Closed to this identity: nothing can be seen there.
             Err(_) => return None,
         };
         if is_pseudo(&fd) {

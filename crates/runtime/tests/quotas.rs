@@ -8,14 +8,14 @@ use bytes::Bytes;
 use cabana_model::{Amounts, Exceeded, Quota, Resource};
 use cabana_runtime::{
     Act, Ask, CallId, Caller, Clock, Code, Credential, Cx, Error, IdempotencyKey, Needs, Owner, Page, Place, Result,
-    Role, Runtime, SandboxId, Scope, Settings, Standing, Tenant, Time, Wanted,
+    Role, Runtime, SandboxId, SandboxState, Scope, Settings, Standing, Tenant, Time, Wanted,
     acts::{
         files::{Alter, At, Step, Write},
         sandbox::{Become, Change, Ensure, Shape},
     },
 };
 use cabana_sandbox::{Limits, Provider, SandboxSpec, State, WriteMode};
-use cabana_store::{Durability, Store};
+use cabana_store::{Claim, Durability, Store};
 use cabana_testkit::Fake;
 use futures_util::{StreamExt, TryStreamExt, future::join_all, stream};
 use jiff::SignedDuration;
@@ -412,6 +412,33 @@ async fn who_stores_too_much_can_read_and_delete_and_store_nothing_more() {
     stage.runtime.measure_stored().await.unwrap();
     stage.write(&other, 10).await.unwrap();
     stage.ensure("two").await.unwrap();
+}
+
+#[tokio::test]
+async fn what_a_crash_left_half_made_waits_until_there_is_room_for_it() {
+    let stage = Stage::new(Quota { running: Some(1), ..NONE }).await;
+    let (one, two) = (stage.ensure("one").await.unwrap(), SandboxId::random());
+    let claim = Claim {
+        tenant: stage.caller.tenant.clone(),
+        scope: Some(Scope::fixed("two").unwrap()),
+        id: two.clone(),
+        physical: two.clone(),
+        spec: serde_json::to_string(&wanted(Limits::NONE)).unwrap(),
+        key: stage.caller.key,
+        disk: None,
+        at: stage.clock.now(),
+    };
+    stage.runtime.store().claim(claim).await.unwrap();
+    let stage = stage.again().await;
+    let state = async || stage.runtime.sandbox(&stage.caller.tenant, &two).await.unwrap().state;
+    for _ in 0..2 {
+        stage.runtime.reap().await.unwrap();
+        assert_eq!((state().await, stage.used().await.running), (SandboxState::Provisioning, 1));
+        stage.clock.advance(SignedDuration::from_mins(1));
+    }
+    stage.become_(&one, Shape::Stopped).await;
+    stage.runtime.reap().await.unwrap();
+    assert_eq!((state().await, stage.used().await.running), (SandboxState::Running, 1));
 }
 
 /// What comes next, from a seed.

@@ -453,7 +453,13 @@ async fn soak_scopes_live_as_the_model_says_whatever_time_passes_and_whoever_is_
         passed += more;
         server.reap().await;
         let by_id: BTreeMap<&str, &Value> = there.iter().map(|one| (one["id"].as_str().unwrap(), one)).collect();
-        let stays = |chat: &&Chat| chat.open.is_none() && chat.way != Way::Vanishes && chat.expires.is_none();
+        // A kill may have left open whether a whole app went.
+        let going = |chat: &&Chat| matches!(chat.open, Some((What::DeleteApp, _)));
+        let going: BTreeSet<String> = parts.iter().flatten().filter(going).map(Chat::app).collect();
+        let stays = |chat: &&Chat| {
+            let told_to_go = chat.way == Way::Vanishes || chat.expires.is_some() || going.contains(&chat.app());
+            chat.open.is_none() && !told_to_go
+        };
         for chat in parts.iter().flatten().filter(stays) {
             if let Some(id) = &chat.id {
                 assert!(by_id.contains_key(id.as_str()), "it is gone, and nobody deleted it: {chat:?}");

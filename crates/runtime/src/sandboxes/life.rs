@@ -503,10 +503,22 @@ impl Sandboxes {
         if record.state != SandboxState::Deleting {
             self.look_again(slot).await?;
         }
-        if slot.record().phase.is_some() {
-            self.let_go(slot);
-            self.drive(slot, "gone on with").await?;
+        let record = slot.record();
+        if record.phase.is_none() {
+            return Ok(true);
         }
+        let starts =
+            matches!(record.state, SandboxState::Provisioning | SandboxState::Waking | SandboxState::Restoring);
+        let _room = match slot.set_room(None) {
+            None if starts => match self.quotas.room(&record, &slot.wanted()?.sandbox.limits) {
+                Ok(room) => Some(room),
+                // Nobody waits for it: it can wait for room.
+                Err(_) => return Ok(false),
+            },
+            room => room,
+        };
+        self.let_go(slot);
+        self.drive(slot, "gone on with").await?;
         Ok(true)
     }
 
