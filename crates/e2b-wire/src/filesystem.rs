@@ -86,8 +86,8 @@ messages! {
         /// Relative to the directory that is watched.
         name: String,
         r#type: EventType,
-        /// There if it was asked for and the entry is still there.
-        entry: Option<EntryInfo>,
+        /// There if it was asked for and the entry is still there. Rarely, so that it is kept apart.
+        entry: Option<Box<EntryInfo>>,
     }
 
     CreateWatcherResponse {
@@ -281,6 +281,13 @@ mod tests {
         {
             assert_eq!(read::<FilesystemEvent>(json!({"type": number + 1})).r#type, event);
         }
+    }
+
+    #[test]
+    fn an_event_says_what_the_entry_is_where_that_was_asked_for() {
+        let event = FilesystemEvent { entry: Some(Box::new(entry())), ..FilesystemEvent::default() };
+        assert_eq!(written(&event), json!({"entry": written(entry())}));
+        assert_eq!(read::<FilesystemEvent>(written(&event)), event);
     }
 
     #[test]

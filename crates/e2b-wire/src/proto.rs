@@ -70,6 +70,16 @@ impl<T: Field> Field for Option<T> {
     }
 }
 
+impl<T: Field> Field for Box<T> {
+    fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        T::read(deserializer).map(Self::new)
+    }
+
+    fn write<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        T::write(self, serializer)
+    }
+}
+
 impl<T: Field> Field for Vec<T> {
     fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let list = Vec::<Read<T>>::deserialize(deserializer)?;
