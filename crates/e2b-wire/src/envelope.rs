@@ -77,10 +77,21 @@ pub struct Reader {
 }
 
 enum At {
-    Header(BytesMut),
-    Payload { kind: Kind, length: usize, so_far: BytesMut },
+    /// So many bytes of it are there.
+    Header([u8; HEADER], usize),
+    Payload {
+        kind: Kind,
+        length: usize,
+        so_far: BytesMut,
+    },
     End,
     Broken(EnvelopeError),
+}
+
+impl At {
+    fn new_frame() -> Self {
+        Self::Header([0; HEADER], 0)
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -92,7 +103,7 @@ enum Kind {
 impl Reader {
     /// `limit` is the longest payload that is taken.
     pub fn new(limit: u32) -> Self {
-        Self { limit, at: At::Header(BytesMut::new()) }
+        Self { limit, at: At::new_frame() }
     }
 
     /// Takes from the front of `piece` what belongs to the frame that is being read, and gives that frame once it is whole. The
@@ -106,14 +117,20 @@ impl Reader {
     }
 
     fn step(&mut self, piece: &mut Bytes) -> Result<Option<Frame>, EnvelopeError> {
-        if let At::Header(header) = &mut self.at {
-            let missing = (HEADER - header.len()).min(piece.len());
-            header.put(piece.split_to(missing));
-            // The flags are the first byte: what they rule out need not be waited for.
-            let Some(flags) = header.first() else { return Ok(None) };
-            let kind = kind(*flags)?;
-            let Some(length) = header.get(1..HEADER) else { return Ok(None) };
-            let length = length.iter().fold(0, |length, byte| length << 8 | u32::from(*byte));
+        if let At::Header(header, have) = &mut self.at {
+            let more = piece.split_to((HEADER - *have).min(piece.len()));
+            header[*have..*have + more.len()].copy_from_slice(&more);
+            *have += more.len();
+            if *have == 0 {
+                return Ok(None);
+            }
+            let [flags, length @ ..] = *header;
+            // The flags come first: what they rule out need not be waited for.
+            let kind = kind(flags)?;
+            if *have < HEADER {
+                return Ok(None);
+            }
+            let length = u32::from_be_bytes(length);
             if length > self.limit {
                 return Err(EnvelopeError::TooLong { length, limit: self.limit });
             }
@@ -133,14 +150,14 @@ impl Reader {
                     std::mem::take(so_far).freeze()
                 };
                 let (frame, next) = match kind {
-                    Kind::Message => (Frame::Message(payload), At::Header(BytesMut::new())),
+                    Kind::Message => (Frame::Message(payload), At::new_frame()),
                     Kind::End => (Frame::End(payload), At::End),
                 };
                 self.at = next;
                 Ok(Some(frame))
             }
             At::End if piece.has_remaining() => Err(EnvelopeError::AfterEnd),
-            At::End | At::Header(_) => Ok(None),
+            At::End | At::Header(..) => Ok(None),
             At::Broken(error) => Err(*error),
         }
     }
@@ -153,9 +170,8 @@ impl Reader {
     /// The stream is over: it must not be in the middle of a frame. A client's stream ends without an end frame.
     pub fn finish(self) -> Result<(), EnvelopeError> {
         match self.at {
-            At::Header(header) if header.is_empty() => Ok(()),
-            At::End => Ok(()),
-            At::Header(_) | At::Payload { .. } => Err(EnvelopeError::Truncated),
+            At::Header(_, 0) | At::End => Ok(()),
+            At::Header(..) | At::Payload { .. } => Err(EnvelopeError::Truncated),
             At::Broken(error) => Err(error),
         }
     }
@@ -220,7 +236,10 @@ mod tests {
     use proptest::{collection::vec, prelude::*};
 
     use super::*;
-    use crate::{connect::Code, fuzzing::in_pieces};
+    use crate::{
+        connect::Code,
+        fuzzing::{envelope, in_pieces},
+    };
 
     const LIMIT: u32 = 64;
 
@@ -353,6 +372,11 @@ mod tests {
             cuts in vec(any::<usize>(), 0..12),
         ) {
             in_pieces(&bytes, &cuts, 3);
+        }
+
+        #[test]
+        fn what_the_fuzzer_throws_is_taken(bytes in vec(prop_oneof![2 => 0..4_u8, 1 => any::<u8>()], 0..64)) {
+            envelope(&bytes);
         }
 
         #[test]

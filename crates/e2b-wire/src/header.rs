@@ -1,4 +1,6 @@
-//! The names of the headers that E2B's clients send and expect.
+//! The headers that E2B's clients send and expect.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 // Of the control plane.
 pub const API_KEY: &str = "x-api-key";
@@ -25,6 +27,23 @@ pub const KEEPALIVE_PING_INTERVAL: &str = "keepalive-ping-interval";
 /// What a stream of Connect's has as its content type, both ways.
 pub const CONNECT_JSON: &str = "application/connect+json";
 
+/// Whom a call to a sandbox's agent acts as: clients say it as the user of basic authentication, without a password. Nothing is
+/// proved by it, since the access token is what opens the sandbox.
+pub fn user_of_authorization(value: &str) -> Option<String> {
+    let (scheme, credentials) = value.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let credentials = String::from_utf8(STANDARD.decode(credentials.trim()).ok()?).ok()?;
+    let (user, _) = credentials.split_once(':')?;
+    (!user.is_empty()).then(|| user.to_owned())
+}
+
+/// The header that says so.
+pub fn authorization_of_user(user: &str) -> String {
+    format!("Basic {}", STANDARD.encode(format!("{user}:")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,6 +65,15 @@ mod tests {
             KEEPALIVE_PING_INTERVAL,
         ] {
             assert!(!name.contains(char::is_uppercase), "{name}");
+        }
+    }
+    #[test]
+    fn a_user_is_named_by_basic_authentication() {
+        assert_eq!(authorization_of_user("user"), "Basic dXNlcjo=");
+        assert_eq!(user_of_authorization("Basic dXNlcjo=").as_deref(), Some("user"));
+        assert_eq!(user_of_authorization("basic cm9vdDpwYXNz").as_deref(), Some("root"));
+        for other in ["", "Basic", "Basic Og==", "Basic dXNlcg==", "Basic ?", "Basic /w==", "Bearer dXNlcjo="] {
+            assert_eq!(user_of_authorization(other), None, "{other}");
         }
     }
 }

@@ -196,11 +196,51 @@ impl EndEvent {
         Self { exit_code: code, exited: true, status, error }
     }
 
-    /// `signal` is what the signal does, such as `killed` or `terminated`.
-    pub fn signalled(signal: &str) -> Self {
-        let status = format!("signal: {signal}");
+    /// As the SDKs know it: no code, and what the signal with this number is called.
+    pub fn signalled(number: i32) -> Self {
+        let status = format!("signal: {}", signal_name(number));
         Self { exit_code: -1, exited: false, error: Some(status.clone()), status }
     }
+}
+
+/// What Go calls the signals of Linux, since that is what clients have always been told.
+fn signal_name(number: i32) -> String {
+    const NAMES: [&str; 31] = [
+        "hangup",
+        "interrupt",
+        "quit",
+        "illegal instruction",
+        "trace/breakpoint trap",
+        "aborted",
+        "bus error",
+        "floating point exception",
+        "killed",
+        "user defined signal 1",
+        "segmentation fault",
+        "user defined signal 2",
+        "broken pipe",
+        "alarm clock",
+        "terminated",
+        "stack fault",
+        "child exited",
+        "continued",
+        "stopped (signal)",
+        "stopped",
+        "stopped (tty input)",
+        "stopped (tty output)",
+        "urgent I/O condition",
+        "CPU time limit exceeded",
+        "file size limit exceeded",
+        "virtual timer expired",
+        "profiling timer expired",
+        "window changed",
+        "I/O possible",
+        "power failure",
+        "bad system call",
+    ];
+    let place = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
+    let name = place.and_then(|place| NAMES.get(place));
+    name.map_or_else(|| format!("signal {number}"), |name| (*name).to_owned())
 }
 
 #[cfg(test)]
@@ -265,7 +305,7 @@ mod tests {
                 json!({"end": {"exitCode": 2, "exited": true, "status": "exit status 2", "error": "exit status 2"}}),
             ),
             (
-                ProcessEvent::End(EndEvent::signalled("killed")),
+                ProcessEvent::End(EndEvent::signalled(9)),
                 json!({"end": {"exitCode": -1, "status": "signal: killed", "error": "signal: killed"}}),
             ),
         ];
@@ -274,6 +314,25 @@ mod tests {
             assert_eq!(written(&response), json!({ "event": json }));
             assert_eq!(read::<StartResponse>(json!({ "event": json })), response);
             assert_eq!(read::<ConnectResponse>(json!({ "event": json })), event.into());
+        }
+    }
+
+    #[test]
+    fn signals_are_called_what_clients_have_always_been_told() {
+        for (number, name) in [
+            (1, "hangup"),
+            (2, "interrupt"),
+            (6, "aborted"),
+            (9, "killed"),
+            (11, "segmentation fault"),
+            (13, "broken pipe"),
+            (15, "terminated"),
+            (31, "bad system call"),
+            (34, "signal 34"),
+            (0, "signal 0"),
+            (i32::MIN, "signal -2147483648"),
+        ] {
+            assert_eq!(EndEvent::signalled(number).status, format!("signal: {name}"));
         }
     }
 

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{code}: {message}")]
 pub struct ApiError {
-    /// The HTTP status again.
-    pub code: u16,
+    /// The HTTP status again, if it is ours.
+    pub code: i32,
     pub message: String,
     /// A name for what went wrong, that programs can go by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -14,8 +14,8 @@ pub struct ApiError {
 }
 
 impl ApiError {
-    pub fn new(code: u16, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), error_code: None }
+    pub fn new(status: u16, message: impl Into<String>) -> Self {
+        Self { code: status.into(), message: message.into(), error_code: None }
     }
 }
 
