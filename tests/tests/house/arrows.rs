@@ -13,6 +13,7 @@ struct Row {
 const TABLE: &[Row] = &[
     Row { name: "cabana-fault", may_use: &[] },
     Row { name: "cabana-model", may_use: &[] },
+    Row { name: "cabana-e2b-wire", may_use: &[] },
     Row { name: "cabana-sandbox", may_use: &["cabana-model"] },
     Row { name: "cabana-store", may_use: &["cabana-fault", "cabana-model"] },
     Row { name: "cabana-testkit", may_use: &["cabana-sandbox", "cabana-model"] },
@@ -26,7 +27,7 @@ const TABLE: &[Row] = &[
         name: "cabana-runtime",
         may_use: &["cabana-store", "cabana-egress", "cabana-sandbox", "cabana-fault", "cabana-model"],
     },
-    Row { name: "cabana-server", may_use: &["cabana-runtime", "cabana-sandbox", "cabana-model"] },
+    Row { name: "cabana-server", may_use: &["cabana-runtime", "cabana-e2b-wire", "cabana-sandbox", "cabana-model"] },
     Row {
         name: "cabana",
         may_use: &[
