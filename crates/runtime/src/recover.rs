@@ -83,7 +83,9 @@ impl Runtime {
 
     /// Those that rest are found when they are needed. What others owe is done by whoever looks after sandboxes.
     async fn find_sandboxes(&self) -> Result<()> {
-        let found = stream::iter(self.0.store.restless_sandboxes().await?).map(|record| async move {
+        let restless = self.0.store.restless_sandboxes().await?;
+        self.0.sandboxes.count_doomed(&restless).await?;
+        let found = stream::iter(restless).map(|record| async move {
             let id = record.id.clone();
             let slot = self.0.sandboxes.of_record(record);
             let found = match self.0.sandboxes.found_again(&slot).await {

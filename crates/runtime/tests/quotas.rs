@@ -8,9 +8,10 @@ use bytes::Bytes;
 use cabana_model::{Amounts, Exceeded, Quota, Resource};
 use cabana_runtime::{
     Act, Ask, CallId, Caller, Clock, Code, Credential, Cx, Error, IdempotencyKey, Needs, Owner, Page, Place, Result,
-    Role, Runtime, SandboxId, SandboxState, Scope, Settings, Standing, Tenant, Time, Wanted,
+    Role, Runtime, SandboxId, SandboxState, Scope, Settings, Standing, Tenant, Time, Wanted, Which,
     acts::{
         files::{Alter, At, Step, Write},
+        purge::Purge,
         sandbox::{Become, Change, Ensure, Shape},
     },
 };
@@ -439,6 +440,23 @@ async fn what_a_crash_left_half_made_waits_until_there_is_room_for_it() {
     stage.become_(&one, Shape::Stopped).await;
     stage.runtime.reap().await.unwrap();
     assert_eq!((state().await, stage.used().await.running), (SandboxState::Running, 1));
+}
+
+#[tokio::test]
+async fn what_is_to_go_counts_until_it_has_gone_whichever_server_sees_that() {
+    let stage = Stage::new(Quota { running: Some(1), ..NONE }).await;
+    stage.ensure("one").await.unwrap();
+    stage.fake.be_away(u64::MAX);
+    stage.runtime.call(stage.ask(Place::Nowhere), Purge(Which::All)).await.unwrap().answer().await.unwrap();
+    let stage = stage.again().await;
+    stage.runtime.reap().await.unwrap();
+    assert_eq!(stage.used().await.running, 1);
+    assert_eq!(exceeded(stage.ensure("two").await).quota, Resource::Running);
+    stage.fake.be_away(0);
+    stage.clock.advance(SignedDuration::from_hours(1));
+    stage.runtime.reap().await.unwrap();
+    assert_eq!(stage.used().await.running, 0);
+    stage.ensure("two").await.unwrap();
 }
 
 /// What comes next, from a seed.

@@ -3,13 +3,13 @@
 //! [`cabana_model::Life`] says what comes when. Each thing is done under the lock of the slot, and then the record says so;
 //! whoever finds a record after a crash goes on with what it says is next.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use cabana_model::{
     Facts, Hook, Hooked, Life, Lifecycle, Operation, Phase, Reality, Role, SandboxState, SnapshotId, Then, Time,
     Verdict, Work, amount,
 };
-use cabana_sandbox::{Found, Sandbox, SandboxEvent, SandboxSpec, Wanted as Update};
+use cabana_sandbox::{Found, Sandbox, SandboxEvent, SandboxSpec, State, Wanted as Update};
 use cabana_store::{By, Moved, Record, Transition};
 use futures_util::{StreamExt, TryStreamExt};
 use jiff::SignedDuration;
@@ -491,6 +491,20 @@ impl Sandboxes {
         self.look_again(slot).await?;
         let never_made = record.life() == Life::CLAIMED && slot.record().life() == Life::CLAIMED;
         Ok(!never_made)
+    }
+
+    /// One that is to go runs until it has gone, and counts until then.
+    pub(crate) async fn count_doomed(&self, records: &[Record]) -> Result<()> {
+        let doomed: Vec<_> = records.iter().filter(|record| record.state == SandboxState::Deleting).collect();
+        if doomed.is_empty() {
+            return Ok(());
+        }
+        let all: Vec<_> = self.provider.list().await?.try_collect().await?;
+        let awake: HashSet<_> = all.into_iter().filter(|(_, state)| *state != State::Stopped).map(|(id, _)| id).collect();
+        for record in doomed.into_iter().filter(|record| awake.contains(&record.physical)) {
+            self.quotas.runs(record, &Wanted::of(record)?.sandbox.limits);
+        }
+        Ok(())
     }
 
     /// What is owed and nobody does. False: somebody is at it.
