@@ -273,8 +273,12 @@ pub(crate) fn inits_of(data: &Path) -> Vec<u32> {
 fn init_of(home: &Path) -> Option<u32> {
     let note: Value = serde_json::from_slice(&fs::read(home.join("live.json")).ok()?).ok()?;
     let pid = u32::try_from(note["pid"].as_u64()?).ok()?;
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    (name.trim() == "cabana-init").then_some(pid)
+    // A number is soon another process's. After the name: the state is the first field, and the start the twentieth.
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
+    let fields: Vec<&str> = rest.split(' ').collect();
+    let is_it = name == "cabana-init" && fields[0] != "Z" && fields[19].parse() == Ok(note["started"].as_u64()?);
+    is_it.then_some(pid)
 }
 
 impl Drop for Server {
