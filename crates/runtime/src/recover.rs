@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use cabana_model::{ExecId, Outcome, SandboxId, TaskId, Tenant, Time};
+use cabana_model::{ExecId, Outcome, TaskId, Time};
 use cabana_sandbox::{Output, Reattached, Sandbox, State, Stream};
 use cabana_store::{By, CallRow, Done, Entry, Log, NewTask, SnapshotStep, Task};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -143,15 +143,10 @@ impl Runtime {
         Ok(())
     }
 
-    /// The sandbox of something that was under way, if it still runs.
-    async fn still_live(&self, tenant: &Tenant, sandbox: Option<&SandboxId>) -> Option<Arc<dyn Sandbox>> {
-        self.0.sandboxes.of_id(tenant, sandbox?).await.ok()?.live()
-    }
-
     async fn recover_task(&self, row: Task) -> Result<()> {
         let Task { id, tenant, call, key, sandbox, argv, started, .. } = row;
         let task = NewTask { id, tenant, call, key, sandbox, argv, at: started };
-        let Some(sandbox) = self.still_live(&task.tenant, Some(&task.sandbox)).await else {
+        let Some(sandbox) = self.0.sandboxes.still_there(&task.tenant, &task.sandbox).await else {
             return self.task_is_lost(&task).await;
         };
         let log = self.left_output(id.uuid())?;
@@ -198,7 +193,11 @@ impl Runtime {
     }
 
     async fn recover_exec(&self, row: CallRow) -> Result<()> {
-        let Some(sandbox) = self.still_live(&row.tenant, row.sandbox.as_ref()).await else {
+        let sandbox = match &row.sandbox {
+            Some(sandbox) => self.0.sandboxes.still_there(&row.tenant, sandbox).await,
+            None => None,
+        };
+        let Some(sandbox) = sandbox else {
             return self.settle_left(&row, Outcome::Unknown, None, None).await;
         };
         let log = self.left_output(row.id.uuid())?;

@@ -90,7 +90,8 @@ pub trait Provider: Send + Sync {
 
 pub enum Found {
     Running(Arc<dyn Sandbox>),
-    Paused,
+    /// Its commands stand still. They can be found again, and nothing else can be asked of it.
+    Paused(Arc<dyn Sandbox>),
     Stopped,
     Absent,
 }

@@ -61,7 +61,7 @@ impl Owner {
                         self.sandboxes.insert(id()?, sandbox);
                         "running"
                     }
-                    Found::Paused => "paused",
+                    Found::Paused(_) => "paused",
                     Found::Stopped => "stopped",
                     Found::Absent => "absent",
                 }

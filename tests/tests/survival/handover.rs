@@ -185,7 +185,7 @@ async fn a_paused_sandbox_is_found_paused_and_goes_on() {
     let engine = engine().await;
     let listed: Vec<_> = engine.list().await.unwrap().try_collect().await.unwrap();
     assert!(listed.contains(&(id.clone(), State::Paused)));
-    assert!(matches!(engine.attach(&id).await.unwrap(), Found::Paused));
+    assert!(matches!(engine.attach(&id).await.unwrap(), Found::Paused(_)));
     let sandbox = engine.start(&id).await.unwrap();
     run(&*sandbox, ExecSpec::shell("touch /tmp/go", SandboxPath::root()), 100).await.unwrap();
     assert_eq!(all_of(&*sandbox, exec).await.unwrap().out(), "over\n");

@@ -167,7 +167,7 @@ impl World {
             self.note_init(&known.id);
             let state = match engine.attach(&known.id).await.unwrap_or_else(|error| panic!("{place}: {error}")) {
                 Found::Running(_) => State::Running,
-                Found::Paused => State::Paused,
+                Found::Paused(_) => State::Paused,
                 Found::Stopped => State::Stopped,
                 Found::Absent => State::Absent,
             };

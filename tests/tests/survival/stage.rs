@@ -26,7 +26,7 @@ pub(crate) async fn engine() -> Arc<Engine> {
 pub(crate) async fn found(engine: &Engine, id: &SandboxId) -> Arc<dyn Sandbox> {
     match engine.attach(id).await.unwrap() {
         Found::Running(sandbox) => sandbox,
-        Found::Paused => panic!("{id} is paused"),
+        Found::Paused(_) => panic!("{id} is paused"),
         Found::Stopped => panic!("{id} is stopped"),
         Found::Absent => panic!("there is no {id}"),
     }

@@ -14,7 +14,7 @@ use cabana_model::{CallId, Code};
 use cabana_sandbox::NotRun;
 use reqwest::Method;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use self::follow::Following;
 use super::{
@@ -54,6 +54,9 @@ pub(crate) struct Args {
     /// What makes it behave as another system expects, if it is made now
     #[arg(long, value_name = "DIALECT")]
     dialect: Option<String>,
+    /// A volume, or a directory of the server's machine, that the sandbox sees, if it is made now; may be repeated
+    #[arg(long, value_name = "VOLUME|/DIR:INSIDE[:ro]")]
+    mount: Vec<String>,
     /// End the command and all that it started after this time: 500ms, 10s, 2m, 1h
     #[arg(long, value_name = "TIME")]
     timeout: Option<String>,
@@ -88,7 +91,7 @@ struct Body {
     #[serde(skip_serializing_if = "Option::is_none")]
     scope: Option<Scope>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    spec: Option<BTreeMap<&'static str, String>>,
+    spec: Option<BTreeMap<&'static str, Value>>,
     argv: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cwd: Option<String>,
@@ -201,8 +204,13 @@ fn asked(args: Args) -> Result<(Vec<String>, Body), Failure> {
     };
     let base = args.template.map(|name| ("template", name)).or(args.snapshot.map(|id| ("snapshot", id)));
     let named = [args.profile.map(|name| ("profile", name)), args.dialect.map(|name| ("dialect", name))];
-    let spec: BTreeMap<_, _> = base.into_iter().chain(named.into_iter().flatten()).collect();
+    let named = base.into_iter().chain(named.into_iter().flatten()).map(|(name, value)| (name, Value::from(value)));
+    let mut spec: BTreeMap<_, _> = named.collect();
+    if !args.mount.is_empty() {
+        spec.insert("extra_mounts", args.mount.iter().map(|text| mount(text)).collect::<Result<_, _>>()?);
+    }
     if let (None, Some(flag)) = (&scope, spec.keys().next()) {
+        let flag = if *flag == "extra_mounts" { "mount" } else { flag };
         let why = format!("--{flag} is for a sandbox that is not there yet, and an id names one that is");
         return Err(Failure::bad(why));
     }
@@ -218,6 +226,25 @@ fn asked(args: Args) -> Result<(Vec<String>, Body), Failure> {
         background: args.background,
     };
     Ok((path, body))
+}
+
+/// What has a slash is a directory, and else a volume.
+fn mount(text: &str) -> Result<Value, Failure> {
+    let mut parts = text.split(':');
+    let (source, inside, mode) = (parts.next().unwrap_or_default(), parts.next(), parts.next());
+    let mode = match mode {
+        None => Value::Null,
+        Some("ro" | "rw") => mode.into(),
+        Some(_) => return Err(Failure::bad(format!("--mount {text}: the mode is ro or rw"))),
+    };
+    let (Some(inside), None, false) = (inside.filter(|inside| !inside.is_empty()), parts.next(), source.is_empty())
+    else {
+        return Err(Failure::bad(format!(
+            "--mount {text}: write it as VOLUME:/inside or /directory:/inside, with :ro behind it"
+        )));
+    };
+    let kind = if source.contains('/') { "host_path" } else { "volume" };
+    Ok(json!({ kind: source, "mount_path": inside, "mode": mode }))
 }
 
 /// Whoever ends us ends the command: it is ours as long as we wait for it.

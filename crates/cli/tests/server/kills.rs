@@ -157,3 +157,21 @@ async fn a_sandbox_that_does_not_answer_keeps_no_server_from_its_start() {
     assert_eq!(server.get(&format!("/v1/tasks/{task}")).await["state"], "unknown");
     hangs(rustix::process::Signal::CONT);
 }
+
+#[tokio::test]
+async fn what_stands_still_in_a_paused_sandbox_is_found_again_after_a_kill() {
+    let mut server = Server::start();
+    let task = server.begin("one", "for i in $(seq 300); do [ -e go ] && break; sleep 0.1; done; echo went on").await;
+    let id = server.record("one").await["id"].as_str().unwrap().to_owned();
+    good(server.request(Method::POST, &format!("/v1/sandboxes/{id}/pause")).send().await.unwrap()).await;
+    for _ in 0..2 {
+        server.kill();
+        server.run();
+        assert_eq!(server.get(&format!("/v1/tasks/{task}")).await["state"], "running");
+        assert_eq!(server.record("one").await["state"], "paused");
+    }
+    server.stdout("one", "touch go").await;
+    assert_eq!(server.ended(&task).await["state"], "succeeded");
+    let said = server.request(Method::GET, &format!("/v1/tasks/{task}/output")).send().await.unwrap();
+    assert_eq!(said.text().await.unwrap(), "went on\n");
+}

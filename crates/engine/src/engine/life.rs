@@ -32,8 +32,10 @@ impl Shared {
         let slot = self.slot(&id);
         let mut held = slot.lock().await;
         let found = match self.take_up(&id, &mut held).await {
-            Ok(Taken::Live(live)) if live.is_paused() => Ok(Found::Paused),
-            Ok(Taken::Live(live)) => Ok(Found::Running(Arc::new(EngineSandbox::new(self.clone(), live)))),
+            Ok(Taken::Live(live)) => {
+                let found = if live.is_paused() { Found::Paused } else { Found::Running };
+                Ok(found(Arc::new(EngineSandbox::new(self.clone(), live))))
+            }
             Ok(Taken::Stopped(_)) => Ok(Found::Stopped),
             Ok(Taken::Absent) => Ok(Found::Absent),
             Err(error) => Err(error),

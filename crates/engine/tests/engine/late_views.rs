@@ -123,7 +123,7 @@ async fn late_views_outlive_stops_and_servers() {
     // Of a paused one, too; it stays paused.
     engine.pause(&id).await.unwrap();
     sandbox.update(Wanted::Views(Vec::new())).await.unwrap();
-    assert!(matches!(engine.attach(&id).await.unwrap(), Found::Paused));
+    assert!(matches!(engine.attach(&id).await.unwrap(), Found::Paused(_)));
     let sandbox = engine.start(&id).await.unwrap();
     assert_eq!(shell(&*sandbox, "user", "ls /workspace/a").await.ok(), "");
     engine.destroy(&id).await.unwrap();

@@ -42,7 +42,7 @@ async fn what_is_paused_does_nothing_and_goes_on_where_it_was() {
     let before = count(&inside).await;
     inside.engine.pause(&id).await.unwrap();
     inside.engine.pause(&id).await.unwrap();
-    assert!(matches!(inside.engine.attach(&id).await.unwrap(), Found::Paused));
+    assert!(matches!(inside.engine.attach(&id).await.unwrap(), Found::Paused(_)));
     assert_eq!(state(&inside).await, State::Paused);
     let cpu = inside.sandbox.usage().await.unwrap().cpu;
     let at = count(&inside).await;

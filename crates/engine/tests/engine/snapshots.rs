@@ -321,7 +321,7 @@ async fn a_paused_sandbox_stays_paused() {
     inside.user("echo kept > /home/user/note").await.ok();
     engine.pause(id).await.unwrap();
     let base = engine.snapshot(id, SnapshotId::now()).await.unwrap();
-    assert!(matches!(engine.attach(id).await.unwrap(), Found::Paused));
+    assert!(matches!(engine.attach(id).await.unwrap(), Found::Paused(_)));
     let fork = engine.create(&SandboxId::random(), &from(&base)).await.unwrap();
     assert_eq!(shell(&*fork, "user", "cat /home/user/note").await.ok(), "kept");
     engine.start(id).await.unwrap();

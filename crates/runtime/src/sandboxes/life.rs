@@ -130,11 +130,17 @@ impl Sandboxes {
     async fn reality(&self, record: &Record) -> Result<(Reality, Option<Arc<dyn Sandbox>>)> {
         Ok(match self.provider.attach(&record.physical).await? {
             Found::Running(sandbox) => (Reality::Running, Some(sandbox)),
-            Found::Paused => (Reality::Paused, None),
+            Found::Paused(sandbox) => (Reality::Paused, Some(sandbox)),
             Found::Stopped => (Reality::Stopped, None),
             Found::Absent if self.store.blobs().has(&record.physical).await => (Reality::Saved, None),
             Found::Absent => (Reality::Absent, None),
         })
+    }
+
+    /// One that runs, and is not paused.
+    async fn alive(&self, record: &Record) -> Result<Option<Arc<dyn Sandbox>>> {
+        let (reality, handle) = self.reality(record).await?;
+        Ok(handle.filter(|_| reality == Reality::Running))
     }
 
     /// Does what is owed until nothing is. Under the lock of the slot, which no call passes meanwhile.
@@ -170,7 +176,7 @@ impl Sandboxes {
             if next.state == SandboxState::Running {
                 let running = match handle.take() {
                     Some(handle) => Some(handle),
-                    None => self.reality(&slot.record()).await?.1,
+                    None => self.alive(&slot.record()).await?,
                 };
                 if let Some(running) = running {
                     self.hold(slot, running);
@@ -216,7 +222,9 @@ impl Sandboxes {
                         self.provider.create(physical, &spec).await.map_err(mounts::in_public)?
                     }
                     Found::Running(sandbox) => sandbox,
-                    Found::Paused | Found::Stopped => self.provider.start(physical).await.map_err(mounts::in_public)?,
+                    Found::Paused(_) | Found::Stopped => {
+                        self.provider.start(physical).await.map_err(mounts::in_public)?
+                    }
                 });
                 fault::at(Point::SandboxMade);
             }
@@ -237,7 +245,7 @@ impl Sandboxes {
             Phase::AfterStart | Phase::BeforeStop => {
                 let sandbox = match handle.clone() {
                     Some(sandbox) => Some(sandbox),
-                    None => self.reality(&record).await?.1,
+                    None => self.alive(&record).await?,
                 };
                 if let (Some(sandbox), Some(hook)) = (&sandbox, self.hook(slot, phase)?) {
                     let told = hooks::run_hook(&**sandbox, phase, &hook, &slot.wanted()?.env).await;
@@ -508,6 +516,16 @@ impl Sandboxes {
         Ok(())
     }
 
+    /// One that runs or is paused, for whoever looks for a command that was left in it.
+    pub(crate) async fn still_there(&self, tenant: &Tenant, id: &SandboxId) -> Option<Arc<dyn Sandbox>> {
+        let slot = self.of_id(tenant, id).await.ok()?;
+        match (slot.live(), slot.record().state) {
+            (Some(live), _) => Some(live),
+            (None, SandboxState::Paused) => self.reality(&slot.record()).await.ok()?.1,
+            _ => None,
+        }
+    }
+
     /// What is owed and nobody does. False: somebody is at it.
     pub(crate) async fn resume(&self, slot: &Arc<Slot>) -> Result<bool> {
         let Ok(_alone) = slot.changing.try_lock() else { return Ok(false) };
@@ -708,7 +726,7 @@ impl Sandboxes {
         }
         let sandbox = match slot.live() {
             Some(live) => Some(live),
-            None => self.reality(&record).await.ok().and_then(|(_, handle)| handle),
+            None => self.alive(&record).await.ok().flatten(),
         };
         let measured = match sandbox {
             Some(sandbox) => sandbox.usage().await,

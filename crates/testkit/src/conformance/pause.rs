@@ -15,7 +15,7 @@ pub(super) async fn a_paused_one_is_listed_and_attached_as_paused(stage: Arc<Sta
     stage.provider().pause(sandbox.id()).await?;
     same!(listed(&stage, sandbox.id()).await?, [State::Paused]);
     ensure!(
-        matches!(stage.provider().attach(sandbox.id()).await?, Found::Paused),
+        matches!(stage.provider().attach(sandbox.id()).await?, Found::Paused(_)),
         "attach does not say that it is paused"
     );
     Ok(())

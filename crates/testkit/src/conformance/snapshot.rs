@@ -217,7 +217,7 @@ pub(super) async fn a_paused_one_stays_paused_after_its_snapshot(stage: Arc<Stag
     room.write("mark", "as it was").await?;
     stage.provider().pause(room.sandbox.id()).await?;
     let base = stage.provider().snapshot(room.sandbox.id(), SnapshotId::now()).await?;
-    ensure!(matches!(stage.provider().attach(room.sandbox.id()).await?, Found::Paused), "a snapshot woke it");
+    ensure!(matches!(stage.provider().attach(room.sandbox.id()).await?, Found::Paused(_)), "a snapshot woke it");
     same!(mark(&*fork(&stage, &base).await?, &room).await?, "as it was");
     Ok(())
 }

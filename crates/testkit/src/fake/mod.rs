@@ -204,7 +204,7 @@ impl Provider for Fake {
             None if self.has(Fault::AttachToAbsentFails) => Err(Error::NoSandbox(id.clone())),
             None => Ok(Found::Absent),
             Some(there) if there.session.is_none() && !self.has(Fault::AttachWakes) => Ok(Found::Stopped),
-            Some(there) if there.paused => Ok(Found::Paused),
+            Some(there) if there.paused => Ok(Found::Paused(self.wake(id, there))),
             Some(there) => Ok(Found::Running(self.wake(id, there))),
         }
     }

@@ -20,7 +20,7 @@ async fn found_again(inside: Inside) -> Inside {
     let engine = engine().await;
     match soon("attaching", engine.attach(&id)).await.unwrap() {
         Found::Running(sandbox) => Inside { engine, sandbox },
-        Found::Paused => panic!("it is paused"),
+        Found::Paused(_) => panic!("it is paused"),
         Found::Stopped => panic!("it was stopped"),
         Found::Absent => panic!("it is gone"),
     }
