@@ -135,9 +135,14 @@ impl Runtime {
                 continue;
             }
             // Its files may be all that is left of a database that was lost: they are not ours to remove.
-            tracing::warn!(sandbox = %id, ?state, "there is a sandbox without a record: it is stopped and left alone");
-            if let Err(error) = self.0.sandboxes.provider().stop(&id).await {
-                tracing::warn!(sandbox = %id, %error, "it could not be stopped");
+            match self.0.sandboxes.provider().stop(&id).await {
+                Ok(()) => {
+                    tracing::warn!(sandbox = %id, ?state, "there is a sandbox without a record: it was stopped and is left alone");
+                }
+                Err(cabana_sandbox::Error::NoSandbox(_)) => {} // it was deleted since it was listed
+                Err(error) => {
+                    tracing::warn!(sandbox = %id, %error, "there is a sandbox without a record, and it could not be stopped");
+                }
             }
         }
         Ok(())

@@ -40,7 +40,7 @@ impl Scale {
         match setting("CABANA_SOAK_ROUNDS") {
             None => Self { scopes: 24, running: 8, tasks: 5, rounds: 6, deeds: 10, most: Duration::MAX },
             Some(rounds) => {
-                Self { scopes: 10_000, running: 150, tasks: 40, rounds, deeds: 200, most: Duration::from_secs(600) }
+                Self { scopes: 10_000, running: 400, tasks: 100, rounds, deeds: 200, most: Duration::from_secs(600) }
             }
         }
     }
@@ -417,11 +417,12 @@ async fn soak_scopes_live_as_the_model_says_whatever_time_passes_and_whoever_is_
     let share = scale.scopes / WORKERS / CHATS * CHATS;
     let mut parts: Vec<Vec<Chat>> = chats.chunks(share).map(<[Chat]>::to_vec).collect();
     let mut chances: Vec<Chance> = (0..parts.len() as u64).map(|n| Chance(seed * 31 + n)).collect();
-    let (begun, mut passed, tally) = (Instant::now(), 0, Tally::default());
+    let (begun, mut passed, mut rounds, tally) = (Instant::now(), 0, 0, Tally::default());
     for round in 0..scale.rounds {
         if begun.elapsed() > scale.most {
             break;
         }
+        rounds += 1;
         let killed = round % 3 == 2;
         let world = World { server: &server, begun, passed, tally: &tally };
         let works = parts
@@ -472,8 +473,8 @@ async fn soak_scopes_live_as_the_model_says_whatever_time_passes_and_whoever_is_
     }
     let deeds: u64 = parts.iter().flatten().map(|chat| chat.deeds).sum();
     let (done, refused) = (tally.done.into_inner(), tally.refused.into_inner());
-    eprintln!("{deeds} deeds, {done} uses done, {refused} refused");
-    assert!(deeds > 3 * scale.rounds && done > 0 && refused > 0, "{deeds} deeds: the load was no load");
+    eprintln!("{rounds} rounds, {deeds} deeds, {done} uses done, {refused} refused");
+    assert!(deeds > 3 * rounds && done > 0 && refused > 0, "{deeds} deeds: the load was no load");
     let stuck: Vec<_> = all(&server).await.into_iter().filter(|one| !one["trouble"].is_null()).collect();
     assert!(stuck.is_empty(), "{stuck:?}");
     super::stage::good(server.post("/v1/sandboxes:delete", &json!({ "all": true })).send().await.unwrap()).await;
