@@ -102,7 +102,8 @@ impl Spool {
         self.made = if marks.len() as u64 == MARKS { MARKS + oldest as u64 } else { marks.len() as u64 };
         for (position, what) in marks[oldest..].iter().chain(&marks[..oldest]) {
             match channel_of(*what) {
-                Some(channel) => self.note(*position, channel),
+                Some(channel) if *position <= self.end => self.note(*position, channel),
+                Some(_) => {} // nothing can begin after the end: it would hide all that comes
                 None => self.sealed |= *what == END && *position == self.end,
             }
         }
@@ -343,6 +344,16 @@ mod tests {
         assert_eq!(ours, theirs);
         let blocks = rustix::fs::fstat(spool.memory()).unwrap().st_blocks as u64 * 512;
         assert!(blocks <= OUTPUT + (128 << 10), "{blocks} bytes of memory");
+    }
+
+    #[test]
+    fn a_mark_after_the_end_hides_nothing() {
+        let memory = rustix::fs::memfd_create(c"test", MemfdFlags::CLOEXEC).unwrap();
+        let mark = [&u64::MAX.to_le_bytes()[..], &STDERR.to_le_bytes()].concat();
+        rustix::io::pwrite(&memory, &mark, 0).unwrap();
+        let mut spool = Spool::open(memory, KEPT).unwrap();
+        write(&mut spool, Channel::Stderr, b"more");
+        assert_eq!(whole(&spool, 0).concat_bytes(), b"more");
     }
 
     #[test]

@@ -238,7 +238,7 @@ impl Quotas {
             counted.add(&whos, held, now);
             Ok(())
         })?;
-        Ok(Pass { quotas: self.clone(), whos, held })
+        Ok(Pass { quotas: self.clone(), whos, held, room: None })
     }
 
     /// What was begun by another server goes on, and counts.
@@ -253,7 +253,7 @@ impl Quotas {
     fn left(&self, tenant: &Tenant, key: KeyId, held: Amounts) -> Pass {
         let (whos, now) = (whos(tenant, Some(key)), self.0.clock.now());
         self.counted(|counted| counted.add(&whos, held, now));
-        Pass { quotas: self.clone(), whos, held }
+        Pass { quotas: self.clone(), whos, held, room: None }
     }
 
     /// For the transaction that claims a sandbox: whether there may be one more, and whether it may run.
@@ -359,7 +359,7 @@ impl Quotas {
                 counted.add(&whos, more, quotas.0.clock.now());
                 Ok(())
             })?;
-            Ok(Pass { quotas, whos, held: more })
+            Ok(Pass { quotas, whos, held: more, room: None })
         }
     }
 }
@@ -369,13 +369,15 @@ pub(crate) struct Pass {
     quotas: Quotas,
     whos: Whos,
     held: Amounts,
+    /// For the sandbox that it is about to let run.
+    pub(crate) room: Option<Room>,
 }
 
 impl Pass {
     /// The task's part, which outlives the call.
     pub(crate) fn task(&mut self) -> Option<Self> {
         let held = Amounts { tasks: std::mem::take(&mut self.held.tasks), ..Amounts::default() };
-        (held.tasks > 0).then(|| Self { quotas: self.quotas.clone(), whos: self.whos.clone(), held })
+        (held.tasks > 0).then(|| Self { quotas: self.quotas.clone(), whos: self.whos.clone(), held, room: None })
     }
 }
 

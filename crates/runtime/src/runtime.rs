@@ -327,10 +327,10 @@ impl Runtime {
     }
 
     async fn admit(&self, ask: &Ask, about: &About) -> Result<(Pass, Option<(Arc<Slot>, bool)>)> {
-        let pass = self.0.quotas.call(&ask.caller, about.wants)?;
+        let mut pass = self.0.quotas.call(&ask.caller, about.wants)?;
         let found = self.resolve(ask, about.needs).await?;
         if let (Some((slot, _)), Needs::Running, true) = (&found, about.needs, ask.caller.role > Role::Read) {
-            self.0.sandboxes.make_room(slot)?;
+            pass.room = self.0.sandboxes.make_room(slot)?;
         }
         Ok((pass, found))
     }

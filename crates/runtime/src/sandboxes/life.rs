@@ -22,7 +22,7 @@ use crate::{
     events::{Event, Happened},
     fault::{self, Point},
     hooks, mounts,
-    quotas::Pass,
+    quotas::{Pass, Room},
 };
 
 /// When somebody looks at what is under way and should have ended long ago.
@@ -341,17 +341,12 @@ impl Sandboxes {
         Ok(self.lifecycle(slot)?.hooked())
     }
 
-    /// Whether it may run, before anything is begun for that: the place where a session gets its sandbox (LB-13).
-    pub(crate) fn make_room(&self, slot: &Slot) -> Result<()> {
-        if slot.live().is_some() || slot.has_room() {
-            return Ok(());
-        }
-        let room = self.quotas.room(&slot.record(), &slot.wanted()?.sandbox.limits).map_err(Error::Exceeded)?;
-        slot.set_room(Some(room));
+    /// Whether it may run, before anything is begun for that: the place where a session gets its sandbox (LB-13). `None`: it does.
+    pub(crate) fn make_room(&self, slot: &Slot) -> Result<Option<Room>> {
         if slot.live().is_some() {
-            slot.set_room(None); // somebody has let it run meanwhile
+            return Ok(None);
         }
-        Ok(())
+        self.quotas.room(&slot.record(), &slot.wanted()?.sandbox.limits).map(Some).map_err(Error::Exceeded)
     }
 
     /// Against the quotas, as what it is by now. One that is paused has its memory still, and one that is on its way has what

@@ -135,10 +135,6 @@ impl Slot {
         Time::from_microsecond(self.active.load(Ordering::Relaxed)).unwrap_or(Time::UNIX_EPOCH)
     }
 
-    pub(super) fn has_room(&self) -> bool {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner).is_some()
-    }
-
     /// What was there before.
     pub(super) fn set_room(&self, room: Option<Room>) -> Option<Room> {
         std::mem::replace(&mut *self.room.lock().unwrap_or_else(PoisonError::into_inner), room)
