@@ -340,9 +340,13 @@ impl Sandboxes {
             Admitted::Made(record, room) => {
                 fault::at(Point::SandboxClaimed);
                 self.tell(&record);
-                let slot = self.slots(|slots| slots.insert(record, &self.clock));
-                slot.set_room(Some(room));
-                slot.is_new();
+                // Before anybody finds it.
+                let slot = self.slots(|slots| {
+                    let slot = slots.insert(record, &self.clock);
+                    slot.is_new();
+                    slot.set_room(Some(room));
+                    slot
+                });
                 Ok((slot, true))
             }
             Admitted::Refused(exceeded) => Err(Error::Exceeded(exceeded)),

@@ -376,6 +376,7 @@ impl Sandboxes {
 
     fn let_go(&self, slot: &Slot) {
         slot.set_live(None);
+        slot.set_room(None);
         self.slots(|slots| slots.rests(&slot.record().physical));
     }
 
