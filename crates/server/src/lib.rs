@@ -2,6 +2,7 @@
 #![allow(unused_qualifications)] // by what the macro of the routes writes
 
 mod auth;
+mod e2b;
 mod error;
 mod extract;
 mod health;
@@ -123,9 +124,11 @@ pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> 
     let router = router
         .merge(openapi::served(&api))
         .merge(ports::routes())
+        .merge(e2b::routes())
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::no_method)
         .layer(axum::middleware::from_fn_with_state(app.clone(), ports::by_host))
+        .layer(axum::middleware::from_fn_with_state(app.clone(), e2b::by_name))
         .with_state(app);
     if is_traced { router.layer(axum::middleware::from_fn(traced::traced)) } else { router }
 }

@@ -500,7 +500,8 @@ impl Sandboxes {
             return Ok(());
         }
         let all: Vec<_> = self.provider.list().await?.try_collect().await?;
-        let awake: HashSet<_> = all.into_iter().filter(|(_, state)| *state != State::Stopped).map(|(id, _)| id).collect();
+        let awake: HashSet<_> =
+            all.into_iter().filter(|(_, state)| *state != State::Stopped).map(|(id, _)| id).collect();
         for record in doomed.into_iter().filter(|record| awake.contains(&record.physical)) {
             self.quotas.runs(record, &Wanted::of(record)?.sandbox.limits);
         }

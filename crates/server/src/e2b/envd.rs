@@ -1,0 +1,47 @@
+//! A sandbox's agent, as E2B's SDKs know it: commands, files, and how it is. What it answers is done from outside, through the
+//! same calls as everything else: with the same quotas, rules of idleness, and rows in the ledger.
+
+use axum::{
+    Json,
+    extract::Request,
+    http::{Method, StatusCode},
+    response::{IntoResponse, Response},
+};
+use cabana_e2b_wire::connect;
+
+use super::{
+    guest::{Guest, Named},
+    refused::Refused,
+};
+use crate::App;
+
+pub(super) async fn serve(app: &App, named: Named, request: Request) -> Response {
+    let guest = match Guest::find(app, &named.sandbox).await {
+        Ok(guest) => guest,
+        Err(unreached) => return unreached.into_response(),
+    };
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    if (&method, path.as_str()) == (&Method::GET, "/health") {
+        return StatusCode::NO_CONTENT.into_response();
+    }
+    if path != "/files" && !guest.admits(request.headers()) {
+        return Refused::new(
+            StatusCode::UNAUTHORIZED,
+            "unauthorized access, please provide a valid access token or method signing if supported",
+        )
+        .into_response();
+    }
+    match (&method, path.as_str()) {
+        (&Method::GET, "/envs") => Json(guest.wanted.env.clone()).into_response(),
+        (&Method::POST, path) if path.starts_with("/process.") || path.starts_with("/filesystem.") => {
+            unary_error(&connect::Error::new(connect::Code::Unimplemented, format!("there is no {path}")))
+        }
+        _ => Refused::not_found(format!("there is no {path}")).into_response(),
+    }
+}
+
+/// Of a call that is one message each way.
+fn unary_error(error: &connect::Error) -> Response {
+    let status = StatusCode::from_u16(error.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    (status, Json(error)).into_response()
+}
