@@ -11,6 +11,7 @@ pub mod purge;
 pub mod sandbox;
 pub mod snapshot;
 pub mod start;
+pub mod task;
 pub mod template;
 pub mod terminal;
 pub mod volume;

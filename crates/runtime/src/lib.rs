@@ -78,6 +78,7 @@ pub use sandboxes::{Kind, Wanted};
 pub use search::{Found, Line, search};
 pub use settings::Settings;
 pub use space::Room;
+pub use tasks::{Seen, Typed};
 pub use text::Text;
 pub use tokens::Opens;
 pub use told::Told;
