@@ -1,6 +1,10 @@
 //! A sandbox's agent, as E2B's SDKs know it: commands, files, and how it is. What it answers is done from outside, through the
 //! same calls as everything else: with the same quotas, rules of idleness, and rows in the ledger.
 
+mod place;
+mod process;
+mod rpc;
+
 use axum::{
     Json,
     extract::Request,
@@ -33,15 +37,14 @@ pub(super) async fn serve(app: &App, named: Named, request: Request) -> Response
     }
     match (&method, path.as_str()) {
         (&Method::GET, "/envs") => Json(guest.wanted.env.clone()).into_response(),
-        (&Method::POST, path) if path.starts_with("/process.") || path.starts_with("/filesystem.") => {
-            unary_error(&connect::Error::new(connect::Code::Unimplemented, format!("there is no {path}")))
+        (&Method::POST, called) if called.starts_with("/process.") => {
+            process::serve(app, &guest, request).await.unwrap_or_else(|| no_method(&path))
         }
+        (&Method::POST, path) if path.starts_with("/filesystem.") => no_method(path),
         _ => Refused::not_found(format!("there is no {path}")).into_response(),
     }
 }
 
-/// Of a call that is one message each way.
-fn unary_error(error: &connect::Error) -> Response {
-    let status = StatusCode::from_u16(error.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    (status, Json(error)).into_response()
+fn no_method(path: &str) -> Response {
+    rpc::refused(&connect::Error::new(connect::Code::Unimplemented, format!("there is no {path}")))
 }
