@@ -7,6 +7,7 @@ pub mod gc;
 pub mod lease {
     pub use crate::leases::{LONGEST, MOST_PATIENCE, Release, Renew, Take, Taken, USUAL};
 }
+pub mod measure;
 pub mod purge;
 pub mod sandbox;
 pub mod snapshot;

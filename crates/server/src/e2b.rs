@@ -17,6 +17,7 @@ use axum::{
     response::Response,
 };
 
+pub(crate) use self::envd::Watchers;
 use crate::App;
 
 /// What SDKs decide by what they may ask for.

@@ -70,7 +70,7 @@ async fn get(
 }
 
 /// A file from here on, or a part of it.
-pub(super) async fn sent(part: Part, opened: Opened) -> Answer<Response> {
+pub(crate) async fn sent(part: Part, opened: Opened) -> Answer<Response> {
     let Opened { info, from, mut body } = opened;
     let (status, length, range) = match files_range::sent(part, from, info.size) {
         Sent::Whole if info.size == 0 => {
@@ -228,7 +228,7 @@ pub(super) async fn write_file(app: &App, caller: Caller, place: Place, once: On
     Ok(call.answer().await.map_err(|error| Refused::from(error).of_call(id))?.entry.into())
 }
 
-pub(super) fn received(body: HttpBody) -> Stream<Bytes> {
+pub(crate) fn received(body: HttpBody) -> Stream<Bytes> {
     let pieces = stream::try_unfold(body.into_data_stream(), |mut body| async move {
         match tokio::time::timeout(STALLED, body.next()).await {
             Ok(None) => Ok(None),
