@@ -39,6 +39,16 @@ impl Runtime {
         }))
     }
 
+    /// The first whose token is the right one, whosever it is: for what names no sandbox and proves that it knows the token.
+    pub async fn by_token(&self, opens: Opens, is_right: impl Fn(&str) -> bool) -> Result<Option<SandboxId>> {
+        for record in self.0.store.restless_sandboxes().await? {
+            if is_right(&self.token(&record, opens).await?) {
+                return Ok(Some(record.id));
+            }
+        }
+        Ok(None)
+    }
+
     /// One that is known by its number alone, whosever it is, and who it is that uses it by its token: for whoever holds the
     /// sandbox, the key that made it. What the token is worth is for the caller of this to see.
     pub async fn by_number(&self, number: &SandboxId) -> Result<(Record, Caller)> {

@@ -34,6 +34,10 @@ pub(crate) async fn by_name(State(app): State<App>, request: Request, next: Next
     match guest::named(&app, &request) {
         Some(named) if named.port == ENVD_PORT => envd::serve(&app, named, request).await,
         // TODO(e2b): ports by header
-        _ => next.run(request).await,
+        Some(_) => next.run(request).await,
+        None => match guest::signed(&app, request.method().clone(), request.uri().clone()).await {
+            Some(named) => envd::serve(&app, named, request).await,
+            None => next.run(request).await,
+        },
     }
 }

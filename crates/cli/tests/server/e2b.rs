@@ -1,9 +1,13 @@
 //! What E2B's SDKs send, as they send it: the control plane, and the agent of a sandbox.
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
+use base64::{
+    Engine as _,
+    engine::general_purpose::{STANDARD, STANDARD_NO_PAD},
+};
 use futures_util::{StreamExt, stream::BoxStream};
 use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::stage::{PATIENCE, Server, good};
 
@@ -169,6 +173,9 @@ async fn a_command_says_its_number_then_all_else_then_its_end() {
     let (said, end) = sdk.run("echo hi; pwd; id -un; echo $HOME $GIVEN; cat").await;
     assert_eq!(said, "hi\n/home/user\nuser\n/home/user sandbox\n", "its input is at an end from the start");
     assert_eq!((&end["exited"], &end["status"]), (&json!(true), &json!("exit status 0")));
+    for _ in 0..30 {
+        assert_eq!(sdk.run("echo hi").await.0, "hi\n", "also of one that ends at once");
+    }
     let (_, end) = sdk.run("exit 3").await;
     assert_eq!((&end["exitCode"], &end["error"]), (&json!(3), &json!("exit status 3")));
     let (_, end) = sdk.run("kill -9 $$").await;
@@ -371,6 +378,9 @@ async fn files_go_up_and_down() {
     assert_eq!(several[0]["metadata"], json!({ "author": "me" }));
     let entry = &sdk.call("/filesystem.Filesystem/Stat", json!({ "path": "/tmp/m/one" })).await["entry"];
     assert_eq!((&entry["size"], &entry["metadata"]), (&json!("1"), &json!({ "author": "me" })));
+    good(sdk.write("/tmp/m/one", "again").await).await;
+    let entry = &sdk.call("/filesystem.Filesystem/Stat", json!({ "path": "/tmp//m/./one" })).await["entry"];
+    assert_eq!((&entry["size"], &entry["metadata"]), (&json!("5"), &Value::Null), "each upload says all of it");
     let missing = sdk.read("/nowhere").await;
     assert_eq!(missing.status(), 404);
     let missing: Value = missing.json().await.unwrap();
@@ -379,6 +389,29 @@ async fn files_go_up_and_down() {
     let usage = good(sdk.ask(Method::GET, "/metrics").send().await.unwrap()).await;
     assert!(usage["mem_used"].as_u64().unwrap() > 0, "{usage}");
     assert_eq!(good(sdk.ask(Method::GET, "/envs").send().await.unwrap()).await, json!({ "GIVEN": "sandbox" }));
+}
+
+fn signed(token: &str, path: &str, operation: &str, until: Option<i64>) -> String {
+    let end = until.map(|until| format!(":{until}")).unwrap_or_default();
+    let digest = Sha256::digest(format!("{path}:{operation}::{token}{end}"));
+    let signature = STANDARD_NO_PAD.encode(digest).replace('+', "%2B").replace('/', "%2F");
+    let end = until.map(|until| format!("&signature_expiration={until}")).unwrap_or_default();
+    format!("/files?path={path}&signature=v1_{signature}{end}")
+}
+
+#[tokio::test]
+async fn a_signed_url_opens_one_file_without_a_header() {
+    let sdk = Sdk::start().await;
+    good(sdk.write("a.txt", "hello").await).await;
+    let bare = |path: String| reqwest::Client::new().get(format!("{}{path}", sdk.server.url)).send();
+    let read = bare(signed(&sdk.token, "a.txt", "read", None)).await.unwrap();
+    assert_eq!((read.status().as_u16(), read.text().await.unwrap().as_str()), (200, "hello"));
+    let late = bare(signed(&sdk.token, "a.txt", "read", Some(1000))).await.unwrap();
+    let body: Value = late.json().await.unwrap();
+    assert_eq!(body, json!({ "code": 401, "message": "signature is already expired" }));
+    for other in [signed("wrong", "a.txt", "read", None), signed(&sdk.token, "a.txt", "write", None)] {
+        assert_ne!(bare(other).await.unwrap().status(), 200);
+    }
 }
 
 #[tokio::test]

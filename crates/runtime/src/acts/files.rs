@@ -391,6 +391,8 @@ pub struct Write {
     pub len: Option<u64>,
     /// Whether directories above it are made where they are missing.
     pub parents: bool,
+    /// What is attached to it from then on, in place of what was.
+    pub tags: Option<BTreeMap<String, String>>,
     pub body: Stream<Bytes>,
 }
 
@@ -411,7 +413,10 @@ impl Act for Write {
 
     /// Of what is known before the body comes. Its length is not: who sends it again may not say it again.
     fn digest(&self) -> [u8; 32] {
-        let about = format!("{:?}", (&self.at, self.mode, self.perm, self.parents));
+        let about = match &self.tags {
+            None => format!("{:?}", (&self.at, self.mode, self.perm, self.parents)),
+            tags => format!("{:?}", (&self.at, self.mode, self.perm, self.parents, tags)),
+        };
         Sha256::digest(about).into()
     }
 
@@ -432,8 +437,15 @@ impl Act for Write {
         let cancelled = cx.cancel.clone();
         let written = files.write(&path, how, body);
         let Some(written) = cancelled.run_until_cancelled(written).await else { return Err(Error::Cancelled) };
-        let entry = written?.into();
+        let mut entry = Entry::from(written?);
         fault::at(Point::FileWritten);
+        if let Some(tags) = self.tags {
+            // Whoever watches hears of a change, so there is none without need.
+            if files.stat(&path).await?.tags != tags {
+                files.alter(sandbox::Alter::SetTags(path, tags.clone())).await?;
+            }
+            entry.tags = tags;
+        }
         let input = passed.digest().await?;
         cx.note(|notes| notes.input = Some(input));
         Ok(Written { entry, input })

@@ -1,10 +1,15 @@
 //! Which sandbox a request is for, and whether it may come in.
 
 use axum::{
-    extract::Request,
-    http::{HeaderMap, header},
+    extract::{Query, Request},
+    http::{HeaderMap, Method, Uri, header},
 };
-use cabana_e2b_wire::{SandboxHost, header as names, signature::is_same};
+use cabana_e2b_wire::{
+    SandboxHost,
+    files::FilesQuery,
+    header as names,
+    signature::{Grant, Operation, is_same},
+};
 use cabana_runtime::{Ask, Caller, Opens, Place, Record, SandboxId, SandboxState, Wanted};
 use cabana_sandbox::User;
 
@@ -33,6 +38,29 @@ pub(super) fn named(app: &App, request: &Request) -> Option<Named> {
     let sandbox = SandboxId::new(text(names::SANDBOX_ID)?).ok()?;
     let port = text(names::SANDBOX_PORT).map_or(Some(ENVD_PORT), |port| port.parse().ok())?;
     Some(Named { sandbox, port })
+}
+
+/// A URL of a file that was signed says nothing of its sandbox: it is the one whose token signed it.
+pub(super) async fn signed(app: &App, method: Method, uri: Uri) -> Option<Named> {
+    let operation = match method {
+        Method::GET => Operation::Read,
+        Method::POST => Operation::Write,
+        _ => return None,
+    };
+    if uri.path() != "/files" {
+        return None;
+    }
+    let Query(query) = Query::<FilesQuery>::try_from_uri(&uri).ok()?;
+    let signature = query.signature.as_deref()?;
+    let grant = Grant {
+        path: query.path.as_deref().unwrap_or_default(),
+        operation,
+        user: query.username.as_deref(),
+        expiration: query.signature_expiration,
+    };
+    let is_right = |token: &str| is_same(&grant.sign(token), signature);
+    let sandbox = app.runtime.by_token(Opens::Inside, is_right).await.ok()??;
+    Some(Named { sandbox, port: ENVD_PORT })
 }
 
 /// A sandbox that a request may use.

@@ -217,6 +217,7 @@ async fn put(
         perm: query.perm.as_deref().map(|perm| octal("perm", perm)).transpose()?,
         len: headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok()),
         parents: query.parents,
+        tags: None,
         body: received(body),
     };
     write_file(&app, caller, Place::Sandbox(id(&sandbox)?), once, write).await.map(Json)

@@ -47,14 +47,30 @@ impl From<Misplaced> for connect::Error {
 /// Nothing at all is the home itself. The default user's is where the sandbox works, which the runtime knows.
 pub(super) async fn place(app: &App, guest: &Guest, user: Option<&User>, path: &str) -> Result<String, Misplaced> {
     let below = match path.strip_prefix('~') {
-        None if path.starts_with('/') => return Ok(path.to_owned()),
+        None if path.starts_with('/') => return Ok(clean(path)),
         None => path,
         Some(rest) if rest.is_empty() || rest.starts_with('/') => rest.trim_start_matches('/'),
         Some(_) => return Err(Misplaced::OfAnother(path.to_owned())),
     };
-    let Some(user) = user else { return Ok(below.to_owned()) };
+    let Some(user) = user else { return Ok(clean(below)) };
     let home = home(app, guest, user).await?;
-    Ok(format!("{home}/{below}").trim_end_matches('/').to_owned())
+    Ok(clean(&format!("{home}/{below}")))
+}
+
+/// The shortest spelling of it. Above the root there is only the root; above where a relative one begins, whoever resolves it
+/// decides.
+fn clean(path: &str) -> String {
+    let is_absolute = path.starts_with('/');
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match (part, parts.last()) {
+            ("" | ".", _) => {}
+            ("..", Some(above)) if *above != ".." => drop(parts.pop()),
+            ("..", None) if is_absolute => {}
+            _ => parts.push(part),
+        }
+    }
+    format!("{}{}", if is_absolute { "/" } else { "" }, parts.join("/"))
 }
 
 pub(super) async fn at(app: &App, guest: &Guest, user: Option<User>, path: &str) -> Result<At, Misplaced> {
@@ -72,5 +88,26 @@ async fn home(app: &App, guest: &Guest, user: &User) -> Result<String, Misplaced
     match line.as_deref() {
         Some([_, _, _, _, _, home, ..]) if home.starts_with('/') => Ok((*home).to_owned()),
         _ => Err(Misplaced::Nobody(user.clone())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::clean;
+
+    #[test]
+    fn a_path_has_one_spelling() {
+        for (path, cleaned) in [
+            ("/home/user/", "/home/user"),
+            ("/", "/"),
+            ("//a/./b/../c", "/a/c"),
+            ("/../..", "/"),
+            ("a//b/.", "a/b"),
+            ("./", ""),
+            ("a/..", ""),
+            ("../a/../..", "../.."),
+        ] {
+            assert_eq!(clean(path), cleaned, "{path}");
+        }
     }
 }

@@ -15,7 +15,7 @@ use cabana_e2b_wire::{
 };
 use cabana_runtime::{
     Error,
-    acts::files::{Alter, At, Entry, Step, Write},
+    acts::files::{At, Write},
 };
 use cabana_sandbox::{Result as Piece, Stream, User, WriteMode};
 use futures_util::{StreamExt, stream};
@@ -104,21 +104,18 @@ impl Writing<'_> {
 
     /// In place: that is what watchers of these clients know, and count.
     async fn write(&self, at: &At, body: Stream<Bytes>) -> Result<WrittenFile, Refused> {
-        let write = Write { at: at.clone(), mode: WriteMode::InPlace, perm: None, len: None, parents: true, body };
+        let write = Write {
+            at: at.clone(),
+            mode: WriteMode::InPlace,
+            perm: None,
+            len: None,
+            parents: true,
+            tags: Some(self.tags.clone()),
+            body,
+        };
         let written = async { self.app.runtime.call(self.guest.ask(), write).await?.answer().await };
         let entry = written.await.map_err(|error| of_path(error, at))?.entry;
-        self.tag(at, &entry).await?;
-        Ok(WrittenFile { path: entry.path, name: entry.name, r#type: WrittenType::File, metadata: self.tags.clone() })
-    }
-
-    /// All that was there before goes. Where nothing is to change nothing is done, since watchers hear of it.
-    async fn tag(&self, at: &At, entry: &Entry) -> Result<(), Refused> {
-        if entry.tags == self.tags {
-            return Ok(());
-        }
-        let alter = Alter { at: at.clone(), step: Step::SetTags { tags: self.tags.clone() } };
-        let tagged = async { self.app.runtime.call(self.guest.ask(), alter).await?.answer().await };
-        tagged.await.map_err(|error| of_path(error, at))
+        Ok(WrittenFile { path: entry.path, name: entry.name, r#type: WrittenType::File, metadata: entry.tags })
     }
 }
 
