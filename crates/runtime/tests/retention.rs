@@ -60,6 +60,8 @@ impl Stage {
             dialect: None,
             profile: None,
             mounts: Default::default(),
+            labels: BTreeMap::new(),
+            notes: BTreeMap::new(),
             once: false,
             snapshot: None,
         });
@@ -291,6 +293,8 @@ async fn a_snapshot_goes_when_nothing_was_made_from_it_for_long() {
         dialect: None,
         profile: None,
         mounts: Default::default(),
+        labels: BTreeMap::new(),
+        notes: BTreeMap::new(),
         once: false,
         snapshot: Some(used),
     }));
