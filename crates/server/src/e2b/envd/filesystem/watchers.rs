@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use cabana_e2b_wire::{
@@ -27,6 +27,8 @@ use crate::App;
 const EACH: usize = 64;
 /// As many events are kept for one who does not ask.
 const KEPT: usize = 10_000;
+/// So long one that is broken waits for somebody to hear why.
+const STALE: Duration = Duration::from_secs(600);
 /// Until what has just happened has come here: an upload has returned before its events have.
 const SETTLES: Duration = Duration::from_millis(25);
 
@@ -44,8 +46,8 @@ struct Watcher {
 #[derive(Default)]
 struct Kept {
     events: Vec<FilesystemEvent>,
-    /// Why there will be no more.
-    broken: Option<Error>,
+    /// Why there will be no more, and since when.
+    broken: Option<(Error, Instant)>,
 }
 
 impl Watchers {
@@ -64,6 +66,10 @@ impl Watcher {
         act(&mut self.kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    fn is_stale(&self) -> bool {
+        self.kept(|kept| kept.broken.as_ref().is_some_and(|(_, since)| since.elapsed() > STALE))
+    }
+
     async fn keep(&self, mut told: Told) {
         while let Some(Some(event)) = self.ends.run_until_cancelled(told.next()).await {
             let broken = match event {
@@ -78,7 +84,7 @@ impl Watcher {
                 Err(Ending::Gone) => Some(Error::new(Code::Unavailable, "the sandbox is gone")),
             };
             if let Some(broken) = broken {
-                return self.kept(|kept| kept.broken = Some(broken));
+                return self.kept(|kept| kept.broken = Some((broken, Instant::now())));
             }
         }
     }
@@ -90,6 +96,7 @@ pub(super) async fn create(files: &Files<'_>, asked: WatchRequest) -> Result<Cre
     let watcher = Watcher { sandbox, kept: Arc::default(), ends: CancellationToken::new() };
     let watcher_id = CallId::now().uuid().simple().to_string();
     app.watchers.all(|all| {
+        all.retain(|_, other| !other.is_stale());
         if all.values().filter(|other| other.sandbox == watcher.sandbox).count() >= EACH {
             return Err(Error::new(Code::ResourceExhausted, format!("a sandbox has at most {EACH} watchers")));
         }
@@ -99,8 +106,8 @@ pub(super) async fn create(files: &Files<'_>, asked: WatchRequest) -> Result<Cre
     let (watchers, id) = (app.watchers.clone(), watcher_id.clone());
     app.tasks.spawn(async move {
         watcher.keep(told).await;
-        // Whoever asks once more hears why; one that nobody asks goes with its sandbox.
-        if watcher.kept(|kept| kept.broken.as_ref().is_some_and(|error| error.code == Code::Unavailable)) {
+        // Whoever asks once more hears why, unless there is no sandbox to ask.
+        if watcher.kept(|kept| kept.broken.as_ref().is_some_and(|(error, _)| error.code == Code::Unavailable)) {
             watchers.all(|all| all.remove(&id));
         }
     });
@@ -111,7 +118,7 @@ pub(super) async fn events(app: &App, guest: &Guest, asked: WatcherRequest) -> R
     let watcher = app.watchers.find(guest, &asked.watcher_id)?;
     tokio::time::sleep(SETTLES).await;
     watcher.kept(|kept| match (&kept.broken, kept.events.is_empty()) {
-        (Some(error), true) => Err(error.clone()),
+        (Some((error, _)), true) => Err(error.clone()),
         _ => Ok(GetWatcherEventsResponse { events: std::mem::take(&mut kept.events) }),
     })
 }
