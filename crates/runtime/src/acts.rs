@@ -7,10 +7,12 @@ pub mod gc;
 pub mod lease {
     pub use crate::leases::{LONGEST, MOST_PATIENCE, Release, Renew, Take, Taken, USUAL};
 }
+pub mod measure;
 pub mod purge;
 pub mod sandbox;
 pub mod snapshot;
 pub mod start;
+pub mod task;
 pub mod template;
 pub mod terminal;
 pub mod volume;

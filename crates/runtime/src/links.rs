@@ -49,7 +49,7 @@ impl Links {
         Self { store, clock, secret: OnceCell::new() }
     }
 
-    async fn mac(&self, said: &str) -> Result<Hmac<Sha256>> {
+    pub(crate) async fn mac(&self, said: &str) -> Result<Hmac<Sha256>> {
         let secret =
             self.secret.get_or_try_init(|| async { Ok::<_, Error>(self.store.secret("links", drawn()?).await?) });
         let mac = Hmac::<Sha256>::new_from_slice(secret.await?);

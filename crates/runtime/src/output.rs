@@ -14,8 +14,10 @@ use crate::{
 impl Runtime {
     /// To be read by range and followed by any number of readers. Ended or not makes no difference to them.
     pub async fn call_output(&self, tenant: &Tenant, id: CallId) -> Result<Arc<Log>> {
+        // First: of one that ends between the two looks, the row has the output then.
+        let live = self.0.calls.get(id);
         let row = self.0.store.call(tenant, id).await?.ok_or(Error::NoCall(id))?;
-        match self.0.calls.get(id) {
+        match live {
             Some(call) => Ok(call.output),
             None => {
                 let told = matches!(row.outcome, Some(Outcome::Answered(_)));
@@ -30,8 +32,9 @@ impl Runtime {
     }
 
     pub async fn task_output(&self, tenant: &Tenant, id: TaskId) -> Result<Arc<Log>> {
+        let live = self.0.live_tasks.get(id); // first, for the same reason
         let task = self.task(tenant, id).await?;
-        match self.0.live_tasks.get(id) {
+        match live {
             Some(live) => Ok(live.log),
             None => {
                 let told = !matches!(task.state, TaskState::Running | TaskState::Unknown);

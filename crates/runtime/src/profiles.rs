@@ -23,6 +23,7 @@ pub struct Wish {
     pub lifecycle: Lifecycle,
     pub dialect: Option<String>,
     pub profile: Option<String>,
+    pub labels: BTreeMap<String, String>,
 }
 
 impl Settings {
@@ -70,10 +71,13 @@ impl Settings {
         network(&mut sandbox.network, given.network);
         sandbox.sudo = given.sudo.unwrap_or(sandbox.sudo);
         sandbox.read_only_root = given.read_only_root.unwrap_or(sandbox.read_only_root);
-        let Wish { env, snapshot, mut mounts, lifecycle, dialect, profile: named, .. } = wish;
+        let Wish { env, snapshot, mut mounts, lifecycle, dialect, profile: named, labels, .. } = wish;
         let mut clamped = clamped;
         clamped.extend(profile.and_then(|profile| hold(profile, &mut mounts)));
-        Ok((Wanted { sandbox, env, once: false, snapshot, mounts, lifecycle, dialect, profile: named }, clamped))
+        let notes = BTreeMap::new();
+        let wanted =
+            Wanted { sandbox, env, once: false, snapshot, mounts, lifecycle, dialect, profile: named, labels, notes };
+        Ok((wanted, clamped))
     }
 
     /// Other limits and another network for one that is there: its profile holds on.

@@ -22,7 +22,7 @@ use crate::{
     fault::{self, Point},
     said,
     sandboxes::{Change, Kind},
-    tasks::Staying,
+    tasks::{About, Hands, Staying},
 };
 
 /// Why a sandbox goes that was made for one call.
@@ -149,25 +149,26 @@ impl Runtime {
     }
 
     async fn recover_task(&self, row: Task) -> Result<()> {
-        let Task { id, tenant, call, key, sandbox, argv, started, .. } = row;
-        let task = NewTask { id, tenant, call, key, sandbox, argv, at: started };
+        let Task { id, tenant, call, key, sandbox, argv, about, started, .. } = row;
+        let task = NewTask { id, tenant, call, key, sandbox, argv, about, at: started };
         let Some(sandbox) = self.0.sandboxes.still_there(&task.tenant, &task.sandbox).await else {
             return self.task_is_lost(&task).await;
         };
         let log = self.left_output(id.uuid())?;
         match reattach(&*sandbox, &id.into(), &log).await {
             Reattached::Missing => self.task_is_lost(&task).await,
-            Reattached::Running(process) => {
+            Reattached::Running(mut process) => {
                 let slot = self.0.sandboxes.of_id(&task.tenant, &task.sandbox).await?;
                 let pass = Some(self.0.quotas.left_task(&task.tenant, task.key));
-                let staying = Staying { awake: Some(slot.awake(Kind::Task)), pass };
+                let hands = Some(Hands::of(&mut process, About::of(&task).typed));
+                let staying = Staying { awake: Some(slot.awake(Kind::Task)), pass, hands };
                 self.follow_task(task, sandbox, log, staying, move |log, cancel, grace| async move {
                     follow(process, None, &log, &cancel, grace, |_| ()).await
                 });
                 Ok(())
             }
             Reattached::Exited(exit, rest) => {
-                let staying = Staying { awake: None, pass: None };
+                let staying = Staying { awake: None, pass: None, hands: None };
                 self.follow_task(task, sandbox, log, staying, move |log, _, _| async move {
                     said_meanwhile(&log, rest).await?;
                     Ok(Followed { exit, cancelled: false })
@@ -184,7 +185,7 @@ impl Runtime {
                 let task = TaskId::from(row.id.uuid());
                 let outcome = match self.0.store.task(&row.tenant, task).await? {
                     Some(_) => outcome_of(
-                        serde_json::to_vec(&start::Answer { task })
+                        serde_json::to_vec(&start::Answer { task, pid: None })
                             .map(Into::into)
                             .map_err(|error| Error::invalid("answer", error.to_string())),
                     ),

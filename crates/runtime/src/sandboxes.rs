@@ -36,6 +36,25 @@ use crate::{
     retention::Keeper,
 };
 
+/// What is kept with a sandbox stays small.
+fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
+    const MOST: usize = 64;
+    const LONGEST: (usize, usize) = (256, 8 << 10);
+    if labels.len() > MOST {
+        return Err(Error::invalid("labels", format!("are more than {MOST}")));
+    }
+    match labels.iter().find(|(name, value)| name.len() > LONGEST.0 || value.len() > LONGEST.1) {
+        Some((name, _)) => {
+            let shown: String = name.chars().take(32).collect();
+            Err(Error::invalid(
+                "labels",
+                format!("{shown:?} is too long: names have at most {} bytes, values {}", LONGEST.0, LONGEST.1),
+            ))
+        }
+        None => Ok(()),
+    }
+}
+
 /// What a sandbox was asked to be. Its record keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -59,6 +78,12 @@ pub struct Wanted {
     /// Named for it; where none is, the dialect's usual one.
     #[serde(default)]
     pub profile: Option<String>,
+    /// Names and values of whoever made it, to know it by.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// What a front keeps of it, by the front's name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub notes: BTreeMap<String, serde_json::Value>,
 }
 
 impl Wanted {
@@ -73,6 +98,7 @@ impl Wanted {
     pub(crate) fn check(&self) -> Result<()> {
         const LONGEST: usize = 128;
         check_env(&self.env)?;
+        check_labels(&self.labels)?;
         self.lifecycle.check()?;
         match &self.sandbox.base {
             Base::Named(name) if name.is_empty() || name.len() > LONGEST || name.contains(char::is_control) => {

@@ -1,7 +1,7 @@
 //! Commands in the background: followed to their end, whoever began to follow them.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     future::Future,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -9,8 +9,10 @@ use std::{
 
 use bytes::Bytes;
 use cabana_model::{SandboxId, TaskId, TaskState, Tenant};
-use cabana_sandbox::{Process, Sandbox};
+use cabana_sandbox::{Control, Process, Sandbox, Stdin, TermSize};
 use cabana_store::{Entry, Log, NewTask, Page, Task, TaskEnd};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span, error_span};
@@ -27,15 +29,92 @@ use crate::{
 /// Between two tries to record what could not be recorded.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// What a task has as long as it runs: its sandbox awake, and its place in the quotas.
+/// So long one that has ended is still known by what it was called inside.
+const LATELY: Duration = Duration::from_secs(30);
+
+/// How a command in the background is typed to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Typed {
+    /// What came with it is all.
+    #[default]
+    Whole,
+    /// Its input stays open until somebody closes it.
+    Open,
+    Terminal(TermSize),
+}
+
+/// What is kept of a task beside its row of columns, for the server that goes on with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct About {
+    #[serde(default)]
+    pub(crate) typed: Typed,
+    #[serde(default)]
+    pub(crate) note: Option<Value>,
+}
+
+impl About {
+    pub(crate) fn of(task: &NewTask) -> Self {
+        task.about.as_deref().and_then(|about| serde_json::from_str(about).ok()).unwrap_or_default()
+    }
+
+    pub(crate) fn written(&self) -> Option<String> {
+        (*self != Self::default()).then(|| serde_json::to_string(self).ok())?
+    }
+}
+
+/// What a task has as long as it runs: its sandbox awake, its place in the quotas, and what can be done to it.
 pub(crate) struct Staying {
     pub(crate) awake: Option<Awake>,
     pub(crate) pass: Option<Pass>,
+    pub(crate) hands: Option<Hands>,
 }
 
-/// Tasks that run.
+/// What can be done to a command while it runs.
+#[derive(Clone)]
+pub(crate) struct Hands {
+    pub(crate) pid: Option<u32>,
+    pub(crate) control: Arc<dyn Control>,
+    /// Held for a whole write, so that what two send is not mixed. Empty where there is no input, or none any more.
+    pub(crate) stdin: Arc<tokio::sync::Mutex<Option<Stdin>>>,
+}
+
+impl Hands {
+    /// The input is the follower's, unless it stays open.
+    pub(crate) fn of(process: &mut Process, typed: Typed) -> Self {
+        let stdin = if typed == Typed::Whole { None } else { process.stdin.take() };
+        Self { pid: process.pid, control: process.control.clone(), stdin: Arc::new(tokio::sync::Mutex::new(stdin)) }
+    }
+
+    /// Dropped, it would be the end of the file; but the next server is to type on.
+    fn leave(&self) {
+        if let Ok(mut stdin) = self.stdin.try_lock() {
+            std::mem::forget(stdin.take());
+        }
+    }
+}
+
+/// A command in the background, as it is known in its sandbox.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Seen {
+    pub task: TaskId,
+    pub pid: u32,
+    pub typed: Typed,
+    /// As whoever began it gave it.
+    pub note: Option<Value>,
+    pub has_ended: bool,
+}
+
+/// Tasks that run, and those that did a moment ago.
 #[derive(Default)]
-pub(crate) struct LiveTasks(Mutex<HashMap<TaskId, LiveTask>>);
+pub(crate) struct LiveTasks(Mutex<Tasks>);
+
+#[derive(Default)]
+struct Tasks {
+    live: HashMap<TaskId, LiveTask>,
+    lately: VecDeque<(Instant, Where, Seen)>,
+}
+
+type Where = (Tenant, SandboxId);
 
 #[derive(Clone)]
 pub(crate) struct LiveTask {
@@ -43,19 +122,53 @@ pub(crate) struct LiveTask {
     pub(crate) cancel: CancellationToken,
     /// Its last word, once it is recorded.
     pub(crate) ended: watch::Receiver<Option<TaskState>>,
+    pub(crate) place: Where,
+    /// None of one that had ended when it was found again.
+    pub(crate) hands: Option<Hands>,
+    about: About,
+}
+
+impl LiveTask {
+    fn seen(&self, task: TaskId, has_ended: bool) -> Option<Seen> {
+        let pid = self.hands.as_ref()?.pid?;
+        Some(Seen { task, pid, typed: self.about.typed, note: self.about.note.clone(), has_ended })
+    }
 }
 
 impl LiveTasks {
-    fn all<T>(&self, act: impl FnOnce(&mut HashMap<TaskId, LiveTask>) -> T) -> T {
+    fn all<T>(&self, act: impl FnOnce(&mut Tasks) -> T) -> T {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.all(|tasks| tasks.len())
+        self.all(|tasks| tasks.live.len())
     }
 
     pub(crate) fn get(&self, id: TaskId) -> Option<LiveTask> {
-        self.all(|tasks| tasks.get(&id).cloned())
+        self.all(|tasks| tasks.live.get(&id).cloned())
+    }
+
+    fn remove(&self, id: TaskId) {
+        self.all(|tasks| {
+            let now = Instant::now();
+            tasks.lately.retain(|(ended, ..)| now.duration_since(*ended) < LATELY);
+            if let Some(task) = tasks.live.remove(&id)
+                && let Some(seen) = task.seen(id, true)
+            {
+                tasks.lately.push_back((now, task.place, seen));
+            }
+        });
+    }
+
+    /// Those that run first: a number may be given again to another.
+    fn seen(&self, place: &Where) -> Vec<Seen> {
+        self.all(|tasks| {
+            let live = tasks.live.iter().filter(|(_, task)| task.place == *place);
+            let live = live.filter_map(|(id, task)| task.seen(*id, false));
+            let lately = tasks.lately.iter().rev();
+            let lately = lately.filter(|(ended, of, _)| of == place && ended.elapsed() < LATELY);
+            live.chain(lately.map(|(_, _, seen)| seen.clone())).collect()
+        })
     }
 }
 
@@ -64,11 +177,13 @@ impl Runtime {
         &self,
         task: NewTask,
         sandbox: Arc<dyn Sandbox>,
-        process: Process,
+        mut process: Process,
         input: Option<Bytes>,
         staying: Staying,
     ) {
         let id = task.id;
+        let hands = Hands::of(&mut process, About::of(&task).typed);
+        let staying = Staying { hands: Some(hands), ..staying };
         let log = self.0.store.outputs().begin(id.uuid(), self.0.settings.output_cap);
         self.follow_task(task, sandbox, log, staying, move |log, cancel, grace| async move {
             let away = |error: &_| tracing::error!(task = %id, %error, "what a task says cannot be kept yet");
@@ -88,18 +203,22 @@ impl Runtime {
         F: Future<Output = Result<Followed>> + Send,
     {
         let (tell, ended) = watch::channel(None);
-        let live = LiveTask { log, cancel: CancellationToken::new(), ended };
-        self.0.live_tasks.all(|tasks| tasks.insert(task.id, live.clone()));
+        let Staying { awake, pass, hands } = staying;
+        let place = (task.tenant.clone(), task.sandbox.clone());
+        let live = LiveTask { log, cancel: CancellationToken::new(), ended, place, hands, about: About::of(&task) };
+        self.0.live_tasks.all(|tasks| tasks.live.insert(task.id, live.clone()));
         self.tell_task(&task, Event::TaskStarted { task: task.id });
         let runtime = self.clone();
         // It goes on when the call that began it has ended: so it is no part of that.
         let span = error_span!(parent: None, "task", task = %task.id, call = %task.call, tenant = %task.tenant, sandbox = %task.sandbox);
         span.follows_from(Span::current());
         let work = async move {
-            let Staying { awake: _awake, pass } = staying;
+            let _awake = awake;
             let begun = Instant::now();
             let follow = follow(live.log.clone(), live.cancel.clone(), runtime.0.settings.grace);
-            let Some(followed) = runtime.0.closing.run_until_cancelled(follow).await else { return };
+            let Some(followed) = runtime.0.closing.run_until_cancelled(follow).await else {
+                return live.hands.iter().for_each(Hands::leave);
+            };
             fault::at(Point::TaskEnded);
             drop(pass); // whoever hears of its end may begin another
             let ended = runtime.end_task(&task, followed, &live, begun).await;
@@ -109,7 +228,7 @@ impl Runtime {
                 let _ = tell.send(Some(state));
                 runtime.0.events.tell(told);
             }
-            runtime.0.live_tasks.all(|tasks| tasks.remove(&task.id));
+            runtime.0.live_tasks.remove(task.id);
         };
         self.0.tasks.spawn(work.instrument(span));
     }
@@ -217,6 +336,11 @@ impl Runtime {
         page: Page,
     ) -> Result<Vec<Task>> {
         Ok(self.0.store.tasks(tenant, sandbox, state, page).await?)
+    }
+
+    /// Those of a sandbox that run, and after them those that ended a moment ago.
+    pub fn seen_tasks(&self, tenant: &Tenant, sandbox: &SandboxId) -> Vec<Seen> {
+        self.0.live_tasks.seen(&(tenant.clone(), sandbox.clone()))
     }
 
     /// Waits for its end.

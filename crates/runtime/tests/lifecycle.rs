@@ -85,7 +85,7 @@ impl Stage {
 
     fn write(&self, body: cabana_sandbox::Stream<Bytes>) -> Write {
         let at = At { path: "file".into(), user: None };
-        Write { at, mode: WriteMode::Replace, perm: None, len: None, parents: false, body }
+        Write { at, mode: WriteMode::Replace, perm: None, len: None, parents: false, tags: None, body }
     }
 
     async fn wrote(&self, scope: &str, text: &str) {

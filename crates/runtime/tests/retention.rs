@@ -60,6 +60,8 @@ impl Stage {
             dialect: None,
             profile: None,
             mounts: Default::default(),
+            labels: BTreeMap::new(),
+            notes: BTreeMap::new(),
             once: false,
             snapshot: None,
         });
@@ -218,7 +220,8 @@ async fn a_task_keeps_its_call_and_its_output_until_its_own_time() {
     let id = TaskId::from(call.uuid());
     let (tenant, key) = (stage.caller.tenant.clone(), stage.caller.key);
     let sandbox = SandboxId::random();
-    let task = NewTask { id, tenant: tenant.clone(), call, key, sandbox, argv: Vec::new(), at: stage.clock.now() };
+    let (argv, at) = (Vec::new(), stage.clock.now());
+    let task = NewTask { id, tenant: tenant.clone(), call, key, sandbox, argv, about: None, at };
     stage.runtime.store().add_task(task).await.unwrap();
     let log = stage.runtime.store().outputs().begin(id.uuid(), u64::MAX);
     log.push(Channel::Stdout, vec![b'x'; LARGE].into()).await.unwrap();
@@ -290,6 +293,8 @@ async fn a_snapshot_goes_when_nothing_was_made_from_it_for_long() {
         dialect: None,
         profile: None,
         mounts: Default::default(),
+        labels: BTreeMap::new(),
+        notes: BTreeMap::new(),
         once: false,
         snapshot: Some(used),
     }));

@@ -63,6 +63,11 @@ impl Refused {
         Self { status: StatusCode::REQUEST_TIMEOUT, ..Self::new(Code::BadRequest, why) }
     }
 
+    /// For a front with words of its own.
+    pub(crate) fn told(self) -> (StatusCode, Code, String) {
+        (self.status, self.code, self.message)
+    }
+
     /// Which call it was about, so that it can be asked for.
     pub(crate) fn of_call(self, call: CallId) -> Self {
         Self { call: Some(call), ..self }

@@ -27,12 +27,17 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
     type Rejection = Refused;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Refused> {
-        let reading = timeout(WHOLE, whole(request, app.bounds.body, app.bounds.head)).await;
-        let bytes = reading.map_err(|_| Refused::late("the body took too long to come"))??;
+        let bytes = all_of(request, app).await?;
         let bytes = if matches!(bytes.trim_ascii(), b"" | b"null") { Bytes::from_static(b"{}") } else { bytes };
         let Json(Object(body)) = Json::from_bytes(&bytes)?;
         Ok(Self(body))
     }
+}
+
+/// A body as a whole, within the bounds.
+pub(crate) async fn all_of(request: Request, app: &App) -> Result<Bytes, Refused> {
+    let reading = timeout(WHOLE, whole(request, app.bounds.body, app.bounds.head)).await;
+    reading.map_err(|_| Refused::late("the body took too long to come"))?
 }
 
 /// What is read and thrown away of a body that is too large: a client that is still sending would not hear the answer.

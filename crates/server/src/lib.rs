@@ -2,6 +2,7 @@
 #![allow(unused_qualifications)] // by what the macro of the routes writes
 
 mod auth;
+mod e2b;
 mod error;
 mod extract;
 mod health;
@@ -111,21 +112,24 @@ pub(crate) struct App {
     pub(crate) streams: Arc<Streams>,
     /// What goes on between a client and a port.
     pub(crate) tasks: TaskTracker,
+    pub(crate) watchers: Arc<e2b::Watchers>,
 }
 
 /// All routes, with the document that describes them.
 pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> Router {
     let streams = Arc::new(Streams::new(bounds.clone()));
     let options = Arc::new(options);
-    let app = App { runtime, bounds, options, streams, tasks: TaskTracker::new() };
+    let app = App { runtime, bounds, options, streams, tasks: TaskTracker::new(), watchers: Arc::default() };
     let (router, api) = openapi::routes().split_for_parts();
     let is_traced = app.options.traced.is_some();
     let router = router
         .merge(openapi::served(&api))
         .merge(ports::routes())
+        .merge(e2b::routes())
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::no_method)
         .layer(axum::middleware::from_fn_with_state(app.clone(), ports::by_host))
+        .layer(axum::middleware::from_fn_with_state(app.clone(), e2b::by_name))
         .with_state(app);
     if is_traced { router.layer(axum::middleware::from_fn(traced::traced)) } else { router }
 }

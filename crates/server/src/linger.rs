@@ -23,7 +23,12 @@ use tokio_util::task::TaskTracker;
 const A_WHILE: Duration = Duration::from_secs(20);
 
 pub(crate) async fn linger(request: Request, next: Next) -> Response {
-    next.run(request.map(|body| Body::new(Lingering(body)))).await
+    next.run(request.map(lingering)).await
+}
+
+/// For whoever refuses it himself.
+pub(crate) fn lingering(body: Body) -> Body {
+    Body::new(Lingering(body))
 }
 
 struct Lingering(Body);

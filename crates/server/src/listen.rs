@@ -1,5 +1,7 @@
 //! Where clients come in: addresses, TLS, and what bounds a connection.
 
+mod line;
+
 use std::{
     convert::Infallible,
     io,
@@ -7,7 +9,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -40,6 +42,7 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 
+use self::line::Line;
 use crate::{Bounds, error::Refused};
 
 /// A certificate and its key. All clones are one: who is replaced is replaced for all.
@@ -125,7 +128,15 @@ impl Certified {
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     pub(crate) leaving: CancellationToken,
+    resets: Arc<AtomicBool>,
     _seat: Arc<Seat>,
+}
+
+impl Peer {
+    /// When the connection ends, it is reset and not closed.
+    pub(crate) fn reset(&self) {
+        self.resets.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Set when the server is told to end: what has no end of its own ends then.
@@ -248,7 +259,9 @@ impl Hall {
     ) {
         let _ = stream.set_nodelay(true);
         OPEN.fetch_add(1, Ordering::Relaxed);
-        let peer = Peer { address, leaving: self.end.clone(), _seat: Arc::new(Seat(permit)) };
+        let resets = Arc::<AtomicBool>::default();
+        let stream = Line::new(stream, resets.clone());
+        let peer = Peer { address, leaving: self.end.clone(), resets, _seat: Arc::new(Seat(permit)) };
         let (tls, builder) = (self.tls.clone(), self.builder.clone());
         let (of_peer, leaving) = (peer.clone(), self.end.clone());
         let service = TowerToHyperService::new(router.clone().map_request(move |mut request: Request<Incoming>| {
@@ -300,6 +313,6 @@ async fn is_full() -> impl IntoResponse {
     ([(header::CONNECTION, "close")], refused)
 }
 
-async fn shake_hands(tls: &Tls, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+async fn shake_hands(tls: &Tls, stream: Line) -> Option<TlsStream<Line>> {
     tokio::time::timeout(HANDSHAKE, tls.0.acceptor.accept(stream)).await.ok()?.ok()
 }

@@ -18,6 +18,8 @@ pub struct NewTask {
     pub key: KeyId,
     pub sandbox: SandboxId,
     pub argv: Vec<String>,
+    /// JSON; the store does not look into it.
+    pub about: Option<String>,
     pub at: Time,
 }
 
@@ -39,6 +41,7 @@ pub struct Task {
     pub key: KeyId,
     pub sandbox: SandboxId,
     pub argv: Vec<String>,
+    pub about: Option<String>,
     pub state: TaskState,
     pub exit: Option<String>,
     pub inline: Option<Inline>,
@@ -64,8 +67,8 @@ impl Store {
     pub async fn add_task(&self, task: NewTask) -> Result<()> {
         self.write(move |tx| {
             tx.execute(
-                "INSERT INTO tasks (tenant, id, call, key, sandbox, argv, state, started)
-                 VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO tasks (tenant, id, call, key, sandbox, argv, about, state, started)
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 params![
                     Col(&task.tenant),
                     Col(&task.id),
@@ -73,6 +76,7 @@ impl Store {
                     Col(&task.key),
                     Col(&task.sandbox),
                     Col(&task.argv),
+                    task.about,
                     Col(&TaskState::Running),
                     Col(&task.at),
                 ],
@@ -171,6 +175,7 @@ fn row(row: &Row<'_>) -> rusqlite::Result<Task> {
         key: get(row, "key")?,
         sandbox: get(row, "sandbox")?,
         argv: get(row, "argv")?,
+        about: row.get("about")?,
         state: get(row, "state")?,
         exit: row.get("exit")?,
         inline: inline(row)?,

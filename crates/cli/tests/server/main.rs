@@ -11,6 +11,7 @@ mod containers;
 mod crowds;
 mod disks;
 mod document;
+mod e2b;
 mod ends;
 mod events;
 mod faults;

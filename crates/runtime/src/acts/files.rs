@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use cabana_model::Time;
 use cabana_sandbox::{
-    self as sandbox, Depth, FileInfo, Files, Hit, Kind, SandboxPath, Stream, User, WatchEvent, WriteMode,
+    self as sandbox, Change, Depth, FileInfo, Files, Hit, Kind, SandboxPath, Stream, User, WatchEvent, WriteMode,
 };
 use futures_util::{
     StreamExt, TryStreamExt,
@@ -95,7 +95,7 @@ pub struct Stat(pub At);
 
 impl Look for Stat {
     const VERB: &'static str = "file.stat";
-    type Answer = Entry;
+    type Answer = FileInfo;
 
     fn needs(&self) -> Needs {
         Needs::Running
@@ -105,9 +105,9 @@ impl Look for Stat {
         vec![self.0.path.clone()]
     }
 
-    async fn run(self, cx: Cx) -> Result<Entry> {
+    async fn run(self, cx: Cx) -> Result<FileInfo> {
         let (files, path) = self.0.open(&cx)?;
-        Ok(files.stat(&path).await?.into())
+        Ok(files.stat(&path).await?)
     }
 }
 
@@ -155,6 +155,62 @@ impl Look for List {
         let entries = first.into_sorted_vec().into_iter().map(|ByName(entry)| entry).collect();
         Ok(Listed { entries, more })
     }
+}
+
+/// What lies below a directory: by name, each directory before what it holds. Links are not followed.
+pub struct Tree {
+    pub at: At,
+    /// One is the directory alone.
+    pub levels: u32,
+    pub most: usize,
+}
+
+impl Look for Tree {
+    const VERB: &'static str = "file.tree";
+    type Answer = Vec<FileInfo>;
+
+    fn needs(&self) -> Needs {
+        Needs::Running
+    }
+
+    fn argv(&self) -> Vec<String> {
+        vec![self.at.path.clone(), self.levels.to_string()]
+    }
+
+    async fn run(self, cx: Cx) -> Result<Vec<FileInfo>> {
+        let (files, path) = self.at.open(&cx)?;
+        // What is left of each directory on the way, its last name first.
+        let (mut found, mut open) = (Vec::new(), vec![by_name(files.as_ref(), &path).await?]);
+        while let Some(left) = open.last_mut() {
+            let Some(entry) = left.pop() else {
+                open.pop();
+                continue;
+            };
+            if found.len() >= self.most {
+                let why = format!("reaches more than {} entries: ask for fewer levels", self.most);
+                return Err(Error::invalid("depth", why));
+            }
+            let is_deeper = entry.kind == Kind::Directory && open.len() < self.levels as usize;
+            let below = is_deeper.then(|| entry.path.clone());
+            found.push(entry);
+            if let Some(dir) = below {
+                match by_name(files.as_ref(), &dir).await {
+                    Ok(entries) => open.push(entries),
+                    // It lives on while it is walked, and not all of it is everybody's.
+                    Err(sandbox::Error::NotFound(_) | sandbox::Error::Denied(_)) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Its last name first.
+async fn by_name(files: &dyn Files, dir: &SandboxPath) -> sandbox::Result<Vec<FileInfo>> {
+    let mut entries: Vec<FileInfo> = files.list(dir).await?.try_concat().await?;
+    entries.sort_by(|one, other| other.path.name().cmp(one.path.name()));
+    Ok(entries)
 }
 
 struct ByName(FileInfo);
@@ -291,11 +347,13 @@ impl Look for Search {
 pub struct Watch {
     pub at: At,
     pub depth: Depth,
+    /// Whether each event comes with what the entry is then.
+    pub describes: bool,
 }
 
 impl Look for Watch {
     const VERB: &'static str = "file.watch";
-    type Answer = BoxStream<'static, Result<WatchEvent>>;
+    type Answer = BoxStream<'static, Result<(WatchEvent, Option<FileInfo>)>>;
 
     fn needs(&self) -> Needs {
         Needs::Running
@@ -309,7 +367,20 @@ impl Look for Watch {
         let (files, dir) = self.at.open(&cx)?;
         let whose = Watched { physical: cx.record()?.physical.clone(), user: self.at.user, dir, depth: self.depth };
         let told = cx.runtime.watch(&cx.caller.tenant, whose, files.as_ref()).await?;
-        Ok(awake(&cx, told))
+        let describes = self.describes.then_some(files);
+        let told = told.then(move |event| {
+            let files = describes.clone();
+            async move {
+                let event = event?;
+                let info = match (&event, files) {
+                    (WatchEvent::Changed(Change::Create | Change::Write | Change::Chmod, path), Some(files))
+                    | (WatchEvent::Renamed(_, path), Some(files)) => files.stat(path).await.ok(),
+                    _ => None,
+                };
+                Ok((event, info))
+            }
+        });
+        Ok(awake(&cx, told.boxed()))
     }
 }
 
@@ -320,6 +391,8 @@ pub struct Write {
     pub len: Option<u64>,
     /// Whether directories above it are made where they are missing.
     pub parents: bool,
+    /// What is attached to it from then on, in place of what was.
+    pub tags: Option<BTreeMap<String, String>>,
     pub body: Stream<Bytes>,
 }
 
@@ -340,7 +413,10 @@ impl Act for Write {
 
     /// Of what is known before the body comes. Its length is not: who sends it again may not say it again.
     fn digest(&self) -> [u8; 32] {
-        let about = format!("{:?}", (&self.at, self.mode, self.perm, self.parents));
+        let about = match &self.tags {
+            None => format!("{:?}", (&self.at, self.mode, self.perm, self.parents)),
+            tags => format!("{:?}", (&self.at, self.mode, self.perm, self.parents, tags)),
+        };
         Sha256::digest(about).into()
     }
 
@@ -361,8 +437,15 @@ impl Act for Write {
         let cancelled = cx.cancel.clone();
         let written = files.write(&path, how, body);
         let Some(written) = cancelled.run_until_cancelled(written).await else { return Err(Error::Cancelled) };
-        let entry = written?.into();
+        let mut entry = Entry::from(written?);
         fault::at(Point::FileWritten);
+        if let Some(tags) = self.tags {
+            // Whoever watches hears of a change, so there is none without need.
+            if files.stat(&path).await?.tags != tags {
+                files.alter(sandbox::Alter::SetTags(path, tags.clone())).await?;
+            }
+            entry.tags = tags;
+        }
         let input = passed.digest().await?;
         cx.note(|notes| notes.input = Some(input));
         Ok(Written { entry, input })

@@ -1,23 +1,39 @@
 //! A command in the background: a task.
 
 use cabana_model::TaskId;
+use cabana_sandbox::Stdio;
 use cabana_store::NewTask;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use super::Asked;
 use crate::{
     Act, Cx, Error, Kind, Needs, Result,
     fault::{self, Point},
-    tasks::Staying,
+    tasks::{About, Staying, Typed},
 };
 
 pub struct Start {
     pub asked: Asked,
+    pub typed: Typed,
+    /// Whatever the front wants to find again when it lists what runs. Not for secrets: it is kept.
+    pub note: Option<Value>,
+}
+
+impl Start {
+    /// What nobody types to.
+    pub fn new(asked: Asked) -> Self {
+        Self { asked, typed: Typed::Whole, note: None }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     pub task: TaskId,
+    /// As seen inside, unless a crash came between.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
 }
 
 impl Act for Start {
@@ -30,7 +46,12 @@ impl Act for Start {
     }
 
     fn digest(&self) -> [u8; 32] {
-        self.asked.digest()
+        match self.typed {
+            Typed::Whole => self.asked.digest(),
+            typed => {
+                Sha256::new().chain_update(self.asked.digest()).chain_update(format!("{typed:?}")).finalize().into()
+            }
+        }
     }
 
     fn argv(&self) -> Vec<String> {
@@ -41,7 +62,12 @@ impl Act for Start {
     async fn run(self, cx: Cx) -> Result<Answer> {
         let id = TaskId::from(cx.call.uuid());
         let (argv, timeout) = (self.asked.argv(), self.asked.timeout);
-        let (spec, input) = self.asked.spec(id.into(), &cx, timeout)?;
+        let (mut spec, input) = self.asked.spec(id.into(), &cx, timeout)?;
+        match self.typed {
+            Typed::Whole => {}
+            Typed::Open => spec.stdio = Stdio::InputOutput,
+            Typed::Terminal(size) => spec.stdio = Stdio::Terminal(size),
+        }
         let record = cx.record()?;
         let task = NewTask {
             id,
@@ -50,6 +76,7 @@ impl Act for Start {
             key: cx.caller.key,
             sandbox: record.id.clone(),
             argv,
+            about: About { typed: self.typed, note: self.note }.written(),
             at: cx.runtime.clock().now(),
         };
         let sandbox = cx.sandbox()?;
@@ -59,9 +86,10 @@ impl Act for Start {
             Ok(process) => {
                 fault::at(Point::TaskBegun);
                 let awake = cx.awake.as_ref().map(|awake| awake.and(Kind::Task));
-                let staying = Staying { awake, pass: cx.note(|notes| notes.task.take()) };
+                let staying = Staying { awake, pass: cx.note(|notes| notes.task.take()), hands: None };
+                let pid = process.pid;
                 cx.runtime.begin_task(task, sandbox.clone(), process, input, staying);
-                Ok(Answer { task: id })
+                Ok(Answer { task: id, pid })
             }
             Err(error) => {
                 let error = Error::from(error);

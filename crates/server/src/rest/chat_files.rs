@@ -160,7 +160,7 @@ async fn act(app: &App, caller: Caller, once: Once, headers: &HeaderMap, body: F
             let content = Bytes::from(content);
             let (mode, len) = (WriteMode::Replace, Some(content.len() as u64));
             let body = stream::iter([Ok(content)]).boxed();
-            let write = Write { at, mode, perm: None, len, parents: true, body };
+            let write = Write { at, mode, perm: None, len, parents: true, tags: None, body };
             write_file(app, caller, place, once, write).await?;
             Ok(FileTold::Write { success: true })
         }

@@ -281,7 +281,7 @@ async fn run(
     let (asked, keep, background) = command.asked()?;
     let tenant = caller.tenant.clone();
     if background {
-        let call = app.runtime.call(ask(caller, place, once), Start { asked }).await?;
+        let call = app.runtime.call(ask(caller, place, once), Start::new(asked)).await?;
         let id = call.id();
         let started = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
         let task = app.runtime.task(&tenant, started.task).await?;

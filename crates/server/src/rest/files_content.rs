@@ -70,7 +70,7 @@ async fn get(
 }
 
 /// A file from here on, or a part of it.
-pub(super) async fn sent(part: Part, opened: Opened) -> Answer<Response> {
+pub(crate) async fn sent(part: Part, opened: Opened) -> Answer<Response> {
     let Opened { info, from, mut body } = opened;
     let (status, length, range) = match files_range::sent(part, from, info.size) {
         Sent::Whole if info.size == 0 => {
@@ -217,6 +217,7 @@ async fn put(
         perm: query.perm.as_deref().map(|perm| octal("perm", perm)).transpose()?,
         len: headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok()),
         parents: query.parents,
+        tags: None,
         body: received(body),
     };
     write_file(&app, caller, Place::Sandbox(id(&sandbox)?), once, write).await.map(Json)
@@ -228,7 +229,7 @@ pub(super) async fn write_file(app: &App, caller: Caller, place: Place, once: On
     Ok(call.answer().await.map_err(|error| Refused::from(error).of_call(id))?.entry.into())
 }
 
-pub(super) fn received(body: HttpBody) -> Stream<Bytes> {
+pub(crate) fn received(body: HttpBody) -> Stream<Bytes> {
     let pieces = stream::try_unfold(body.into_data_stream(), |mut body| async move {
         match tokio::time::timeout(STALLED, body.next()).await {
             Ok(None) => Ok(None),

@@ -13,7 +13,7 @@ pub(super) fn etag(info: &FileInfo) -> String {
 }
 
 /// What is no single range of bytes is not understood, and then the whole is sent.
-pub(super) fn asked(headers: &HeaderMap) -> Part {
+pub(crate) fn asked(headers: &HeaderMap) -> Part {
     let range = headers.get(header::RANGE).and_then(|range| range.to_str().ok());
     range.and_then(parsed).unwrap_or(Part::Whole)
 }

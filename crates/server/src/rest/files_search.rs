@@ -201,10 +201,10 @@ async fn watch(
     Leaving(leaving): Leaving,
 ) -> Answer<Response> {
     let depth = if query.below { Depth::Below } else { Depth::Here };
-    let watch = Watch { at: at(query.path, query.user)?, depth };
+    let watch = Watch { at: at(query.path, query.user)?, depth, describes: false };
     let seat = app.streams.sit(&caller.tenant)?;
     let (_, told) = app.runtime.look(look(caller, Place::Sandbox(id(&sandbox)?)), watch).await?;
-    let told = told.map(|event| match event {
+    let told = told.map(|event| match event.map(|(event, _)| event) {
         Ok(WatchEvent::Changed(change, path)) => {
             let change = match change {
                 Change::Create => "create",

@@ -92,6 +92,8 @@ pub(super) struct SpecBody {
     /// Defaults by name, some of them locked, and the most that may be asked for. What was asked and not given is in `clamped` of
     /// the answer.
     profile: Option<String>,
+    /// Names and values of yours, to know it by.
+    labels: BTreeMap<String, String>,
     /// What is seen at `/workspace`, if it names no other place.
     #[serde(default, deserialize_with = "maybe_object")]
     mount: Option<MountBody>,
@@ -223,6 +225,7 @@ impl SpecBody {
             lifecycle: self.lifecycle.map(LifecycleBody::lifecycle).unwrap_or_default(),
             dialect: self.dialect,
             profile: self.profile,
+            labels: self.labels,
         };
         Ok(settings.wanted(wish)?)
     }
@@ -257,6 +260,8 @@ pub(super) struct SandboxBody {
     profile: Option<String>,
     /// Names alone.
     env: Vec<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mount: Option<MountBody>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -318,6 +323,7 @@ impl SandboxBody {
             dialect: wanted.dialect,
             profile: wanted.profile,
             env: wanted.env.into_keys().collect(),
+            labels: wanted.labels,
             mount: wanted.mounts.primary.as_ref().map(MountBody::of),
             extra_mounts: wanted.mounts.extra.iter().map(MountBody::of).collect(),
             lifecycle: LifecycleBody::of(lifecycle),

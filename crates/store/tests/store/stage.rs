@@ -97,6 +97,7 @@ pub(crate) fn task(call: &NewCall, sandbox: &SandboxId) -> NewTask {
         key: call.key,
         sandbox: sandbox.clone(),
         argv: call.argv.clone(),
+        about: None,
         at: at(0),
     }
 }

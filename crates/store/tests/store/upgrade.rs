@@ -93,6 +93,7 @@ async fn fill(store: &Store, half: u128) {
             key: ended.key,
             sandbox: sandbox(half, 1),
             argv: vec!["sleep".into(), "1".into()],
+            about: None,
             at: at(6),
         };
         store.add_task(task.clone()).await.unwrap();

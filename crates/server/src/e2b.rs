@@ -1,0 +1,43 @@
+//! E2B's protocol, for the SDKs that people already have.
+//!
+//! Two planes on one port. The control plane has paths of its own ([`control`]). What is meant for a sandbox's agent is known by a
+//! header or by the host name ([`guest`]), whatever its path, and is answered here ([`envd`]): there is no agent inside. A request
+//! for another port goes to what listens there.
+
+mod control;
+mod envd;
+mod guest;
+mod kept;
+mod refused;
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    middleware::Next,
+    response::Response,
+};
+
+pub(crate) use self::envd::Watchers;
+use crate::App;
+
+/// What SDKs decide by what they may ask for.
+const ENVD_VERSION: &str = "0.6.13";
+/// Where the agent of a sandbox is said to listen.
+const ENVD_PORT: u16 = 49983;
+
+pub(crate) fn routes() -> Router<App> {
+    control::routes()
+}
+
+/// A request that names a sandbox is for what is inside of it.
+pub(crate) async fn by_name(State(app): State<App>, request: Request, next: Next) -> Response {
+    match guest::named(&app, &request) {
+        Some(named) if named.port == ENVD_PORT => envd::serve(&app, named, request).await,
+        // TODO(e2b): ports by header
+        Some(_) => next.run(request).await,
+        None => match guest::signed(&app, request.method().clone(), request.uri().clone()).await {
+            Some(named) => envd::serve(&app, named, request).await,
+            None => next.run(request).await,
+        },
+    }
+}

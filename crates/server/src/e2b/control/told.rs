@@ -1,0 +1,108 @@
+//! A sandbox of ours in E2B's words.
+
+use cabana_e2b_wire::{SandboxId, control};
+use cabana_runtime::{Action, Opens, Record, SandboxState, Time, Wanted};
+
+use super::super::{ENVD_VERSION, kept::Kept, refused::Refused};
+use crate::App;
+
+fn not_ours() -> Refused {
+    Refused::not_found("sandbox not found")
+}
+
+fn id(record: &Record) -> Result<SandboxId, Refused> {
+    record.id.as_str().parse().map_err(|_| not_ours())
+}
+
+/// What it was made with; a sandbox that another front made is none of this one's.
+pub(super) fn kept(record: &Record) -> Result<(Wanted, Kept), Refused> {
+    let wanted = Wanted::of(record)?;
+    let kept = Kept::of(&wanted).ok_or_else(not_ours)?;
+    Ok((wanted, kept))
+}
+
+pub(super) async fn sandbox(app: &App, record: &Record) -> Result<control::Sandbox, Refused> {
+    let (_, kept) = kept(record)?;
+    let token = match kept.secure {
+        true => Some(app.runtime.token(record, Opens::Inside).await?.into()),
+        false => None,
+    };
+    let traffic = match kept.is_public() {
+        true => None,
+        false => Some(app.runtime.token(record, Opens::Ports).await?.into()),
+    };
+    Ok(control::Sandbox {
+        envd_access_token: token,
+        traffic_access_token: traffic,
+        domain: domain(app),
+        ..control::Sandbox::new(kept.template, id(record)?, ENVD_VERSION.to_owned())
+    })
+}
+
+/// Only where names below it lead here by TLS, as clients expect it.
+fn domain(app: &App) -> Option<String> {
+    app.options.preview_domain.clone().filter(|_| app.options.secure)
+}
+
+/// Whether it runs, as far as anybody can tell who does not look inside.
+pub(super) fn state(state: SandboxState) -> control::SandboxState {
+    use SandboxState as S;
+    match state {
+        S::Running | S::Provisioning | S::Waking | S::Restoring => control::SandboxState::Running,
+        _ => control::SandboxState::Paused,
+    }
+}
+
+pub(super) fn ends(wanted: &Wanted, record: &Record) -> Time {
+    wanted.lifecycle.expires_at.filter(|end| *end < FAR).unwrap_or(record.changed)
+}
+
+/// One whose end is not before this has none.
+pub(super) const FAR: Time = Time::constant(32_503_680_000, 0);
+
+pub(super) fn listed(record: &Record) -> Result<control::ListedSandbox, Refused> {
+    const MIB: u64 = 1 << 20;
+    let (wanted, kept) = kept(record)?;
+    let limits = &wanted.sandbox.limits;
+    let in_mib = |bytes: Option<u64>| u32::try_from(bytes.unwrap_or(0) / MIB).unwrap_or(u32::MAX);
+    Ok(control::ListedSandbox {
+        template_id: kept.template.clone(),
+        alias: Some(kept.template),
+        sandbox_id: id(record)?,
+        client_id: "cabana".to_owned(),
+        started_at: record.started.unwrap_or(record.created),
+        end_at: ends(&wanted, record),
+        cpu_count: limits.cpu_milli.map_or(1, |milli| milli.div_ceil(1000)),
+        memory_mb: in_mib(limits.memory),
+        disk_size_mb: in_mib(limits.disk),
+        metadata: wanted.labels.clone(),
+        state: state(record.state),
+        envd_version: ENVD_VERSION.to_owned(),
+        volume_mounts: Vec::new(),
+    })
+}
+
+pub(super) async fn detail(app: &App, record: &Record) -> Result<control::SandboxDetail, Refused> {
+    let (wanted, kept) = kept(record)?;
+    let listed = listed(record)?;
+    let on_timeout = match wanted.lifecycle.on_expire {
+        Some(Action::Pause | Action::Stop) => control::OnTimeout::Pause,
+        _ => control::OnTimeout::Kill,
+    };
+    let pause_mode = match record.state {
+        SandboxState::Paused | SandboxState::Pausing => Some(control::PauseMode::Full),
+        _ if listed.state == control::SandboxState::Paused => Some(control::PauseMode::Filesystem),
+        _ => None,
+    };
+    let sandbox = sandbox(app, record).await?;
+    Ok(control::SandboxDetail {
+        listed,
+        envd_access_token: sandbox.envd_access_token,
+        allow_internet_access: kept.allow_internet_access,
+        domain: sandbox.domain,
+        network: kept.network,
+        lifecycle: Some(control::Lifecycle { auto_resume: kept.auto_resume, on_timeout }),
+        pause_mode,
+        envd_unresponsive_at_pause: None,
+    })
+}

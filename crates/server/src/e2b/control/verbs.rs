@@ -1,0 +1,173 @@
+//! What is done to one sandbox.
+
+use axum::{Json, body::Bytes, extract::State, http::StatusCode};
+use cabana_e2b_wire::control::{
+    self, ConnectSandbox, ConnectSandboxV2, PauseSandbox, RefreshSandbox, ResumeSandbox, SetTimeout, maybe_body,
+};
+use cabana_runtime::{
+    Act, Ask, Caller, Lifecycle, Place, Record, SandboxId, SandboxState, Time,
+    acts::sandbox::{Become, Change, Ensure, Shape},
+};
+
+use super::{
+    super::{guest::FRONT, refused::Refused},
+    create::until,
+    told,
+};
+use crate::{
+    App,
+    auth::{Reader, User},
+    extract::{Body, Path},
+};
+
+type Made = Result<(StatusCode, Json<control::Sandbox>), Refused>;
+
+/// A sandbox of the caller's that this front made.
+struct One<'a> {
+    app: &'a App,
+    caller: Caller,
+    record: Record,
+}
+
+impl<'a> One<'a> {
+    async fn find(app: &'a App, caller: Caller, sandbox: &str) -> Result<Self, Refused> {
+        let missing = || Refused::not_found(format!("sandbox \"{sandbox}\" not found"));
+        let id = SandboxId::new(sandbox).map_err(|_| missing())?;
+        let record = app.runtime.sandbox(&caller.tenant, &id).await.map_err(|_| missing())?;
+        told::kept(&record).map_err(|_| missing())?;
+        Ok(Self { app, caller, record })
+    }
+
+    fn is_paused(&self) -> bool {
+        told::state(self.record.state) == control::SandboxState::Paused
+    }
+
+    async fn call<A: Act>(&self, act: A) -> Result<A::Answer, Refused> {
+        let place = Place::Sandbox(self.record.id.clone());
+        let ask = Ask { caller: self.caller.clone(), place, key: None, lease: None, front: FRONT };
+        Ok(self.app.runtime.call(ask, act).await?.answer().await?)
+    }
+
+    async fn end_at(&self, end: Time) -> Result<(), Refused> {
+        let lifecycle = Lifecycle { expires_at: Some(end), ..Lifecycle::default() };
+        self.call(Change { lifecycle: Some(lifecycle), ..Change::default() }).await.map(drop)
+    }
+
+    fn ends(&self) -> Result<Time, Refused> {
+        let (wanted, _) = told::kept(&self.record)?;
+        Ok(told::ends(&wanted, &self.record))
+    }
+
+    /// Its time is only ever made longer by it.
+    async fn connect(self, timeout: u32) -> Made {
+        let end = until(self.app.runtime.clock().now(), timeout);
+        let resumed = self.is_paused();
+        if resumed || end > self.ends()? {
+            self.end_at(end).await?;
+        }
+        if resumed {
+            self.call(Ensure).await?;
+        }
+        let status = if resumed { StatusCode::CREATED } else { StatusCode::OK };
+        Ok((status, Json(told::sandbox(self.app, &self.record).await?)))
+    }
+}
+
+pub(super) async fn show(
+    State(app): State<App>,
+    Reader(caller): Reader,
+    Path(sandbox): Path<String>,
+) -> Result<Json<control::SandboxDetail>, Refused> {
+    let one = One::find(&app, caller, &sandbox).await?;
+    Ok(Json(told::detail(&app, &one.record).await?))
+}
+
+pub(super) async fn kill(
+    State(app): State<App>,
+    User(caller): User,
+    Path(sandbox): Path<String>,
+) -> Result<StatusCode, Refused> {
+    One::find(&app, caller, &sandbox).await?.call(Become(Shape::Deleted)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(super) async fn connect(
+    State(app): State<App>,
+    User(caller): User,
+    Path(sandbox): Path<String>,
+    Body(asked): Body<ConnectSandbox>,
+) -> Made {
+    One::find(&app, caller, &sandbox).await?.connect(asked.timeout).await
+}
+
+pub(super) async fn connect_v2(
+    State(app): State<App>,
+    User(caller): User,
+    Path(sandbox): Path<String>,
+    Body(asked): Body<ConnectSandboxV2>,
+) -> Made {
+    One::find(&app, caller, &sandbox).await?.connect(asked.timeout).await
+}
+
+/// One that is paused does not come to its end.
+pub(super) async fn pause(
+    State(app): State<App>,
+    User(caller): User,
+    Path(sandbox): Path<String>,
+    body: Bytes,
+) -> Result<StatusCode, Refused> {
+    let asked: PauseSandbox = maybe_body(&body).map_err(|error| Refused::bad(error.to_string()))?;
+    let one = One::find(&app, caller, &sandbox).await?;
+    if one.is_paused() {
+        return Err(Refused::new(StatusCode::CONFLICT, format!("sandbox \"{sandbox}\" is already paused")));
+    }
+    one.end_at(told::FAR).await?;
+    one.call(Become(if asked.memory { Shape::Paused } else { Shape::Stopped })).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(super) async fn resume(
+    State(app): State<App>,
+    User(caller): User,
+    Path(sandbox): Path<String>,
+    Body(asked): Body<ResumeSandbox>,
+) -> Made {
+    let one = One::find(&app, caller, &sandbox).await?;
+    if !one.is_paused() {
+        return Err(Refused::new(StatusCode::CONFLICT, format!("sandbox \"{sandbox}\" is already running")));
+    }
+    one.connect(asked.timeout).await
+}
+
+pub(super) async fn timeout(
+    State(app): State<App>,
+    User(caller): User,
+    Path(sandbox): Path<String>,
+    Body(asked): Body<SetTimeout>,
+) -> Result<StatusCode, Refused> {
+    let one = One::find(&app, caller, &sandbox).await?;
+    if one.is_paused() {
+        return Err(Refused::not_found(format!("sandbox \"{sandbox}\" is paused")));
+    }
+    one.end_at(until(app.runtime.clock().now(), asked.timeout)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// As a connect, without an answer.
+pub(super) async fn refresh(
+    State(app): State<App>,
+    User(caller): User,
+    Path(sandbox): Path<String>,
+    Body(asked): Body<RefreshSandbox>,
+) -> Result<StatusCode, Refused> {
+    const USUAL: u32 = 60;
+    let one = One::find(&app, caller, &sandbox).await?;
+    if one.record.state != SandboxState::Running {
+        return Err(Refused::not_found(format!("sandbox \"{sandbox}\" not found")));
+    }
+    let end = until(app.runtime.clock().now(), asked.duration.unwrap_or(USUAL));
+    if end > one.ends()? {
+        one.end_at(end).await?;
+    }
+    Ok(StatusCode::NO_CONTENT)
+}

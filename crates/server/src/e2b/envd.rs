@@ -1,0 +1,77 @@
+//! A sandbox's agent, as E2B's SDKs know it: commands, files, and how it is. What it answers is done from outside, through the
+//! same calls as everything else: with the same quotas, rules of idleness, and rows in the ledger.
+
+mod entry;
+mod files;
+mod filesystem;
+mod metrics;
+mod place;
+mod process;
+mod rpc;
+
+use axum::{
+    Json,
+    extract::Request,
+    http::{HeaderValue, Method, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use cabana_e2b_wire::connect;
+
+pub(crate) use self::filesystem::Watchers;
+use super::{
+    guest::{Guest, Named},
+    refused::Refused,
+};
+use crate::App;
+
+/// For pages of any origin: what opens a sandbox is no cookie, and so nothing that a browser adds by itself.
+pub(super) async fn serve(app: &App, named: Named, request: Request) -> Response {
+    let mut response = match *request.method() {
+        Method::OPTIONS => StatusCode::NO_CONTENT.into_response(),
+        _ => answered(app, named, request).await,
+    };
+    let anything = HeaderValue::from_static("*");
+    for name in [
+        header::ACCESS_CONTROL_ALLOW_ORIGIN,
+        header::ACCESS_CONTROL_ALLOW_METHODS,
+        header::ACCESS_CONTROL_ALLOW_HEADERS,
+        header::ACCESS_CONTROL_EXPOSE_HEADERS,
+    ] {
+        response.headers_mut().insert(name, anything.clone());
+    }
+    response
+}
+
+async fn answered(app: &App, named: Named, request: Request) -> Response {
+    let guest = match Guest::find(app, &named.sandbox).await {
+        Ok(guest) => guest,
+        Err(unreached) => return unreached.into_response(),
+    };
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    if (&method, path.as_str()) == (&Method::GET, "/health") {
+        return StatusCode::NO_CONTENT.into_response();
+    }
+    if path != "/files" && !guest.admits(request.headers()) {
+        return Refused::new(
+            StatusCode::UNAUTHORIZED,
+            "unauthorized access, please provide a valid access token or method signing if supported",
+        )
+        .into_response();
+    }
+    match (&method, path.as_str()) {
+        (&Method::GET, "/envs") => Json(guest.wanted.env.clone()).into_response(),
+        (&Method::POST, called) if called.starts_with("/process.") => {
+            process::serve(app, &guest, request).await.unwrap_or_else(|| no_method(&path))
+        }
+        (&Method::POST, called) if called.starts_with("/filesystem.") => {
+            filesystem::serve(app, &guest, request).await.unwrap_or_else(|| no_method(&path))
+        }
+        (&Method::GET | &Method::POST, "/files") => files::serve(app, &guest, request).await,
+        (&Method::GET, "/metrics") => metrics::serve(app, &guest).await,
+        _ => Refused::not_found(format!("there is no {path}")).into_response(),
+    }
+}
+
+fn no_method(path: &str) -> Response {
+    rpc::refused(&connect::Error::new(connect::Code::Unimplemented, format!("there is no {path}")))
+}

@@ -1,0 +1,135 @@
+//! `POST /files`: one file as the body, or several as the parts of a form.
+
+use std::collections::BTreeMap;
+
+use axum::{
+    Json,
+    extract::Request,
+    http::{HeaderMap, header},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use cabana_e2b_wire::{
+    files::{FilesQuery, WrittenFile, WrittenType},
+    metadata,
+};
+use cabana_runtime::{
+    Error,
+    acts::files::{At, Write},
+};
+use cabana_sandbox::{Result as Piece, Stream, User, WriteMode};
+use futures_util::{StreamExt, stream};
+use tokio::sync::mpsc;
+
+use super::{
+    super::super::{guest::Guest, refused::Refused},
+    found, gzip,
+    multipart::Form,
+    of_path, user_of,
+};
+use crate::{App, linger::lingering, rest::files_content::received};
+
+/// Pieces on their way from a form to a file.
+const AHEAD: usize = 4;
+
+pub(super) async fn upload(
+    app: &App,
+    guest: &Guest,
+    query: &FilesQuery,
+    request: Request,
+) -> Result<Response, Refused> {
+    let headers = request.headers().clone();
+    let writing = Writing { app, guest, user: user_of(query, &headers)?, tags: tags(&headers)? };
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let body = received(lingering(request.into_body()));
+    let body = match text(header::CONTENT_ENCODING).to_ascii_lowercase().as_str() {
+        "" | "identity" => body,
+        "gzip" => gzip::unpacked(body),
+        other => return Err(Refused::bad(format!("the encoding {other} is not known here"))),
+    };
+    let kind = text(header::CONTENT_TYPE);
+    if kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/octet-stream") {
+        let path = query.path.as_deref().ok_or_else(|| Refused::bad("the query names no path"))?;
+        let at = writing.at(path).await?;
+        return Ok(Json([writing.write(&at, body).await?]).into_response());
+    }
+    let form = Form::new(kind, body).ok_or_else(|| Refused::bad(format!("{kind:?} is neither a form nor a file")))?;
+    Ok(Json(writing.write_all(query.path.as_deref(), form).await?).into_response())
+}
+
+/// What each header of its kind says of the file.
+fn tags(headers: &HeaderMap) -> Result<BTreeMap<String, String>, Refused> {
+    let mut tags = BTreeMap::new();
+    for (name, value) in headers {
+        let Some(key) = metadata::key_of_header(name.as_str()) else { continue };
+        let value = value.to_str().map_err(|_| Refused::bad(format!("the metadata {key} is no plain text")))?;
+        tags.insert(key, value.to_owned());
+    }
+    Ok(tags)
+}
+
+struct Writing<'a> {
+    app: &'a App,
+    guest: &'a Guest,
+    user: Option<User>,
+    tags: BTreeMap<String, String>,
+}
+
+impl Writing<'_> {
+    async fn at(&self, path: &str) -> Result<At, Refused> {
+        found(self.app, self.guest, self.user.clone(), path).await
+    }
+
+    /// The query names the only one; else each part names its own.
+    async fn write_all(&self, path: Option<&str>, mut form: Form) -> Result<Vec<WrittenFile>, Refused> {
+        let broken = |error| Refused::from(Error::from(error));
+        let mut written = Vec::new();
+        while let Some(head) = form.next().await.map_err(broken)? {
+            if head.name != "file" {
+                continue;
+            }
+            if path.is_some() && !written.is_empty() {
+                return Err(Refused::bad("the query names one path, and there are several files"));
+            }
+            let named = path.map(str::to_owned).or(head.filename);
+            let named = named.ok_or_else(|| Refused::bad("a part names no file"))?;
+            let at = self.at(&named).await?;
+            let (pass, mut passed) = mpsc::channel::<Piece<Bytes>>(AHEAD);
+            let body = stream::poll_fn(move |cx| passed.poll_recv(cx)).boxed();
+            let (_, file) = tokio::join!(part(&mut form, pass), self.write(&at, body));
+            written.push(file?);
+        }
+        Ok(written)
+    }
+
+    /// In place: that is what watchers of these clients know, and count.
+    async fn write(&self, at: &At, body: Stream<Bytes>) -> Result<WrittenFile, Refused> {
+        let write = Write {
+            at: at.clone(),
+            mode: WriteMode::InPlace,
+            perm: None,
+            len: None,
+            parents: true,
+            tags: Some(self.tags.clone()),
+            body,
+        };
+        let written = async { self.app.runtime.call(self.guest.ask(), write).await?.answer().await };
+        let entry = written.await.map_err(|error| of_path(error, at))?.entry;
+        Ok(WrittenFile { path: entry.path, name: entry.name, r#type: WrittenType::File, metadata: entry.tags })
+    }
+}
+
+/// Whoever writes it may stop taking: the next part is found behind it anyway.
+async fn part(form: &mut Form, pass: mpsc::Sender<Piece<Bytes>>) {
+    loop {
+        let piece = match form.piece().await {
+            Ok(Some(bytes)) => Ok(bytes),
+            Ok(None) => return,
+            Err(error) => Err(error),
+        };
+        let is_last = piece.is_err();
+        if pass.send(piece).await.is_err() || is_last {
+            return;
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Where a path of a client's leads: from the home of the user who is meant, as a shell would have it.
+
+use axum::http::HeaderMap;
+use cabana_e2b_wire::connect;
+use cabana_runtime::{
+    Error,
+    acts::files::{At, Part, Read},
+};
+use cabana_sandbox::User;
+use futures_util::TryStreamExt;
+
+use super::super::{
+    guest::{Guest, user},
+    refused::connect_error,
+};
+use crate::App;
+
+const ACCOUNTS: &str = "/etc/passwd";
+
+/// Whom a call acts as, by its header.
+pub(super) fn user_of(headers: &HeaderMap) -> Result<Option<User>, connect::Error> {
+    user(headers).map_err(|error| connect::Error::new(connect::Code::Unauthenticated, error))
+}
+
+/// Why there is no such place.
+#[derive(Debug)]
+pub(super) enum Misplaced {
+    /// Somebody else's home is not looked for.
+    OfAnother(String),
+    Nobody(User),
+    Failed(Error),
+}
+
+impl From<Misplaced> for connect::Error {
+    fn from(misplaced: Misplaced) -> Self {
+        use connect::Code;
+        match misplaced {
+            Misplaced::OfAnother(path) => {
+                Self::new(Code::InvalidArgument, format!("cannot expand user-specific home directory in '{path}'"))
+            }
+            Misplaced::Nobody(user) => Self::new(Code::Unauthenticated, format!("invalid username: '{user}'")),
+            Misplaced::Failed(error) => connect_error(&error),
+        }
+    }
+}
+
+/// Nothing at all is the home itself. The default user's is where the sandbox works, which the runtime knows.
+pub(super) async fn place(app: &App, guest: &Guest, user: Option<&User>, path: &str) -> Result<String, Misplaced> {
+    let below = match path.strip_prefix('~') {
+        None if path.starts_with('/') => return Ok(clean(path)),
+        None => path,
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => rest.trim_start_matches('/'),
+        Some(_) => return Err(Misplaced::OfAnother(path.to_owned())),
+    };
+    let Some(user) = user else { return Ok(clean(below)) };
+    let home = home(app, guest, user).await?;
+    Ok(clean(&format!("{home}/{below}")))
+}
+
+/// The shortest spelling of it. Above the root there is only the root; above where a relative one begins, whoever resolves it
+/// decides.
+fn clean(path: &str) -> String {
+    let is_absolute = path.starts_with('/');
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match (part, parts.last()) {
+            ("" | ".", _) => {}
+            ("..", Some(above)) if *above != ".." => drop(parts.pop()),
+            ("..", None) if is_absolute => {}
+            _ => parts.push(part),
+        }
+    }
+    format!("{}{}", if is_absolute { "/" } else { "" }, parts.join("/"))
+}
+
+pub(super) async fn at(app: &App, guest: &Guest, user: Option<User>, path: &str) -> Result<At, Misplaced> {
+    let path = place(app, guest, user.as_ref(), path).await?;
+    Ok(At { path, user })
+}
+
+async fn home(app: &App, guest: &Guest, user: &User) -> Result<String, Misplaced> {
+    let read = Read { at: At::new(ACCOUNTS), part: Part::From { from: 0, len: Some(1 << 20) } };
+    let (_, opened) = app.runtime.look(guest.ask(), read).await.map_err(Misplaced::Failed)?;
+    let pieces: Vec<_> = opened.body.try_collect().await.map_err(|error| Misplaced::Failed(error.into()))?;
+    let accounts = String::from_utf8_lossy(&pieces.concat()).into_owned();
+    let name = user.to_string();
+    let line = accounts.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| fields[0] == name);
+    match line.as_deref() {
+        Some([_, _, _, _, _, home, ..]) if home.starts_with('/') => Ok((*home).to_owned()),
+        _ => Err(Misplaced::Nobody(user.clone())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::clean;
+
+    #[test]
+    fn a_path_has_one_spelling() {
+        for (path, cleaned) in [
+            ("/home/user/", "/home/user"),
+            ("/", "/"),
+            ("//a/./b/../c", "/a/c"),
+            ("/../..", "/"),
+            ("a//b/.", "a/b"),
+            ("./", ""),
+            ("a/..", ""),
+            ("../a/../..", "../.."),
+        ] {
+            assert_eq!(clean(path), cleaned, "{path}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Calls of the Connect protocol: one message each way, or a stream of frames to whoever asked.
+//!
+//! An error of a stream travels in its last frame, with the status of success: by then the answer has begun, or might have.
+
+use std::{io, time::Duration};
+
+use axum::{
+    Json,
+    body::Body,
+    extract::Request,
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use cabana_e2b_wire::{
+    connect::{Code, Error},
+    envelope::{self, Frame, Reader},
+    header as names,
+};
+use futures_util::{Stream, StreamExt, stream};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{App, extract, listen::Peer, seats::StreamSeat};
+
+/// Between two signs of life, where a client names none.
+const KEEPALIVE: Duration = Duration::from_secs(90);
+
+/// One message each way.
+pub(super) async fn unary<T: DeserializeOwned, R: Serialize>(
+    app: &App,
+    request: Request,
+    work: impl AsyncFnOnce(T) -> Result<R, Error>,
+) -> Response {
+    let answered = async {
+        let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        if !kind.starts_with("application/json") {
+            return Err(Error::new(Code::Unimplemented, format!("{kind:?} is not spoken here: send application/json")));
+        }
+        let body = whole(app, request).await?;
+        let body = if body.is_empty() { Bytes::from_static(b"{}") } else { body };
+        work(message(&body)?).await
+    };
+    match answered.await {
+        Ok(answer) => Json(answer).into_response(),
+        Err(error) => refused(&error),
+    }
+}
+
+pub(super) fn refused(error: &Error) -> Response {
+    let status = StatusCode::from_u16(error.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    (status, Json(error)).into_response()
+}
+
+async fn whole(app: &App, request: Request) -> Result<Bytes, Error> {
+    extract::all_of(request, app).await.map_err(|refused| {
+        let (status, _, message) = refused.told();
+        let code =
+            if status == StatusCode::PAYLOAD_TOO_LARGE { Code::ResourceExhausted } else { Code::InvalidArgument };
+        Error::new(code, message)
+    })
+}
+
+pub(super) fn message<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+    serde_json::from_slice(bytes).map_err(|error| Error::new(Code::InvalidArgument, format!("the message: {error}")))
+}
+
+/// The one message that a stream is asked for with.
+pub(super) async fn asked<T: DeserializeOwned>(app: &App, request: Request) -> Result<T, Error> {
+    let (mut body, mut reader) = (whole(app, request).await?, frames_of(app));
+    match reader.read(&mut body)? {
+        Some(Frame::Message(payload)) => message(&payload),
+        Some(Frame::End(_)) => Err(Error::new(Code::InvalidArgument, "there is no message before the end")),
+        None => {
+            reader.finish()?;
+            Err(Error::new(Code::InvalidArgument, "there is no message"))
+        }
+    }
+}
+
+pub(super) fn frames_of(app: &App) -> Reader {
+    Reader::new(u32::try_from(app.bounds.body).unwrap_or(u32::MAX))
+}
+
+/// What comes next of an answer, or why nothing more does.
+pub(super) enum Ending {
+    Error(Error),
+    /// The sandbox went. Whoever listens must not take it for an end, so the connection is reset.
+    Gone,
+}
+
+impl From<Error> for Ending {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// How an answer is sent.
+pub(super) struct Sending {
+    keepalive: Duration,
+    peer: Option<Peer>,
+}
+
+impl Sending {
+    pub(super) fn of(request: &Request) -> Self {
+        Self { keepalive: keepalive(request.headers()), peer: request.extensions().get().cloned() }
+    }
+
+    /// Events, a sign of life where there is none for a while, and the end.
+    pub(super) fn send<E: Serialize + Clone + Send + Sync + 'static>(
+        self,
+        seat: StreamSeat,
+        alive: E,
+        events: impl Stream<Item = Result<E, Ending>> + Send + 'static,
+    ) -> Response {
+        let (leaving, gone) = (self.peer.as_ref().map(|peer| peer.leaving.clone()), self.peer);
+        let events = events.boxed();
+        let frames = stream::unfold((Some(events), seat, gone), move |(events, seat, gone)| {
+            let (alive, leaving) = (alive.clone(), leaving.clone().unwrap_or_default());
+            let keepalive = self.keepalive;
+            async move {
+                let mut events = events?;
+                let next = tokio::select! {
+                    next = tokio::time::timeout(keepalive, events.next()) => next,
+                    // The next server has it, and clients ask again.
+                    () = leaving.cancelled() => Ok(Some(Err(Ending::Gone))),
+                };
+                let (frame, events) = match next {
+                    Err(_) => (framed(&alive), Some(events)),
+                    Ok(Some(Ok(event))) => (framed(&event), Some(events)),
+                    Ok(Some(Err(Ending::Error(error)))) => (Ok(envelope::end(Some(&error))), None),
+                    Ok(Some(Err(Ending::Gone))) => (reset(gone.as_ref()), None),
+                    Ok(None) => (Ok(envelope::end(None)), None),
+                };
+                Some((frame, (events, seat, gone)))
+            }
+        });
+        streamed(Body::from_stream(frames))
+    }
+}
+
+fn framed(event: &impl Serialize) -> io::Result<Bytes> {
+    envelope::message(event).map_err(io::Error::other)
+}
+
+/// A body that breaks off takes the connection along; that it is reset and not closed, the line is told before.
+fn reset(peer: Option<&Peer>) -> io::Result<Bytes> {
+    if let Some(peer) = peer {
+        peer.reset();
+    }
+    Err(io::ErrorKind::ConnectionReset.into())
+}
+
+fn keepalive(headers: &HeaderMap) -> Duration {
+    let asked = headers.get(names::KEEPALIVE_PING_INTERVAL).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    asked.filter(|seconds| *seconds > 0).map_or(KEEPALIVE, Duration::from_secs)
+}
+
+/// A stream that ends before it began.
+pub(super) fn ended(error: &Error) -> Response {
+    streamed(Body::from(envelope::end(Some(error))))
+}
+
+/// The answer to a stream of a client's: one message, and the end.
+pub(super) fn answered(answer: &impl Serialize) -> Response {
+    match envelope::message(answer) {
+        Ok(message) => streamed(Body::from([message, envelope::end(None)].concat())),
+        Err(error) => ended(&Error::new(Code::Internal, error.to_string())),
+    }
+}
+
+fn streamed(body: Body) -> Response {
+    ([(header::CONTENT_TYPE, names::CONNECT_JSON)], body).into_response()
+}

@@ -1,0 +1,51 @@
+//! What of E2B's words a sandbox keeps beside what ours say, in its record.
+
+use cabana_e2b_wire::control::{NetworkConfig, Wanted as Asked};
+use cabana_runtime::Wanted;
+use serde::{Deserialize, Serialize};
+
+/// The name of this front's note.
+const NOTE: &str = "e2b";
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    /// As it was named: lists filter by it.
+    pub(super) template: String,
+    /// Whether its agent asks for the token.
+    pub(super) secure: bool,
+    pub(super) auto_resume: bool,
+    /// Whether the pause at the end of its time keeps the memory.
+    pub(super) pause_memory: bool,
+    #[serde(default)]
+    pub(super) network: Option<NetworkConfig>,
+    #[serde(default)]
+    pub(super) allow_internet_access: Option<bool>,
+}
+
+impl Kept {
+    pub(super) fn of_asked(asked: &Asked, secure: bool) -> Self {
+        Self {
+            template: asked.template_id.clone(),
+            secure,
+            auto_resume: asked.resumes_by_itself(),
+            pause_memory: asked.auto_pause_memory,
+            network: asked.network.clone(),
+            allow_internet_access: asked.allow_internet_access,
+        }
+    }
+
+    /// `None`: it was not made by this front.
+    pub(super) fn of(wanted: &Wanted) -> Option<Self> {
+        serde_json::from_value(wanted.notes.get(NOTE)?.clone()).ok()
+    }
+
+    pub(super) fn put(&self, wanted: &mut Wanted) {
+        if let Ok(note) = serde_json::to_value(self) {
+            wanted.notes.insert(NOTE.to_owned(), note);
+        }
+    }
+
+    pub(super) fn is_public(&self) -> bool {
+        self.network.as_ref().is_none_or(|network| network.allow_public_traffic)
+    }
+}

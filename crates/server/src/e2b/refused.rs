@@ -1,0 +1,126 @@
+//! Errors as E2B's clients know them: of the control plane, of the agent's calls, and of a sandbox that nobody reaches.
+
+use axum::{
+    Json,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use cabana_e2b_wire::{connect, control::ApiError, files::Unreachable};
+use cabana_runtime::{Code, Error, SandboxId};
+
+use crate::error::Refused as Ours;
+
+/// Of the control plane, and of what is plain HTTP.
+#[derive(Debug)]
+pub(super) struct Refused {
+    status: StatusCode,
+    message: String,
+    error_code: Option<&'static str>,
+}
+
+impl Refused {
+    pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), error_code: None }
+    }
+
+    pub(super) fn bad(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    pub(super) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, message)
+    }
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Ours::from(error).into()
+    }
+}
+
+/// With our own code beside the status, for whoever looks it up.
+impl From<Ours> for Refused {
+    fn from(ours: Ours) -> Self {
+        let (status, code, message) = ours.told();
+        let status = match code {
+            // What E2B's clients call so.
+            Code::SandboxPaused => StatusCode::CONFLICT,
+            _ => status,
+        };
+        Self { status, message, error_code: Some(code.as_str()) }
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let body = ApiError {
+            error_code: self.error_code.map(str::to_owned),
+            ..ApiError::new(self.status.as_u16(), self.message)
+        };
+        let mut response = (self.status, Json(body)).into_response();
+        if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}
+
+/// There is no such sandbox, or nothing listens in it.
+#[derive(Debug)]
+pub(super) struct Unreached(Unreachable);
+
+impl Unreached {
+    pub(super) fn gone(sandbox: &SandboxId) -> Self {
+        // Every id of ours is one of theirs.
+        Self(match sandbox.as_str().parse() {
+            Ok(id) => Unreachable::gone(id),
+            Err(_) => Unreachable { message: "The sandbox was not found".into(), ..Unreachable::gone(nobody()) },
+        })
+    }
+}
+
+fn nobody() -> cabana_e2b_wire::SandboxId {
+    match "none".parse() {
+        Ok(id) => id,
+        Err(_) => unreachable!("it is a plain name"),
+    }
+}
+
+impl IntoResponse for Unreached {
+    fn into_response(self) -> Response {
+        (StatusCode::BAD_GATEWAY, Json(self.0)).into_response()
+    }
+}
+
+/// Of the agent's calls.
+pub(super) fn connect_error(error: &Error) -> connect::Error {
+    use connect::Code as C;
+    let code = match error.code() {
+        Code::NotFound | Code::SandboxNotFound | Code::TaskNotFound | Code::CallNotFound => C::NotFound,
+        Code::AlreadyExists => C::AlreadyExists,
+        Code::Unauthorized | Code::UnknownUser => C::Unauthenticated,
+        Code::Forbidden | Code::PermissionDenied | Code::MountDenied => C::PermissionDenied,
+        Code::QuotaExceeded
+        | Code::RateLimited
+        | Code::TooManyStreams
+        | Code::TooManyWatches
+        | Code::NoSpace
+        | Code::TooLarge => C::ResourceExhausted,
+        Code::TimedOut => C::DeadlineExceeded,
+        Code::Cancelled => C::Canceled,
+        Code::BadRequest
+        | Code::InvalidPath
+        | Code::IsDirectory
+        | Code::NotDirectory
+        | Code::NotRegular
+        | Code::ProgramNotFound
+        | Code::WorkdirNotFound
+        | Code::NotEmpty
+        | Code::TooManyLinks => C::InvalidArgument,
+        Code::Unsupported => C::Unimplemented,
+        Code::Draining | Code::ProviderOffline | Code::StoreUnavailable | Code::SandboxGone => C::Unavailable,
+        Code::FileBusy | Code::SandboxBusy | Code::LeaseLost | Code::SandboxPaused => C::FailedPrecondition,
+        _ => C::Internal,
+    };
+    connect::Error::new(code, error.to_string())
+}
