@@ -12,6 +12,8 @@ mod crowds;
 mod disks;
 mod document;
 mod e2b;
+mod e2b_snapshots;
+mod e2b_stage;
 mod ends;
 mod events;
 mod faults;

@@ -1,14 +1,17 @@
 //! The control plane: what makes, finds, changes and ends sandboxes.
 
+mod base;
 mod create;
 mod list;
+mod snapshots;
+mod templates;
 mod told;
 mod verbs;
 
 use axum::{
     Router,
     http::StatusCode,
-    routing::{get, post},
+    routing::{delete, get, post},
 };
 
 use crate::App;
@@ -24,5 +27,8 @@ pub(super) fn routes() -> Router<App> {
         .route("/sandboxes/{sandbox}/resume", post(verbs::resume))
         .route("/sandboxes/{sandbox}/timeout", post(verbs::timeout))
         .route("/sandboxes/{sandbox}/refreshes", post(verbs::refresh))
+        .route("/sandboxes/{sandbox}/snapshots", post(snapshots::take))
+        .route("/snapshots", get(snapshots::list))
+        .route("/templates/{template}", delete(templates::remove))
         .route("/health", get(|| async { StatusCode::NO_CONTENT }))
 }
