@@ -26,7 +26,8 @@ pub use self::{
     snapshot::{NewSnapshot, SnapshotInfo},
     template::{
         AssignTags, AssignedTags, BuildInfo, BuildLogEntry, BuildReason, BuildStart, BuildStatus, FileUpload,
-        ImageRegistry, NewTemplate, NewTemplateAnswer, RemoveTags, Step, TemplateAlias, TemplateTag,
+        ImageRegistry, NewTemplate, NewTemplateAnswer, RemoveTags, Step, Template, TemplateAlias, TemplateBuild,
+        TemplateTag, TemplateWithBuilds,
     },
     verbs::{
         ConnectSandbox, ConnectSandboxV2, ForkResult, ForkSandbox, PauseSandbox, RefreshSandbox, ResumeSandbox,

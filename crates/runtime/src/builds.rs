@@ -80,15 +80,15 @@ impl Runtime {
         Ok(())
     }
 
-    pub async fn layer(&self, tenant: &Tenant, digest: [u8; 32]) -> Result<Option<Layer>> {
-        Ok(self.0.store.layer(tenant, digest, self.0.clock.now()).await?)
+    pub async fn layer(&self, tenant: &Tenant, build: BuildId, digest: [u8; 32]) -> Result<Option<Layer>> {
+        Ok(self.0.store.layer(tenant, build, digest, self.0.clock.now()).await?)
     }
 
-    pub async fn add_layer(&self, tenant: &Tenant, digest: [u8; 32], layer: Layer) -> Result<()> {
+    pub async fn add_layer(&self, tenant: &Tenant, build: BuildId, digest: [u8; 32], layer: Layer) -> Result<()> {
         let now = self.0.clock.now();
         let since = now.saturating_sub(LAYERS_KEPT).unwrap_or(Time::MIN);
         let kept = KeptLayers { most: MOST_LAYERS, since };
-        let loose = self.0.store.add_layer(tenant, digest, layer, now, kept).await?;
+        let loose = self.0.store.add_layer(tenant, build, digest, layer, now, kept).await?;
         self.remove_loose(tenant, loose).await;
         Ok(())
     }

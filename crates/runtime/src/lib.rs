@@ -61,7 +61,8 @@ pub use cabana_model::{
 };
 pub use cabana_store::{
     AboutSnapshot, Build, Built, CallRow, Chunk, Delivery, Dropped, Error as StoreError, Head, Key, Layer, Lease,
-    LedgerRow, Log, Owner, Page, Record, Snapshot, Stream as Channel, Tag, Task, Token, Usage, Volume, Webhook, Which,
+    LedgerRow, Log, OwnTemplate, Owner, Page, Record, Snapshot, Stream as Channel, Tag, Task, Token, Usage, Volume,
+    Webhook, Which,
 };
 pub use call::{Act, Ask, Call, Cx, IdempotencyKey, Look, Needs, Place};
 pub use clock::Clock;

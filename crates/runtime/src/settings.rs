@@ -22,6 +22,8 @@ pub struct Settings {
     pub mounts: MountRules,
     /// Of an archive that becomes a template: how much it may hold, once it is unpacked.
     pub template_cap: u64,
+    /// Which templates stand for images of containers.
+    pub images: BTreeMap<String, String>,
     /// What a tenant may have, where nobody has set its quota.
     pub quota: Quota,
     pub profiles: BTreeMap<String, Profile>,
@@ -58,6 +60,7 @@ impl Default for Settings {
             grace: Duration::from_secs(2),
             mounts: MountRules::default(),
             template_cap: 16 << 30,
+            images: BTreeMap::new(),
             quota: Quota::NONE,
             profiles: BTreeMap::new(),
             dialects: BTreeMap::new(),

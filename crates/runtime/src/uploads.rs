@@ -120,7 +120,7 @@ impl Runtime {
         if written.is_err() {
             let _ = fs::remove_file(&draft).await;
         }
-        make_room(&dir, &hash.0).await;
+        make_room(&dir, &hash.0, self.0.clock.now().into()).await;
         written
     }
 
@@ -150,7 +150,7 @@ fn read(said: &str) -> Option<(Tenant, cabana_model::KeyId, Hash, Time)> {
 }
 
 /// The oldest go first: what is old, what is too much, and what a kill left half written.
-async fn make_room(dir: &Path, but: &str) {
+async fn make_room(dir: &Path, but: &str, now: SystemTime) {
     let Ok(mut entries) = fs::read_dir(dir).await else { return };
     let mut all = Vec::new();
     while let Ok(Some(entry)) = entries.next_entry().await {
@@ -159,7 +159,7 @@ async fn make_room(dir: &Path, but: &str) {
         all.push((made, about.len(), entry.path()));
     }
     all.sort_by_key(|(made, ..)| std::cmp::Reverse(*made));
-    let (now, mut bytes, mut count) = (SystemTime::now(), 0, 0);
+    let (mut bytes, mut count) = (0, 0);
     for (made, length, path) in all {
         (bytes, count) = (bytes + length, count + 1);
         let age = now.duration_since(made).unwrap_or_default();

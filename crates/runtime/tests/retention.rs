@@ -281,7 +281,7 @@ async fn a_snapshot_goes_when_nothing_was_made_from_it_for_long() {
     let stage = Stage::new(Retention { snapshots: Some(DAY * 10), ..Retention::default() }).await;
     let sandbox = stage.ensure("one", None).await;
     let take = async || {
-        let taken = stage.runtime.call(stage.ask(Place::Sandbox(sandbox.clone())), Take).await.unwrap();
+        let taken = stage.runtime.call(stage.ask(Place::Sandbox(sandbox.clone())), Take::default()).await.unwrap();
         taken.answer().await.unwrap().snapshot
     };
     let (used, unused) = (take().await, take().await);

@@ -10,6 +10,7 @@ mod envd;
 mod guest;
 mod kept;
 mod refused;
+mod templates;
 
 use axum::{
     Router,
@@ -18,7 +19,8 @@ use axum::{
     response::Response,
 };
 
-pub(crate) use self::envd::Watchers;
+pub use self::templates::read_image;
+pub(crate) use self::{envd::Watchers, templates::Builds};
 use crate::App;
 
 /// What SDKs decide by what they may ask for.
@@ -27,7 +29,7 @@ const ENVD_VERSION: &str = "0.6.13";
 const ENVD_PORT: u16 = 49983;
 
 pub(crate) fn routes() -> Router<App> {
-    control::routes()
+    control::routes().merge(templates::routes())
 }
 
 /// A request that names a sandbox is for what is inside of it.

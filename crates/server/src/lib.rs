@@ -25,6 +25,7 @@ use axum::Router;
 use cabana_runtime::{Live, Runtime};
 use tokio_util::task::TaskTracker;
 
+pub use self::e2b::read_image;
 pub use self::listen::{ListenError, Listener, Tls};
 use self::seats::Streams;
 
@@ -113,13 +114,23 @@ pub(crate) struct App {
     /// What goes on between a client and a port.
     pub(crate) tasks: TaskTracker,
     pub(crate) watchers: Arc<e2b::Watchers>,
+    /// Of templates.
+    pub(crate) builds: Arc<e2b::Builds>,
 }
 
 /// All routes, with the document that describes them.
 pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> Router {
     let streams = Arc::new(Streams::new(bounds.clone()));
     let options = Arc::new(options);
-    let app = App { runtime, bounds, options, streams, tasks: TaskTracker::new(), watchers: Arc::default() };
+    let app = App {
+        runtime,
+        bounds,
+        options,
+        streams,
+        tasks: TaskTracker::new(),
+        watchers: Arc::default(),
+        builds: Arc::default(),
+    };
     let (router, api) = openapi::routes().split_for_parts();
     let is_traced = app.options.traced.is_some();
     let router = router

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use cabana_model::{SnapshotId, SnapshotState, Tenant, Time};
+use cabana_model::{BuildId, BuildState, SnapshotId, SnapshotState, Tenant, Time};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::{
     Result, Store,
+    desk::Tx,
     sql::{Col, get},
 };
 
@@ -26,8 +27,8 @@ pub struct Kept {
 }
 
 impl Store {
-    /// One whose files are there. It counts as used now.
-    pub async fn layer(&self, tenant: &Tenant, digest: [u8; 32], at: Time) -> Result<Option<Layer>> {
+    /// One whose files are there. It counts as used now, and the build that goes on from there holds it.
+    pub async fn layer(&self, tenant: &Tenant, build: BuildId, digest: [u8; 32], at: Time) -> Result<Option<Layer>> {
         let tenant = tenant.clone();
         self.write(move |tx| {
             let sql = "SELECT snapshot, build_layers.about AS about FROM build_layers JOIN snapshots
@@ -37,7 +38,8 @@ impl Store {
             let read =
                 |row: &rusqlite::Row<'_>| Ok(Layer { snapshot: get(row, "snapshot")?, about: row.get("about")? });
             let found = tx.reads().prepare_cached(sql)?.query_row(values, read).optional()?;
-            if found.is_some() {
+            if let Some(found) = &found {
+                hold(tx, &tenant, build, found.snapshot)?;
                 let sql = "UPDATE build_layers SET used = ? WHERE tenant = ? AND digest = ?";
                 tx.execute(sql, params![Col(&at), Col(&tenant), digest])?;
             }
@@ -46,10 +48,11 @@ impl Store {
         .await
     }
 
-    /// In place of an older one. What is too old or too much goes: the snapshots that are nobody's by then.
+    /// In place of an older one, held by the build that made it. What is too old or too much goes: the snapshots that are nobody's by then.
     pub async fn add_layer(
         &self,
         tenant: &Tenant,
+        build: BuildId,
         digest: [u8; 32],
         layer: Layer,
         at: Time,
@@ -65,6 +68,7 @@ impl Store {
                 .query_row(params![Col(&tenant), digest], |row| get(row, "snapshot"))
                 .optional()?;
             held.extend(older);
+            hold(tx, &tenant, build, layer.snapshot)?;
             tx.execute(
                 "INSERT INTO build_layers (tenant, digest, snapshot, about, used) VALUES (?, ?, ?, ?, ?)
                    ON CONFLICT (tenant, digest) DO UPDATE
@@ -99,8 +103,27 @@ impl Store {
     }
 }
 
+/// As long as it is under way: nobody takes it away from below.
+fn hold(tx: &mut Tx<'_>, tenant: &Tenant, build: BuildId, snapshot: SnapshotId) -> Result<()> {
+    let sql = "UPDATE builds SET snapshot = ? WHERE tenant = ? AND id = ? AND state = ?";
+    tx.execute(sql, params![Col(&snapshot), Col(tenant), Col(&build), Col(&BuildState::Building)]).map(drop)
+}
+
 const NOBODYS: &str = "NOT EXISTS (SELECT 1 FROM builds WHERE builds.tenant = s.tenant AND builds.snapshot = s.id)
                        AND NOT EXISTS (SELECT 1 FROM build_layers AS l WHERE l.tenant = s.tenant AND l.snapshot = s.id)";
+
+/// All of a tenant's. What they were.
+pub(crate) fn forget_layers(tx: &mut Tx<'_>, tenant: &Tenant) -> Result<BTreeSet<SnapshotId>> {
+    let mut held = BTreeSet::new();
+    {
+        let mut going = tx.reads().prepare_cached("SELECT snapshot FROM build_layers WHERE tenant = ?")?;
+        for snapshot in going.query_map(params![Col(tenant)], |row| get::<SnapshotId>(row, "snapshot"))? {
+            held.insert(snapshot?);
+        }
+    }
+    tx.execute("DELETE FROM build_layers WHERE tenant = ?", params![Col(tenant)])?;
+    Ok(held)
+}
 
 /// Those of them that nobody refers to any more.
 pub(crate) fn loose(

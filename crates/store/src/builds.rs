@@ -10,7 +10,8 @@ use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
 use crate::{
     Result, Store,
-    build_layers::loose,
+    build_layers::{forget_layers, loose},
+    build_tags::put_tag,
     desk::Tx,
     sql::{Col, get, maybe},
 };
@@ -63,13 +64,6 @@ pub struct Built {
     pub came: Result<(String, Option<SnapshotId>), (String, Option<String>)>,
     pub log: String,
     pub at: Time,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tag {
-    pub tag: String,
-    pub build: BuildId,
-    pub created: Time,
 }
 
 impl Store {
@@ -162,7 +156,7 @@ impl Store {
     pub async fn fail_builds(&self, reason: &str, at: Time) -> Result<usize> {
         let reason = reason.to_owned();
         self.write(move |tx| {
-            let sql = "UPDATE builds SET state = ?, reason = ?, ended = ? WHERE state = ?";
+            let sql = "UPDATE builds SET state = ?, reason = ?, ended = ?, snapshot = NULL WHERE state = ?";
             let (from, to) = (BuildState::Building, BuildState::Failed);
             tx.execute(sql, params![Col(&to), reason, Col(&at), Col(&from)])
         })
@@ -209,12 +203,12 @@ impl Store {
         .await
     }
 
-    /// With all of it. The snapshots that are nobody's by then; `None`: there is none.
+    /// With all of it; with the last one, what steps left goes too. The snapshots that are nobody's by then; `None`: there is none.
     pub async fn remove_own_template(&self, tenant: &Tenant, id: TemplateId) -> Result<Option<Vec<SnapshotId>>> {
         let tenant = tenant.clone();
         self.write(move |tx| {
             let of_it = "tenant = ? AND template = ? AND snapshot IS NOT NULL";
-            let held: BTreeSet<SnapshotId> = all(tx.reads(), of_it, params![Col(&tenant), Col(&id)])?
+            let mut held: BTreeSet<SnapshotId> = all(tx.reads(), of_it, params![Col(&tenant), Col(&id)])?
                 .into_iter()
                 .filter_map(|build| build.snapshot)
                 .collect();
@@ -228,63 +222,14 @@ impl Store {
             if tx.execute(sql, params![Col(&tenant), Col(&id)])? == 0 {
                 return Ok(None);
             }
+            let sql = "SELECT 1 FROM own_templates WHERE tenant = ?";
+            if !tx.reads().prepare_cached(sql)?.exists(params![Col(&tenant)])? {
+                held.extend(forget_layers(tx, &tenant)?);
+            }
             Ok(Some(loose(tx.reads(), &tenant, held)?))
         })
         .await
     }
-
-    /// By name.
-    pub async fn build_tags(&self, tenant: &Tenant, template: TemplateId) -> Result<Vec<Tag>> {
-        let tenant = tenant.clone();
-        self.read(move |db| {
-            let sql = "SELECT * FROM build_tags WHERE tenant = ? AND template = ? ORDER BY tag";
-            let mut found = db.prepare_cached(sql)?;
-            let rows = found.query_map(params![Col(&tenant), Col(&template)], tag_row)?;
-            Ok(rows.collect::<rusqlite::Result<_>>()?)
-        })
-        .await
-    }
-
-    /// The build that it leads to.
-    pub async fn tagged(&self, tenant: &Tenant, template: TemplateId, tag: &str) -> Result<Option<Build>> {
-        let (tenant, tag) = (tenant.clone(), tag.to_owned());
-        self.read(move |db| {
-            let sql = "SELECT build FROM build_tags WHERE tenant = ? AND template = ? AND tag = ?";
-            let values = params![Col(&tenant), Col(&template), tag];
-            let found: Option<BuildId> =
-                db.prepare_cached(sql)?.query_row(values, |row| get(row, "build")).optional()?;
-            match found {
-                Some(build) => Ok(one(db, &tenant, build)?),
-                None => Ok(None),
-            }
-        })
-        .await
-    }
-
-    pub async fn tag_build(&self, tenant: &Tenant, build: &Build, tags: Vec<String>, at: Time) -> Result<()> {
-        let (tenant, template, id) = (tenant.clone(), build.template, build.id);
-        self.write(move |tx| tags.iter().try_for_each(|tag| put_tag(tx, &tenant, template, tag, id, at))).await
-    }
-
-    /// How many of them there were.
-    pub async fn untag(&self, tenant: &Tenant, template: TemplateId, tags: Vec<String>) -> Result<usize> {
-        let tenant = tenant.clone();
-        self.write(move |tx| {
-            let sql = "DELETE FROM build_tags WHERE tenant = ? AND template = ? AND tag = ?";
-            let mut gone = 0;
-            for tag in &tags {
-                gone += tx.execute(sql, params![Col(&tenant), Col(&template), tag])?;
-            }
-            Ok(gone)
-        })
-        .await
-    }
-}
-
-fn put_tag(tx: &mut Tx<'_>, tenant: &Tenant, template: TemplateId, tag: &str, build: BuildId, at: Time) -> Result<()> {
-    let sql = "INSERT INTO build_tags (tenant, template, tag, build, created) VALUES (?, ?, ?, ?, ?)
-               ON CONFLICT (tenant, template, tag) DO UPDATE SET build = excluded.build, created = excluded.created";
-    tx.execute(sql, params![Col(tenant), Col(&template), tag, Col(&build), Col(&at)]).map(drop)
 }
 
 /// Those that no tag leads to go but for the newest.
@@ -304,7 +249,7 @@ fn named(db: &Connection, tenant: &Tenant, name: &str) -> rusqlite::Result<Optio
     db.prepare_cached(sql)?.query_row(params![Col(tenant), name], template_row).optional()
 }
 
-fn one(db: &Connection, tenant: &Tenant, id: BuildId) -> rusqlite::Result<Option<Build>> {
+pub(crate) fn one(db: &Connection, tenant: &Tenant, id: BuildId) -> rusqlite::Result<Option<Build>> {
     let sql = "SELECT * FROM builds WHERE tenant = ? AND id = ?";
     db.prepare_cached(sql)?.query_row(params![Col(tenant), Col(&id)], row).optional()
 }
@@ -332,8 +277,4 @@ fn row(row: &Row<'_>) -> rusqlite::Result<Build> {
 
 fn template_row(row: &Row<'_>) -> rusqlite::Result<OwnTemplate> {
     Ok(OwnTemplate { id: get(row, "id")?, name: row.get("name")?, created: get(row, "created")? })
-}
-
-fn tag_row(row: &Row<'_>) -> rusqlite::Result<Tag> {
-    Ok(Tag { tag: row.get("tag")?, build: get(row, "build")?, created: get(row, "created")? })
 }

@@ -12,6 +12,7 @@
 mod backup;
 mod blobs;
 mod build_layers;
+mod build_tags;
 mod builds;
 mod calls;
 mod checkpoints;
@@ -41,7 +42,8 @@ mod writer;
 
 pub use blobs::Blobs;
 pub use build_layers::{Kept as KeptLayers, Layer};
-pub use builds::{Build, Built, NewBuild, OwnTemplate, Tag};
+pub use build_tags::Tag;
+pub use builds::{Build, Built, NewBuild, OwnTemplate};
 pub use calls::{CallRow, Done, Inline, NewCall, Reserved};
 pub use error::{Error, Result};
 pub use fault::ALL as FAULT_POINTS;

@@ -1,6 +1,7 @@
 //! The settings as the parts of the server take them.
 
 use std::{
+    collections::BTreeMap,
     net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
@@ -20,9 +21,9 @@ use super::{
     resolve::{Origin, Resolved},
     table::{
         ALLOW, ARCHIVE_AFTER, CA, CPUS, DELETE_AFTER, DIALECT, DISK, DURABILITY, EXEC_TIMEOUT, EXEC_TIMEOUT_MAX,
-        GC_INTERVAL, HARD, HARD_ACTION, IDLE, IDLE_ACTION, INODES, INSECURE_HTTP, IO, KEEP_CALLS, KEEP_LEDGER,
-        KEEP_OUTPUTS, KEEP_SNAPSHOTS, KEEP_TEMPLATES, LISTEN, LOG_FORMAT, LOG_LEVEL, MAX_BODY, MAX_CONNECTIONS,
-        MAX_STREAMS, MEMORY, MIN_FREE, MODE, MOUNTS_ALLOW, OPEN_FILES, OUTPUT, PIDS, PREVIEW_DOMAIN,
+        GC_INTERVAL, HARD, HARD_ACTION, IDLE, IDLE_ACTION, IMAGES_MAP, INODES, INSECURE_HTTP, IO, KEEP_CALLS,
+        KEEP_LEDGER, KEEP_OUTPUTS, KEEP_SNAPSHOTS, KEEP_TEMPLATES, LISTEN, LOG_FORMAT, LOG_LEVEL, MAX_BODY,
+        MAX_CONNECTIONS, MAX_STREAMS, MEMORY, MIN_FREE, MODE, MOUNTS_ALLOW, OPEN_FILES, OUTPUT, PIDS, PREVIEW_DOMAIN,
         QUOTA_CALLS_PER_SEC, QUOTA_CONCURRENT_CALLS, QUOTA_CPUS, QUOTA_DISK, QUOTA_MEMORY, QUOTA_RUNNING,
         QUOTA_SANDBOXES, QUOTA_STORED, QUOTA_TASKS, REAP_BATCH, REAP_INTERVAL, SPARES, Setting, TELEMETRY_ENDPOINT,
         TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY, WEBHOOKS_ALLOW,
@@ -118,6 +119,7 @@ fn settings(resolved: &Resolved) -> Result<Settings, String> {
     settings.exec_timeout_most = set(resolved, &EXEC_TIMEOUT_MAX, duration)?;
     settings.output_cap = set(resolved, &OUTPUT, size)?;
     settings.template_cap = set(resolved, &TEMPLATE_MAX, size)?;
+    settings.images = resolved.read(&IMAGES_MAP, images)?.unwrap_or_default();
     settings.retention = retention(resolved)?;
     settings.gc_interval = set(resolved, &GC_INTERVAL, duration)?;
     settings.min_free = or_none(resolved, &MIN_FREE, size)?;
@@ -168,6 +170,10 @@ fn retention(resolved: &Resolved) -> Result<Retention, String> {
         snapshots: keep(&KEEP_SNAPSHOTS)?,
         templates: keep(&KEEP_TEMPLATES)?,
     })
+}
+
+fn images(text: &str) -> Result<BTreeMap<String, String>, String> {
+    list(text).iter().map(|one| cabana_server::read_image(one)).collect()
 }
 
 fn webhook_rules(text: &str) -> Result<Vec<String>, String> {

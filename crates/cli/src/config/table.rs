@@ -134,6 +134,9 @@ settings! {
         "How many of them are looked up at a time";
     TEMPLATE_MAX: "images" "template_max" "template-max" "CABANA_IMAGES_TEMPLATE_MAX" Kind::Size, Some("16G"),
         "How much an archive may hold, once it is unpacked, that is sent to become a template";
+    IMAGES_MAP: "images" "map" "images-map" "CABANA_IMAGES_MAP" Kind::List, None,
+        "Which templates stand for images of containers in builds of E2B's SDKs: IMAGE=TEMPLATE, as in ubuntu:22.04=base. \
+         e2bdev/base is base unless it is named here";
     KEEP_OUTPUTS: "retention" "outputs" "retention-outputs" "CABANA_RETENTION_OUTPUTS" Kind::TimeOrNone, Some("30d"),
         "How long it is kept what ended calls and tasks said. `none` is for ever, here and below";
     KEEP_CALLS: "retention" "calls" "retention-calls" "CABANA_RETENTION_CALLS" Kind::TimeOrNone, Some("90d"),

@@ -14,6 +14,7 @@ mod document;
 mod e2b;
 mod e2b_snapshots;
 mod e2b_stage;
+mod e2b_templates;
 mod ends;
 mod events;
 mod faults;

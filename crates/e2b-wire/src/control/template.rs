@@ -178,6 +178,65 @@ pub struct TemplateTag {
     pub created_at: Timestamp,
 }
 
+/// One of `GET /templates`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Template {
+    #[serde(rename = "templateID")]
+    pub template_id: String,
+    /// Of the last one, if there was any.
+    #[serde(rename = "buildID")]
+    pub build_id: String,
+    pub cpu_count: u32,
+    #[serde(rename = "memoryMB")]
+    pub memory_mb: u32,
+    #[serde(rename = "diskSizeMB")]
+    pub disk_size_mb: u32,
+    pub public: bool,
+    pub aliases: Vec<String>,
+    pub names: Vec<String>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    /// Nobody is told of: null, but there.
+    pub created_by: Option<()>,
+    pub last_spawned_at: Option<Timestamp>,
+    pub spawn_count: i64,
+    pub build_count: u32,
+    pub envd_version: String,
+    pub build_status: BuildStatus,
+}
+
+/// `GET /templates/{id}`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TemplateWithBuilds {
+    #[serde(rename = "templateID")]
+    pub template_id: String,
+    pub public: bool,
+    pub aliases: Vec<String>,
+    pub names: Vec<String>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    pub last_spawned_at: Option<Timestamp>,
+    pub spawn_count: i64,
+    pub builds: Vec<TemplateBuild>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TemplateBuild {
+    #[serde(rename = "buildID")]
+    pub build_id: String,
+    pub status: BuildStatus,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+    pub cpu_count: u32,
+    #[serde(rename = "memoryMB")]
+    pub memory_mb: u32,
+}
+
 #[cfg(test)]
 mod tests {
     use serde::de::DeserializeOwned;
@@ -254,6 +313,23 @@ mod tests {
     fn files_are_there_or_have_a_place_to_go() {
         same::<FileUpload>(&json!({"present": true}));
         same::<FileUpload>(&json!({"present": false, "url": "https://sbx.test/upload"}));
+    }
+
+    #[test]
+    fn a_template_has_all_that_clients_insist_on() {
+        let at = "2026-11-17T02:00:00Z";
+        same::<Template>(&json!({
+            "templateID": "t", "buildID": "b", "cpuCount": 2, "memoryMB": 512, "diskSizeMB": 0, "public": false,
+            "aliases": ["x"], "names": ["x"], "createdAt": at, "updatedAt": at, "createdBy": null, "lastSpawnedAt": null,
+            "spawnCount": 0, "buildCount": 1, "envdVersion": "0.6.13", "buildStatus": "ready",
+        }));
+        let build = json!({
+            "buildID": "b", "status": "error", "createdAt": at, "updatedAt": at, "finishedAt": at, "cpuCount": 2, "memoryMB": 512,
+        });
+        same::<TemplateWithBuilds>(&json!({
+            "templateID": "t", "public": false, "aliases": ["x"], "names": ["x"], "createdAt": at, "updatedAt": at,
+            "lastSpawnedAt": null, "spawnCount": 0, "builds": [build],
+        }));
     }
 
     #[test]

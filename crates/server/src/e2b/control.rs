@@ -1,17 +1,16 @@
 //! The control plane: what makes, finds, changes and ends sandboxes.
 
-mod base;
+pub(super) mod base;
 mod create;
 mod list;
-mod snapshots;
-mod templates;
+pub(super) mod snapshots;
 mod told;
 mod verbs;
 
 use axum::{
     Router,
     http::StatusCode,
-    routing::{delete, get, post},
+    routing::{get, post},
 };
 
 use crate::App;
@@ -29,6 +28,5 @@ pub(super) fn routes() -> Router<App> {
         .route("/sandboxes/{sandbox}/refreshes", post(verbs::refresh))
         .route("/sandboxes/{sandbox}/snapshots", post(snapshots::take))
         .route("/snapshots", get(snapshots::list))
-        .route("/templates/{template}", delete(templates::remove))
         .route("/health", get(|| async { StatusCode::NO_CONTENT }))
 }

@@ -17,6 +17,7 @@ use axum::{
 };
 use cabana_e2b_wire::connect;
 
+pub(super) use self::files::unpacked;
 pub(crate) use self::filesystem::Watchers;
 use super::{
     guest::{Guest, Named},

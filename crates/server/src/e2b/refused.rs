@@ -23,6 +23,11 @@ impl Refused {
         Self { status, message: message.into(), error_code: None }
     }
 
+    /// For whoever tells it elsewhere.
+    pub(super) fn into_message(self) -> String {
+        self.message
+    }
+
     pub(super) fn bad(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }

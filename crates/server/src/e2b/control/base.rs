@@ -3,8 +3,9 @@
 use cabana_e2b_wire::TemplateRef;
 use cabana_runtime::{Snapshot, SnapshotId, Tenant, Wish};
 use cabana_sandbox::Base;
+use serde::{Deserialize, Serialize};
 
-use super::super::{brought::Brought, refused::Refused};
+use super::super::{brought::Brought, refused::Refused, templates};
 use crate::App;
 
 /// Of a template that everybody expects: where nobody made it, it is the machine's own programs.
@@ -17,7 +18,8 @@ pub(in super::super) struct Found {
     pub(in super::super) brought: Brought,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(in super::super) enum Files {
     /// The operator's, or the machine's own.
     Base(Base),
@@ -51,6 +53,9 @@ pub(in super::super) async fn find(app: &App, tenant: &Tenant, template: &str) -
     if let Ok(id) = named.name.parse::<SnapshotId>() {
         let snapshot = app.runtime.snapshot(tenant, id).await.map_err(|_| missing(template))?;
         return Ok(Found::of_snapshot(&snapshot));
+    }
+    if let Some(found) = templates::find(app, tenant, &named).await? {
+        return Ok(found);
     }
     if let Some(snapshot) = app.runtime.snapshots_named(tenant, &named.name).await?.first() {
         return Ok(Found::of_snapshot(snapshot));

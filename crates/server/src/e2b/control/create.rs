@@ -1,12 +1,17 @@
 //! `POST /sandboxes` and `POST /v2/sandboxes`.
 
+use std::{collections::BTreeMap, time::Duration};
+
 use axum::{Json, extract::State, http::StatusCode};
 use cabana_e2b_wire::control::{self, NewSandbox, NewSandboxV2};
-use cabana_runtime::{Action, Lifecycle, Place, Time, Wish, acts::sandbox::Ensure};
+use cabana_runtime::{
+    Action, Caller, Lifecycle, Place, SandboxId, Time, Wish,
+    acts::sandbox::{Become, Ensure, Shape},
+};
 use cabana_sandbox::NetworkPolicy;
 
 use super::{
-    super::{guest::FRONT, kept::Kept, refused::Refused},
+    super::{brought::Brought, guest::FRONT, kept::Kept, refused::Refused, templates::Inside},
     base::{self, Found},
     told,
 };
@@ -15,6 +20,9 @@ use crate::{
     auth::{Once, User},
     extract::Body,
 };
+
+/// Until what a template starts is ready: clients wait for a minute.
+const READY: Duration = Duration::from_secs(50);
 
 type Made = Result<(StatusCode, Json<control::Sandbox>), Refused>;
 
@@ -48,8 +56,8 @@ async fn make(
     let kept = Kept::of_asked(&asked, secure, brought.clone());
     let wish = Wish {
         limits: brought.limits(app.runtime.settings()).filter(|limits| app.runtime.fits(limits)),
-        user: brought.user,
-        env: brought.env.into_iter().chain(asked.env_vars).collect(),
+        user: brought.user.clone(),
+        env: brought.env.clone().into_iter().chain(asked.env_vars).collect(),
         labels: asked.metadata,
         network: network_of(asked.network.as_ref(), asked.allow_internet_access),
         lifecycle: lifecycle(
@@ -60,12 +68,28 @@ async fn make(
     };
     let (mut wanted, _) = app.runtime.settings().wanted(wish)?;
     kept.put(&mut wanted);
-    let tenant = caller.tenant.clone();
+    let (tenant, starter) = (caller.tenant.clone(), caller.clone());
     let ask =
         cabana_runtime::Ask { caller, place: Place::New(Some(wanted)), key: once.key, lease: once.lease, front: FRONT };
     let made = app.runtime.call(ask, Ensure).await?.answer().await?;
     let record = app.runtime.sandbox(&tenant, &made.sandbox).await?;
+    begun(app, &starter, made.sandbox, &brought).await?;
     Ok((StatusCode::CREATED, Json(told::sandbox(app, &record).await?)))
+}
+
+/// With what its template starts, or not at all.
+async fn begun(app: &App, caller: &Caller, sandbox: SandboxId, brought: &Brought) -> Result<(), Refused> {
+    let inside = Inside { app, caller, sandbox };
+    // The sandbox has its variables by now, and those that were asked for count more.
+    let brought = Brought { env: BTreeMap::new(), ..brought.clone() };
+    let Err(why) = inside.begin(&brought, READY).await else { return Ok(()) };
+    if let Err(error) = inside.call(Become(Shape::Deleted)).await {
+        tracing::warn!(sandbox = %inside.sandbox, %error, "a sandbox that did not begin could not be deleted yet");
+    }
+    Err(Refused::new(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        format!("the sandbox did not begin as its template does: {why}"),
+    ))
 }
 
 /// Everything, nothing, or what is listed.

@@ -97,7 +97,7 @@ pub(super) async fn list(
 }
 
 /// By its id it is one, by its name all of them. False: there is none.
-pub(super) async fn remove(app: &App, caller: &Caller, named: &TemplateRef) -> Result<bool, Refused> {
+pub(in super::super) async fn remove(app: &App, caller: &Caller, named: &TemplateRef) -> Result<bool, Refused> {
     let found = match named.name.parse::<SnapshotId>() {
         Ok(id) => app.runtime.snapshot(&caller.tenant, id).await.ok().into_iter().collect(),
         Err(_) => app.runtime.snapshots_named(&caller.tenant, &named.name).await?,
@@ -108,7 +108,7 @@ pub(super) async fn remove(app: &App, caller: &Caller, named: &TemplateRef) -> R
     Ok(!found.is_empty())
 }
 
-pub(in super::super) async fn delete(app: &App, caller: &Caller, snapshot: SnapshotId) -> Result<(), Refused> {
+async fn delete(app: &App, caller: &Caller, snapshot: SnapshotId) -> Result<(), Refused> {
     let ask = Ask { caller: caller.clone(), place: Place::Nowhere, key: None, lease: None, front: FRONT };
     Ok(app.runtime.call(ask, Delete(snapshot)).await?.answer().await?)
 }

@@ -21,6 +21,7 @@ use cabana_runtime::{
 };
 use cabana_sandbox::User;
 
+pub(in super::super) use self::gzip::unpacked;
 use super::{
     super::{
         guest::{Guest, user},

@@ -77,7 +77,7 @@ pub(super) fn packed(response: Response) -> Response {
 const PIECE: usize = 4 << 10;
 
 /// What a client has packed. A little can become very much, so it is unpacked piece by piece, as fast as it is taken.
-pub(super) fn unpacked(body: Stream<Bytes>) -> Stream<Bytes> {
+pub(in crate::e2b) fn unpacked(body: Stream<Bytes>) -> Stream<Bytes> {
     let unpacker = GzDecoder::new(Vec::new());
     let bad = |error: io::Error| Error::invalid("body", format!("it is no gzip: {error}"));
     let pieces = stream::try_unfold(Some((body, unpacker, Bytes::new())), move |state| async move {

@@ -1,0 +1,84 @@
+//! Tags: what leads from a template to one of its builds.
+
+use cabana_model::{BuildId, TemplateId, Tenant, Time};
+use rusqlite::{OptionalExtension, Row, params};
+
+use crate::{
+    Build, Result, Store,
+    builds::one,
+    desk::Tx,
+    sql::{Col, get},
+};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tag {
+    pub tag: String,
+    pub build: BuildId,
+    pub created: Time,
+}
+
+impl Store {
+    /// By name.
+    pub async fn build_tags(&self, tenant: &Tenant, template: TemplateId) -> Result<Vec<Tag>> {
+        let tenant = tenant.clone();
+        self.read(move |db| {
+            let sql = "SELECT * FROM build_tags WHERE tenant = ? AND template = ? ORDER BY tag";
+            let mut found = db.prepare_cached(sql)?;
+            let rows = found.query_map(params![Col(&tenant), Col(&template)], tag_row)?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+        .await
+    }
+
+    /// The build that it leads to.
+    pub async fn tagged(&self, tenant: &Tenant, template: TemplateId, tag: &str) -> Result<Option<Build>> {
+        let (tenant, tag) = (tenant.clone(), tag.to_owned());
+        self.read(move |db| {
+            let sql = "SELECT build FROM build_tags WHERE tenant = ? AND template = ? AND tag = ?";
+            let values = params![Col(&tenant), Col(&template), tag];
+            let found: Option<BuildId> =
+                db.prepare_cached(sql)?.query_row(values, |row| get(row, "build")).optional()?;
+            match found {
+                Some(build) => Ok(one(db, &tenant, build)?),
+                None => Ok(None),
+            }
+        })
+        .await
+    }
+
+    pub async fn tag_build(&self, tenant: &Tenant, build: &Build, tags: Vec<String>, at: Time) -> Result<()> {
+        let (tenant, template, id) = (tenant.clone(), build.template, build.id);
+        self.write(move |tx| tags.iter().try_for_each(|tag| put_tag(tx, &tenant, template, tag, id, at))).await
+    }
+
+    /// How many of them there were.
+    pub async fn untag(&self, tenant: &Tenant, template: TemplateId, tags: Vec<String>) -> Result<usize> {
+        let tenant = tenant.clone();
+        self.write(move |tx| {
+            let sql = "DELETE FROM build_tags WHERE tenant = ? AND template = ? AND tag = ?";
+            let mut gone = 0;
+            for tag in &tags {
+                gone += tx.execute(sql, params![Col(&tenant), Col(&template), tag])?;
+            }
+            Ok(gone)
+        })
+        .await
+    }
+}
+
+pub(crate) fn put_tag(
+    tx: &mut Tx<'_>,
+    tenant: &Tenant,
+    template: TemplateId,
+    tag: &str,
+    build: BuildId,
+    at: Time,
+) -> Result<()> {
+    let sql = "INSERT INTO build_tags (tenant, template, tag, build, created) VALUES (?, ?, ?, ?, ?)
+               ON CONFLICT (tenant, template, tag) DO UPDATE SET build = excluded.build, created = excluded.created";
+    tx.execute(sql, params![Col(tenant), Col(&template), tag, Col(&build), Col(&at)]).map(drop)
+}
+
+fn tag_row(row: &Row<'_>) -> rusqlite::Result<Tag> {
+    Ok(Tag { tag: row.get("tag")?, build: get(row, "build")?, created: get(row, "created")? })
+}
