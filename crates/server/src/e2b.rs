@@ -14,7 +14,7 @@ use axum::{
     Router,
     extract::{Request, State},
     middleware::Next,
-    response::Response,
+    response::{IntoResponse, Response},
 };
 
 pub(crate) use self::envd::Watchers;
@@ -36,7 +36,8 @@ pub(crate) async fn by_name(State(app): State<App>, request: Request, next: Next
         // TODO(e2b): ports by header
         Some(_) => next.run(request).await,
         None => match guest::signed(&app, request.method().clone(), request.uri().clone()).await {
-            Some(named) => envd::serve(&app, named, request).await,
+            Some(Ok(named)) => envd::serve(&app, named, request).await,
+            Some(Err(refused)) => refused.into_response(),
             None => next.run(request).await,
         },
     }

@@ -37,6 +37,7 @@ mod retention;
 mod root;
 mod schema;
 mod scopes;
+mod sdk;
 mod services;
 mod settings;
 mod snapshots;

@@ -2,7 +2,7 @@
 
 use axum::{
     extract::{Query, Request},
-    http::{HeaderMap, Method, Uri, header},
+    http::{HeaderMap, Method, StatusCode, Uri, header},
 };
 use cabana_e2b_wire::{
     SandboxHost,
@@ -13,7 +13,11 @@ use cabana_e2b_wire::{
 use cabana_runtime::{Ask, Caller, Opens, Place, Record, SandboxId, SandboxState, Wanted};
 use cabana_sandbox::User;
 
-use super::{ENVD_PORT, kept::Kept, refused::Unreached};
+use super::{
+    ENVD_PORT,
+    kept::Kept,
+    refused::{Refused, Unreached},
+};
 use crate::{App, ports::authority};
 
 /// What calls by this front say where they came from.
@@ -40,8 +44,9 @@ pub(super) fn named(app: &App, request: &Request) -> Option<Named> {
     Some(Named { sandbox, port })
 }
 
-/// A URL of a file that was signed says nothing of its sandbox: it is the one whose token signed it.
-pub(super) async fn signed(app: &App, method: Method, uri: Uri) -> Option<Named> {
+/// A URL of a file that was signed says nothing of its sandbox: it is the one whose token signed it. `None`: it is no such URL;
+/// `Err`: nobody signed it.
+pub(super) async fn signed(app: &App, method: Method, uri: Uri) -> Option<Result<Named, Refused>> {
     let operation = match method {
         Method::GET => Operation::Read,
         Method::POST => Operation::Write,
@@ -59,8 +64,11 @@ pub(super) async fn signed(app: &App, method: Method, uri: Uri) -> Option<Named>
         expiration: query.signature_expiration,
     };
     let is_right = |token: &str| is_same(&grant.sign(token), signature);
-    let sandbox = app.runtime.by_token(Opens::Inside, is_right).await.ok()??;
-    Some(Named { sandbox, port: ENVD_PORT })
+    Some(match app.runtime.by_token(Opens::Inside, is_right).await {
+        Ok(Some(sandbox)) => Ok(Named { sandbox, port: ENVD_PORT }),
+        Ok(None) => Err(Refused::new(StatusCode::UNAUTHORIZED, "invalid signature")),
+        Err(error) => Err(error.into()),
+    })
 }
 
 /// A sandbox that a request may use.
