@@ -28,6 +28,7 @@ mod mounts;
 mod port_attacks;
 mod port_links;
 mod ports;
+mod probe;
 mod profiles;
 mod quotas;
 mod reload;
