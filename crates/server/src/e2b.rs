@@ -9,6 +9,7 @@ mod envd;
 mod guest;
 mod kept;
 mod refused;
+mod words;
 
 use axum::{
     Router,
@@ -17,7 +18,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-pub(crate) use self::envd::Watchers;
+pub(crate) use self::{
+    envd::Watchers,
+    words::{in_their_words, worded},
+};
 use crate::App;
 
 /// What SDKs decide by what they may ask for.

@@ -1,109 +1,170 @@
-//! The SDKs that people already have, as they come from PyPI and npm: scripts in their languages do what users do, and say what is
-//! wrong. Of each generation that speaks plain HTTP, the last and the newest.
+//! What E2B's SDKs send, as they send it, and how they read what comes back.
 
-use std::{path::PathBuf, process::Command};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use futures_util::{StreamExt, stream::BoxStream};
+use reqwest::{Method, RequestBuilder, Response};
+use serde_json::{Value, json};
 
-use crate::stage::{Server, cache};
+use crate::stage::{PATIENCE, Server, good};
 
-const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/server/sdk");
-/// As scripts/setup installs them.
-const PYTHON: [&str; 2] = ["2.45.1", "2.63.0"];
-const NODE: [&str; 2] = ["e2b-2.45.0", "e2b-2.51.0"];
-
-/// Where scripts/setup puts what speaks E2B's protocol.
-pub(crate) fn installed(what: &str) -> PathBuf {
-    let found = cache().join("e2b").join(what);
-    assert!(found.exists(), "there is no {}: run scripts/setup", found.display());
-    found
+/// A sandbox, and what its SDK knows of it.
+pub(crate) struct Sdk {
+    pub(crate) server: Server,
+    pub(crate) sandbox: String,
+    pub(crate) token: String,
 }
 
-/// Three variables are all that is changed.
-fn examine(server: &Server, command: &mut Command) {
-    for (name, value) in [("E2B_API_URL", &server.url), ("E2B_SANDBOX_URL", &server.url), ("E2B_API_KEY", &server.key)]
-    {
-        command.env(name, value);
+pub(crate) fn frame(flags: u8, payload: &[u8]) -> Vec<u8> {
+    [&[flags][..], &(payload.len() as u32).to_be_bytes(), payload].concat()
+}
+
+/// Frames of an answer, one after the other.
+pub(crate) struct Frames {
+    body: BoxStream<'static, reqwest::Result<bytes::Bytes>>,
+    held: Vec<u8>,
+}
+
+impl Frames {
+    pub(crate) fn of(response: Response) -> Self {
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["content-type"], "application/connect+json");
+        Self { body: response.bytes_stream().boxed(), held: Vec::new() }
     }
-    command.env_remove("E2B_DOMAIN").env_remove("E2B_DEBUG");
-    let done = command.output().unwrap();
-    let [said, wrong] = [&done.stdout, &done.stderr].map(|text| String::from_utf8_lossy(text));
-    assert!(done.status.success(), "{command:?}\n{said}\n{wrong}");
-}
 
-fn python(server: &Server, script: &str, area: &str) {
-    for version in PYTHON {
-        let python = installed(&format!("python-{version}/bin/python"));
-        examine(server, Command::new(python).arg(format!("{SCRIPTS}/{script}.py")).arg(area));
+    /// Its flags, and what it says. `Err`: the connection went.
+    pub(crate) async fn next(&mut self) -> Result<(u8, Value), String> {
+        let reading = async {
+            loop {
+                if let [flags, a, b, c, d, ..] = self.held[..] {
+                    let end = 5 + u32::from_be_bytes([a, b, c, d]) as usize;
+                    if self.held.len() >= end {
+                        let frame: Vec<u8> = self.held.drain(..end).collect();
+                        return Ok((flags, serde_json::from_slice(&frame[5..]).unwrap()));
+                    }
+                }
+                let piece = self.body.next().await.ok_or("it ended without its last frame")?;
+                self.held.extend(piece.map_err(|error| format!("{error:?}"))?);
+            }
+        };
+        tokio::time::timeout(PATIENCE, reading).await.expect("it comes in time")
+    }
+
+    pub(crate) async fn event(&mut self) -> Value {
+        let (flags, message) = self.next().await.unwrap();
+        assert_eq!(flags, 0, "{message}");
+        message["event"].clone()
+    }
+
+    pub(crate) async fn pid(&mut self) -> u64 {
+        self.event().await["start"]["pid"].as_u64().unwrap()
+    }
+
+    /// All that comes, and then the end.
+    pub(crate) async fn rest(&mut self) -> (String, Value) {
+        let mut said = Vec::new();
+        loop {
+            match self.next().await.unwrap() {
+                (0, message) => match &message["event"] {
+                    event if !event["end"].is_null() => {
+                        let end = event["end"].clone();
+                        assert_eq!(self.next().await.unwrap(), (2, json!({})), "nothing comes after the end");
+                        return (String::from_utf8(said).unwrap(), end);
+                    }
+                    event => said.extend(bytes_of(&event["data"])),
+                },
+                (_, last) => return (String::from_utf8(said).unwrap(), last),
+            }
+        }
+    }
+
+    /// Until it has said this.
+    pub(crate) async fn until(&mut self, wanted: &str) {
+        let mut said = Vec::new();
+        while !String::from_utf8_lossy(&said).contains(wanted) {
+            said.extend(bytes_of(&self.event().await["data"]));
+        }
     }
 }
 
-fn node(server: &Server, area: &str) {
-    for version in NODE {
-        let module = installed(&format!("node/node_modules/{version}"));
-        examine(server, Command::new("node").arg(format!("{SCRIPTS}/node.mjs")).arg(area).env("E2B_MODULE", module));
+pub(crate) fn bytes_of(data: &Value) -> Vec<u8> {
+    let of = |name| data[name].as_str().map(|text| STANDARD.decode(text).unwrap());
+    of("stdout").or_else(|| of("stderr")).or_else(|| of("pty")).unwrap_or_default()
+}
+
+impl Sdk {
+    pub(crate) async fn start() -> Self {
+        Self::of(Server::start()).await
+    }
+
+    pub(crate) async fn of(server: Server) -> Self {
+        let made = server.request(Method::POST, "/sandboxes").header("x-api-key", &server.key);
+        let asked = json!({ "templateID": "base", "timeout": 300, "secure": true, "envVars": { "GIVEN": "sandbox" } });
+        let made = good(made.json(&asked).send().await.unwrap()).await;
+        let text = |name: &str| made[name].as_str().unwrap().to_owned();
+        Self { sandbox: text("sandboxID"), token: text("envdAccessToken"), server }
+    }
+
+    /// Of the control plane.
+    pub(crate) fn control(&self, method: Method, path: &str) -> RequestBuilder {
+        let request = reqwest::Client::new().request(method, format!("{}{path}", self.server.url));
+        request.header("x-api-key", &self.server.key)
+    }
+
+    pub(crate) fn inside(&self, method: Method, path: &str) -> RequestBuilder {
+        let request = reqwest::Client::new().request(method, format!("{}{path}", self.server.url));
+        request.header("E2b-Sandbox-Id", &self.sandbox).header("E2b-Sandbox-Port", "49983")
+    }
+
+    pub(crate) fn ask(&self, method: Method, path: &str) -> RequestBuilder {
+        self.inside(method, path).header("X-Access-Token", &self.token)
+    }
+
+    pub(crate) async fn unary(&self, path: &str, message: Value) -> Response {
+        self.ask(Method::POST, path).json(&message).send().await.unwrap()
+    }
+
+    pub(crate) async fn call(&self, path: &str, message: Value) -> Value {
+        good(self.unary(path, message).await).await
+    }
+
+    /// The code of one that is refused.
+    pub(crate) async fn refused(&self, path: &str, message: Value) -> (u16, String) {
+        let response = self.unary(path, message).await;
+        let status = response.status().as_u16();
+        (status, response.json::<Value>().await.unwrap()["code"].as_str().unwrap().to_owned())
+    }
+
+    pub(crate) fn streaming(&self, path: &str) -> RequestBuilder {
+        self.ask(Method::POST, path).header("content-type", "application/connect+json")
+    }
+
+    pub(crate) async fn stream(&self, path: &str, message: Value) -> Frames {
+        let body = frame(0, message.to_string().as_bytes());
+        Frames::of(self.streaming(path).body(body).send().await.unwrap())
+    }
+
+    pub(crate) async fn begin(&self, script: &str, more: Value) -> Frames {
+        let mut asked = json!({ "process": { "cmd": "/bin/bash", "args": ["-l", "-c", script] }, "stdin": false });
+        asked.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        self.stream("/process.Process/Start", asked).await
+    }
+
+    pub(crate) async fn run(&self, script: &str) -> (String, Value) {
+        let mut frames = self.begin(script, json!({})).await;
+        frames.pid().await;
+        frames.rest().await
+    }
+
+    pub(crate) async fn write(&self, path: &str, text: &str) -> Response {
+        let request = self.ask(Method::POST, &format!("/files?path={path}"));
+        request.header("content-type", "application/octet-stream").body(text.to_owned()).send().await.unwrap()
+    }
+
+    pub(crate) async fn read(&self, path: &str) -> Response {
+        self.ask(Method::GET, &format!("/files?path={path}")).send().await.unwrap()
     }
 }
 
-#[test]
-fn python_runs_commands() {
-    python(&Server::start(), "sync", "commands");
-}
-
-#[test]
-fn python_has_files() {
-    python(&Server::start(), "sync", "files");
-}
-
-#[test]
-fn python_signs_urls_of_files() {
-    python(&Server::start(), "sync", "signed");
-}
-
-#[test]
-fn python_has_terminals() {
-    python(&Server::start(), "sync", "pty");
-}
-
-#[test]
-fn python_lives_with_sandboxes() {
-    python(&Server::start(), "sync", "lifecycle");
-}
-
-#[test]
-fn python_runs_commands_without_threads() {
-    python(&Server::start(), "aio", "commands");
-}
-
-#[test]
-fn python_has_files_without_threads() {
-    python(&Server::start(), "aio", "files");
-}
-
-#[test]
-fn python_has_terminals_without_threads() {
-    python(&Server::start(), "aio", "pty");
-}
-
-#[test]
-fn python_lives_with_sandboxes_without_threads() {
-    python(&Server::start(), "aio", "lifecycle");
-}
-
-#[test]
-fn node_runs_commands() {
-    node(&Server::start(), "commands");
-}
-
-#[test]
-fn node_has_files() {
-    node(&Server::start(), "files");
-}
-
-#[test]
-fn node_has_terminals() {
-    node(&Server::start(), "pty");
-}
-
-#[test]
-fn node_lives_with_sandboxes() {
-    node(&Server::start(), "lifecycle");
+pub(crate) fn typed(pid: u64, text: &str) -> Value {
+    json!({ "process": { "pid": pid }, "input": { "stdin": STANDARD.encode(text) } })
 }

@@ -1,7 +1,11 @@
 //! The control plane: what makes, finds, changes and ends sandboxes.
 
 mod create;
+mod fork;
 mod list;
+mod logs;
+mod metrics;
+mod one;
 mod told;
 mod verbs;
 
@@ -11,6 +15,7 @@ use axum::{
     routing::{get, post},
 };
 
+pub(super) use self::metrics::processors;
 use crate::App;
 
 pub(super) fn routes() -> Router<App> {
@@ -24,5 +29,10 @@ pub(super) fn routes() -> Router<App> {
         .route("/sandboxes/{sandbox}/resume", post(verbs::resume))
         .route("/sandboxes/{sandbox}/timeout", post(verbs::timeout))
         .route("/sandboxes/{sandbox}/refreshes", post(verbs::refresh))
+        .route("/sandboxes/{sandbox}/fork", post(fork::fork))
+        .route("/sandboxes/{sandbox}/metrics", get(metrics::of_one))
+        .route("/sandboxes/metrics", get(metrics::of_several))
+        .route("/sandboxes/{sandbox}/logs", get(logs::logs))
+        .route("/v2/sandboxes/{sandbox}/logs", get(logs::logs_v2))
         .route("/health", get(|| async { StatusCode::NO_CONTENT }))
 }

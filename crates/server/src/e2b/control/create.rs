@@ -44,6 +44,9 @@ async fn make(
     asked: control::Wanted,
 ) -> Made {
     let kept = Kept::of_asked(&asked, secure);
+    // Of the request, and not of the sandbox, which has another end at each try.
+    let said = serde_json::to_vec(&(timeout, secure, &asked)).unwrap_or_default();
+    let key = once.key.map(|key| key.asking(&said));
     let (base, snapshot) = base_of(app, &asked.template_id).await?;
     let wish = Wish {
         base,
@@ -60,8 +63,7 @@ async fn make(
     let (mut wanted, _) = app.runtime.settings().wanted(wish)?;
     kept.put(&mut wanted);
     let tenant = caller.tenant.clone();
-    let ask =
-        cabana_runtime::Ask { caller, place: Place::New(Some(wanted)), key: once.key, lease: once.lease, front: FRONT };
+    let ask = cabana_runtime::Ask { caller, place: Place::New(Some(wanted)), key, lease: once.lease, front: FRONT };
     let made = app.runtime.call(ask, Ensure).await?.answer().await?;
     let record = app.runtime.sandbox(&tenant, &made.sandbox).await?;
     Ok((StatusCode::CREATED, Json(told::sandbox(app, &record).await?)))
