@@ -4,6 +4,7 @@
 //! header or by the host name ([`guest`]), whatever its path, and is answered here ([`envd`]): there is no agent inside. A request
 //! for another port goes to what listens there.
 
+mod brought;
 mod control;
 mod envd;
 mod guest;

@@ -1,18 +1,21 @@
 //! The control plane: what makes, finds, changes and ends sandboxes.
 
+mod base;
 mod create;
 mod fork;
 mod list;
 mod logs;
 mod metrics;
 mod one;
+mod snapshots;
+mod templates;
 mod told;
 mod verbs;
 
 use axum::{
     Router,
     http::StatusCode,
-    routing::{get, post},
+    routing::{delete, get, post},
 };
 
 pub(super) use self::metrics::processors;
@@ -34,5 +37,8 @@ pub(super) fn routes() -> Router<App> {
         .route("/sandboxes/metrics", get(metrics::of_several))
         .route("/sandboxes/{sandbox}/logs", get(logs::logs))
         .route("/v2/sandboxes/{sandbox}/logs", get(logs::logs_v2))
+        .route("/sandboxes/{sandbox}/snapshots", post(snapshots::take))
+        .route("/snapshots", get(snapshots::list))
+        .route("/templates/{template}", delete(templates::remove))
         .route("/health", get(|| async { StatusCode::NO_CONTENT }))
 }
