@@ -12,6 +12,7 @@ mod crowds;
 mod disks;
 mod document;
 mod e2b;
+mod e2b_services;
 mod ends;
 mod events;
 mod faults;

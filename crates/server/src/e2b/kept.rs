@@ -1,8 +1,12 @@
 //! What of E2B's words a sandbox keeps beside what ours say, in its record.
 
 use cabana_e2b_wire::control::{NetworkConfig, Wanted as Asked};
-use cabana_runtime::Wanted;
+use cabana_runtime::{BringUp, Caller, SandboxId, Wanted};
+use cabana_sandbox::Service;
 use serde::{Deserialize, Serialize};
+
+use super::guest::FRONT;
+use crate::App;
 
 /// The name of this front's note.
 const NOTE: &str = "e2b";
@@ -20,10 +24,13 @@ pub(super) struct Kept {
     pub(super) network: Option<NetworkConfig>,
     #[serde(default)]
     pub(super) allow_internet_access: Option<bool>,
+    /// What runs in it from each of its starts on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) service: Option<Service>,
 }
 
 impl Kept {
-    pub(super) fn of_asked(asked: &Asked, secure: bool) -> Self {
+    pub(super) fn of_asked(asked: &Asked, secure: bool, service: Option<Service>) -> Self {
         Self {
             template: asked.template_id.clone(),
             secure,
@@ -31,6 +38,7 @@ impl Kept {
             pause_memory: asked.auto_pause_memory,
             network: asked.network.clone(),
             allow_internet_access: asked.allow_internet_access,
+            service,
         }
     }
 
@@ -43,6 +51,14 @@ impl Kept {
         if let Ok(note) = serde_json::to_value(self) {
             wanted.notes.insert(NOTE.to_owned(), note);
         }
+    }
+
+    /// Once it began to run.
+    pub(super) async fn bring_up(&self, app: &App, caller: &Caller, sandbox: &SandboxId) -> cabana_runtime::Result<()> {
+        let Some(service) = &self.service else { return Ok(()) };
+        let template = &self.template;
+        let what = BringUp { caller, front: FRONT, sandbox, template, service, user: None, cwd: None };
+        app.runtime.bring_up(what).await
     }
 
     pub(super) fn is_public(&self) -> bool {

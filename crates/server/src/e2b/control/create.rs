@@ -2,8 +2,11 @@
 
 use axum::{Json, extract::State, http::StatusCode};
 use cabana_e2b_wire::control::{self, NewSandbox, NewSandboxV2};
-use cabana_runtime::{Action, Lifecycle, Place, Time, Wish, acts::sandbox::Ensure};
-use cabana_sandbox::{Base, NetworkPolicy};
+use cabana_runtime::{
+    Action, Ask, Lifecycle, Place, SnapshotId, Time, Wish,
+    acts::sandbox::{Become, Ensure, Shape},
+};
+use cabana_sandbox::{Base, NetworkPolicy, Service, Template};
 
 use super::{
     super::{guest::FRONT, kept::Kept, refused::Refused},
@@ -43,8 +46,8 @@ async fn make(
     secure: bool,
     asked: control::Wanted,
 ) -> Made {
-    let kept = Kept::of_asked(&asked, secure);
-    let (base, snapshot) = base_of(app, &asked.template_id).await?;
+    let Found { base, snapshot, service } = found(app, &asked.template_id).await?;
+    let kept = Kept::of_asked(&asked, secure, service);
     let wish = Wish {
         base,
         snapshot,
@@ -59,23 +62,38 @@ async fn make(
     };
     let (mut wanted, _) = app.runtime.settings().wanted(wish)?;
     kept.put(&mut wanted);
-    let tenant = caller.tenant.clone();
     let ask =
-        cabana_runtime::Ask { caller, place: Place::New(Some(wanted)), key: once.key, lease: once.lease, front: FRONT };
+        Ask { caller: caller.clone(), place: Place::New(Some(wanted)), key: once.key, lease: once.lease, front: FRONT };
     let made = app.runtime.call(ask, Ensure).await?.answer().await?;
-    let record = app.runtime.sandbox(&tenant, &made.sandbox).await?;
+    if let Err(error) = kept.bring_up(app, &caller, &made.sandbox).await {
+        // Nobody was told of it, so nobody else can delete it.
+        let ask = Ask { caller, place: Place::Sandbox(made.sandbox), key: None, lease: None, front: FRONT };
+        app.runtime.call(ask, Become(Shape::Deleted)).await?.answer().await?;
+        return Err(error.into());
+    }
+    let record = app.runtime.sandbox(&caller.tenant, &made.sandbox).await?;
     Ok((StatusCode::CREATED, Json(told::sandbox(app, &record).await?)))
 }
 
+/// What a name of a template leads to.
+#[derive(Default)]
+struct Found {
+    base: Option<Base>,
+    snapshot: Option<SnapshotId>,
+    service: Option<Service>,
+}
+
 /// A template of ours by its name, or a snapshot by its id. Where nobody has made `base`, it is the machine's own programs.
-async fn base_of(app: &App, template: &str) -> Result<(Option<Base>, Option<cabana_runtime::SnapshotId>), Refused> {
+async fn found(app: &App, template: &str) -> Result<Found, Refused> {
     let name = template.split(':').next().unwrap_or_default();
     if let Ok(snapshot) = name.parse() {
-        return Ok((None, Some(snapshot)));
+        return Ok(Found { snapshot: Some(snapshot), ..Found::default() });
     }
     match app.runtime.template(name).await {
-        Ok(_) => Ok((Some(Base::Named(name.to_owned())), None)),
-        Err(_) if name == "base" => Ok((Some(Base::Host), None)),
+        Ok(Template { service, .. }) => {
+            Ok(Found { base: Some(Base::Named(name.to_owned())), service, ..Found::default() })
+        }
+        Err(_) if name == "base" => Ok(Found { base: Some(Base::Host), ..Found::default() }),
         Err(_) => Err(Refused::not_found(format!("template '{template}' not found"))),
     }
 }
