@@ -5,7 +5,7 @@ mod progress;
 use std::{path::PathBuf, process::ExitCode};
 
 use cabana_engine::{Config, Engine, TemplateSource};
-use cabana_sandbox::{Error, Overrides, Template};
+use cabana_sandbox::{Error, Overrides, Service, Template};
 use serde_json::{Value, json};
 
 use self::progress::Bar;
@@ -65,6 +65,12 @@ pub(crate) struct Add {
     /// Let set-user-id programs, sudo above all, gain rights in its sandboxes
     #[arg(long)]
     pub(crate) sudo: bool,
+    /// A command for the shell that runs in its sandboxes from their start on, if it is E2B's SDKs that make them
+    #[arg(long, value_name = "CMD")]
+    pub(crate) start: Option<String>,
+    /// A command for the shell that succeeds once what --start began is there
+    #[arg(long, value_name = "CMD", requires = "start")]
+    pub(crate) ready: Option<String>,
 }
 
 pub(crate) fn main(args: Args, data: PathBuf) -> ExitCode {
@@ -100,7 +106,7 @@ impl Job {
             Verb::Ls { json } => Self::Ls { json },
             Verb::Inspect { name, json } => Self::Inspect { name, json },
             Verb::Rm { name } => Self::Rm { name },
-            Verb::Add(Add { name, from, user, workdir, env, sudo }) => Self::Add {
+            Verb::Add(Add { name, from, user, workdir, env, sudo, start, ready }) => Self::Add {
                 name,
                 source: from.parse()?,
                 wishes: Overrides {
@@ -108,6 +114,7 @@ impl Job {
                     workdir: workdir.map(|dir| path_of("--workdir", &dir)).transpose()?,
                     env: variables(&env)?,
                     sudo,
+                    service: start.map(|start| Service { start, ready }),
                 },
             },
         })
@@ -142,13 +149,15 @@ fn add(engine: &Engine, name: &str, source: &TemplateSource, wishes: &Overrides)
 
 /// As a server describes it, for programs and for the tables. Of the variables only the names: values may be secrets.
 fn of(template: &Template) -> Value {
-    let Template { name, layers, defaults, sudo, made, source } = template;
+    let Template { name, layers, defaults, sudo, service, made, source } = template;
     json!({
         "name": name,
         "user": defaults.user.to_string(),
         "workdir": defaults.workdir.to_string(),
         "env": defaults.env.keys().collect::<Vec<_>>(),
         "sudo": sudo,
+        "start": service.as_ref().map(|service| &service.start),
+        "ready": service.as_ref().and_then(|service| service.ready.as_ref()),
         "made_at": made,
         "source": source,
         "layers": layers.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -182,7 +191,7 @@ pub(crate) fn show(template: &Value, json: bool) {
     if json {
         return table::json(template);
     }
-    let parts = ["name", "user", "workdir", "env", "sudo", "made_at", "source", "layers", "error"];
+    let parts = ["name", "user", "workdir", "env", "sudo", "start", "ready", "made_at", "source", "layers", "error"];
     let there = parts.into_iter().filter(|part| !template[part].is_null());
     there.for_each(|part| table::print(&format!("{part:<8}  {}\n", plain(&text(&template[part])))));
 }

@@ -54,6 +54,8 @@ async fn send(add: Add, server: &Server) -> Result<(), Failure> {
     query.extend(add.user.as_deref().map(|user| ("user", user)));
     query.extend(add.workdir.as_deref().map(|dir| ("workdir", dir)));
     query.extend(add.sudo.then_some(("sudo", "true")));
+    query.extend(add.start.as_deref().map(|start| ("start", start)));
+    query.extend(add.ready.as_deref().map(|ready| ("ready", ready)));
     let mut request = server.request(Method::POST, At(&["v1", "templates"], &query));
     request = request.header(header::CONTENT_TYPE, "application/x-tar").body(tar);
     if let Some(length) = length {

@@ -15,6 +15,7 @@ mod document;
 mod e2b;
 mod e2b_control;
 mod e2b_fork;
+mod e2b_services;
 mod e2b_snapshots;
 mod e2b_stage;
 mod ends;

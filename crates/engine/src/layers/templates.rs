@@ -8,7 +8,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use cabana_sandbox::{Defaults, Error, LayerId, Overrides, Result, SandboxPath, Template, User};
+use cabana_sandbox::{Defaults, Error, LayerId, Overrides, Result, SandboxPath, Service, Template, User};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -90,6 +90,7 @@ impl<'a> Templates<'a> {
             layers: layers.iter().map(|layer| layer.id).collect(),
             defaults,
             sudo: wishes.sudo,
+            service: wishes.service.clone(),
             made: now(),
             source,
         };
@@ -213,6 +214,8 @@ struct Record {
     env: BTreeMap<String, String>,
     #[serde(default)]
     sudo: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    service: Option<Service>,
     made: String,
     source: String,
 }
@@ -236,17 +239,17 @@ impl From<PathText> for String {
 
 impl From<&Template> for Record {
     fn from(template: &Template) -> Self {
-        let Template { layers, defaults, sudo, made, source, .. } = template.clone();
+        let Template { layers, defaults, sudo, service, made, source, .. } = template.clone();
         let Defaults { user, workdir, env } = defaults;
-        Self { layers, user, workdir: PathText(workdir), env, sudo, made, source }
+        Self { layers, user, workdir: PathText(workdir), env, sudo, service, made, source }
     }
 }
 
 impl Record {
     fn named(self, name: &str) -> Template {
         let defaults = Defaults { user: self.user, workdir: self.workdir.0, env: self.env };
-        let Self { layers, sudo, made, source, .. } = self;
-        Template { name: name.into(), layers, defaults, sudo, made, source }
+        let Self { layers, sudo, service, made, source, .. } = self;
+        Template { name: name.into(), layers, defaults, sudo, service, made, source }
     }
 }
 

@@ -2,7 +2,10 @@
 
 use axum::{Json, extract::State, http::StatusCode};
 use cabana_e2b_wire::control::{self, NewSandbox, NewSandboxV2};
-use cabana_runtime::{Action, Lifecycle, Place, Time, Wish, acts::sandbox::Ensure};
+use cabana_runtime::{
+    Action, Ask, Lifecycle, Place, Time, Wish,
+    acts::sandbox::{Become, Ensure, Shape},
+};
 use cabana_sandbox::NetworkPolicy;
 
 use super::{
@@ -63,10 +66,15 @@ async fn make(
     };
     let (mut wanted, _) = app.runtime.settings().wanted(wish)?;
     kept.put(&mut wanted);
-    let tenant = caller.tenant.clone();
-    let ask = cabana_runtime::Ask { caller, place: Place::New(Some(wanted)), key, lease: once.lease, front: FRONT };
+    let ask = Ask { caller: caller.clone(), place: Place::New(Some(wanted)), key, lease: once.lease, front: FRONT };
     let made = app.runtime.call(ask, Ensure).await?.answer().await?;
-    let record = app.runtime.sandbox(&tenant, &made.sandbox).await?;
+    if let Err(error) = kept.bring_up(app, &caller, &made.sandbox).await {
+        // Nobody was told of it, so nobody else can delete it.
+        let ask = Ask { caller, place: Place::Sandbox(made.sandbox), key: None, lease: None, front: FRONT };
+        app.runtime.call(ask, Become(Shape::Deleted)).await?.answer().await?;
+        return Err(error.into());
+    }
+    let record = app.runtime.sandbox(&caller.tenant, &made.sandbox).await?;
     Ok((StatusCode::CREATED, Json(told::sandbox(app, &record).await?)))
 }
 
