@@ -2,15 +2,17 @@
 
 mod create;
 mod list;
+mod network;
 mod told;
 mod verbs;
 
 use axum::{
     Router,
     http::StatusCode,
-    routing::{get, post},
+    routing::{get, post, put},
 };
 
+pub(super) use self::create::until;
 use crate::App;
 
 pub(super) fn routes() -> Router<App> {
@@ -24,5 +26,6 @@ pub(super) fn routes() -> Router<App> {
         .route("/sandboxes/{sandbox}/resume", post(verbs::resume))
         .route("/sandboxes/{sandbox}/timeout", post(verbs::timeout))
         .route("/sandboxes/{sandbox}/refreshes", post(verbs::refresh))
+        .route("/sandboxes/{sandbox}/network", put(network::replace))
         .route("/health", get(|| async { StatusCode::NO_CONTENT }))
 }

@@ -87,7 +87,7 @@ pub(super) async fn relay(app: &App, visitor: Visitor, door: &Door, request: Req
 fn inner(door: &Door, uri: &Uri) -> Answer<Uri> {
     let path = match door.way {
         Way::Path => uri.path().get(door.prefix().len() - 1..).unwrap_or("/"),
-        Way::Host => uri.path(),
+        Way::Host | Way::Header => uri.path(),
     };
     let query = uri.query().map(without_token).filter(|query| !query.is_empty());
     let target = query.map_or(path.to_owned(), |query| format!("{path}?{query}"));

@@ -3,10 +3,11 @@
 use axum::{Json, extract::State, http::StatusCode};
 use cabana_e2b_wire::control::{self, NewSandbox, NewSandboxV2};
 use cabana_runtime::{Action, Lifecycle, Place, Time, Wish, acts::sandbox::Ensure};
-use cabana_sandbox::{Base, NetworkPolicy};
+use cabana_sandbox::Base;
 
 use super::{
     super::{guest::FRONT, kept::Kept, refused::Refused},
+    network::{policy_of, usual},
     told,
 };
 use crate::{
@@ -43,14 +44,17 @@ async fn make(
     secure: bool,
     asked: control::Wanted,
 ) -> Made {
-    let kept = Kept::of_asked(&asked, secure);
+    let kept = Kept::of_asked(&asked, timeout, secure);
+    if !kept.is_public() && !secure {
+        return Err(Refused::bad("a sandbox whose ports are not public has to be secure: say 'secure' too"));
+    }
     let (base, snapshot) = base_of(app, &asked.template_id).await?;
     let wish = Wish {
         base,
         snapshot,
         env: asked.env_vars,
         labels: asked.metadata,
-        network: network_of(asked.network.as_ref(), asked.allow_internet_access),
+        network: policy_of(asked.network.as_ref(), asked.allow_internet_access, &usual(app)?)?,
         lifecycle: lifecycle(
             until(app.runtime.clock().now(), timeout),
             on_timeout(asked.auto_pause, kept.pause_memory),
@@ -80,17 +84,6 @@ async fn base_of(app: &App, template: &str) -> Result<(Option<Base>, Option<caba
     }
 }
 
-/// Everything, nothing, or what is listed.
-pub(super) fn network_of(network: Option<&control::NetworkConfig>, internet: Option<bool>) -> Option<NetworkPolicy> {
-    match (network, internet) {
-        (_, Some(false)) => Some(NetworkPolicy::Off),
-        (Some(network), _) if !network.allow_out.is_empty() => Some(NetworkPolicy::Allow(network.allow_out.clone())),
-        (Some(network), _) if network.deny_out.iter().any(|rule| rule == "0.0.0.0/0") => Some(NetworkPolicy::Off),
-        (_, Some(true)) => Some(NetworkPolicy::Public),
-        _ => None,
-    }
-}
-
 fn on_timeout(pauses: bool, memory: bool) -> Action {
     match (pauses, memory) {
         (false, _) => Action::Delete,
@@ -110,6 +103,6 @@ fn lifecycle(until: Time, on_expire: Action) -> Lifecycle {
     }
 }
 
-pub(super) fn until(now: Time, seconds: u32) -> Time {
+pub(in crate::e2b) fn until(now: Time, seconds: u32) -> Time {
     now.saturating_add(jiff::SignedDuration::from_secs(seconds.into())).unwrap_or(Time::MAX)
 }

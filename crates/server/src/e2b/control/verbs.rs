@@ -23,14 +23,14 @@ use crate::{
 type Made = Result<(StatusCode, Json<control::Sandbox>), Refused>;
 
 /// A sandbox of the caller's that this front made.
-struct One<'a> {
+pub(super) struct One<'a> {
     app: &'a App,
     caller: Caller,
-    record: Record,
+    pub(super) record: Record,
 }
 
 impl<'a> One<'a> {
-    async fn find(app: &'a App, caller: Caller, sandbox: &str) -> Result<Self, Refused> {
+    pub(super) async fn find(app: &'a App, caller: Caller, sandbox: &str) -> Result<Self, Refused> {
         let missing = || Refused::not_found(format!("sandbox \"{sandbox}\" not found"));
         let id = SandboxId::new(sandbox).map_err(|_| missing())?;
         let record = app.runtime.sandbox(&caller.tenant, &id).await.map_err(|_| missing())?;
@@ -38,11 +38,11 @@ impl<'a> One<'a> {
         Ok(Self { app, caller, record })
     }
 
-    fn is_paused(&self) -> bool {
+    pub(super) fn is_paused(&self) -> bool {
         told::state(self.record.state) == control::SandboxState::Paused
     }
 
-    async fn call<A: Act>(&self, act: A) -> Result<A::Answer, Refused> {
+    pub(super) async fn call<A: Act>(&self, act: A) -> Result<A::Answer, Refused> {
         let place = Place::Sandbox(self.record.id.clone());
         let ask = Ask { caller: self.caller.clone(), place, key: None, lease: None, front: FRONT };
         Ok(self.app.runtime.call(ask, act).await?.answer().await?)
