@@ -59,6 +59,8 @@ impl Default for Bounds {
 pub struct Options {
     /// The ports of sandboxes are at `{port}-{sandbox}.` and this.
     pub preview_domain: Option<String>,
+    /// The same as clients by TLS name it, with the port if there is one: where they are told it.
+    pub domain: Option<String>,
     /// By TLS.
     pub secure: bool,
     /// There where requests are traced.
@@ -99,7 +101,13 @@ pub struct SpanCounts {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { preview_domain: Some("localhost".to_owned()), secure: false, traced: None, reload: Reload::default() }
+        Self {
+            preview_domain: Some("localhost".to_owned()),
+            domain: None,
+            secure: false,
+            traced: None,
+            reload: Reload::default(),
+        }
     }
 }
 

@@ -12,6 +12,7 @@ mod crowds;
 mod disks;
 mod document;
 mod e2b;
+mod e2b_domain;
 mod e2b_network;
 mod e2b_ports;
 mod ends;
