@@ -119,9 +119,10 @@ async fn serve(source: Source, serving: Serving, show_key: bool, stop_all: bool)
         // What reads the lines of the log is a program.
         tracing::info!(key = %key.path.display(), "the key is in this file");
     } else {
-        greet(&url, &key, show_key);
-        if let (Some(dev_tls), Some(domain)) = (&dev_tls, &domain) {
-            greet_sdks(domain, &dev_tls.authority(), &key);
+        let authority = dev_tls.as_ref().map(DevTls::authority);
+        greet(&url, &key, show_key, authority.as_deref());
+        if let (Some(authority), Some(domain)) = (authority, &domain) {
+            greet_sdks(domain, &authority, &key);
         }
     }
     if let (Some(dev_tls), Some(tls)) = (dev_tls, tls.clone()) {
@@ -209,14 +210,15 @@ fn greet_sdks(domain: &str, authority: &Path, key: &key::First) {
 }
 
 /// What to do next.
-fn greet(url: &str, key: &key::First, show_key: bool) {
+fn greet(url: &str, key: &key::First, show_key: bool, authority: Option<&Path>) {
     tell(&format!("Cabana serves at {url}"));
     tell(&format!("The key is in {}", key.path.display()));
     if show_key {
         tell(&format!("The key is {}", key.text));
     }
     tell("Try:");
-    tell(&format!("  curl -s {url}/v1/exec -H \"Authorization: Bearer $(cat {})\" \\", key.path.display()));
+    let trusting = authority.map(|authority| format!(" --cacert {}", authority.display())).unwrap_or_default();
+    tell(&format!("  curl -s{trusting} {url}/v1/exec -H \"Authorization: Bearer $(cat {})\" \\", key.path.display()));
     tell(
         "    -d '{\"scope\": {\"scheme\": \"fixed\", \"name\": \"first\"}, \"command\": \"echo hello from $(hostname)\"}'",
     );
