@@ -6,6 +6,7 @@ mod fork;
 mod list;
 mod logs;
 mod metrics;
+mod network;
 mod one;
 mod snapshots;
 mod templates;
@@ -15,10 +16,10 @@ mod verbs;
 use axum::{
     Router,
     http::StatusCode,
-    routing::{delete, get, post},
+    routing::{delete, get, post, put},
 };
 
-pub(super) use self::metrics::processors;
+pub(super) use self::{create::until, metrics::processors};
 use crate::App;
 
 pub(super) fn routes() -> Router<App> {
@@ -40,5 +41,6 @@ pub(super) fn routes() -> Router<App> {
         .route("/sandboxes/{sandbox}/snapshots", post(snapshots::take))
         .route("/snapshots", get(snapshots::list))
         .route("/templates/{template}", delete(templates::remove))
+        .route("/sandboxes/{sandbox}/network", put(network::replace))
         .route("/health", get(|| async { StatusCode::NO_CONTENT }))
 }

@@ -17,6 +17,9 @@ pub(super) struct Kept {
     /// Whether its agent asks for the token.
     pub(super) secure: bool,
     pub(super) auto_resume: bool,
+    /// For how long it was made: whoever wakes it gives it as much again.
+    #[serde(default)]
+    pub(super) timeout: u32,
     /// Whether the pause at the end of its time keeps the memory.
     pub(super) pause_memory: bool,
     #[serde(default)]
@@ -29,11 +32,12 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    pub(super) fn of_asked(asked: &Asked, secure: bool, brought: Brought) -> Self {
+    pub(super) fn of_asked(asked: &Asked, timeout: u32, secure: bool, brought: Brought) -> Self {
         Self {
             template: asked.template_id.clone(),
             secure,
             auto_resume: asked.resumes_by_itself(),
+            timeout,
             pause_memory: asked.auto_pause_memory,
             network: asked.network.clone(),
             allow_internet_access: asked.allow_internet_access,
@@ -47,9 +51,12 @@ impl Kept {
     }
 
     pub(super) fn put(&self, wanted: &mut Wanted) {
-        if let Ok(note) = serde_json::to_value(self) {
-            wanted.notes.insert(NOTE.to_owned(), note);
-        }
+        wanted.notes.extend(self.note());
+    }
+
+    /// As its record has it, by the front's name.
+    pub(super) fn note(&self) -> Option<(String, serde_json::Value)> {
+        Some((NOTE.to_owned(), serde_json::to_value(self).ok()?))
     }
 
     /// Once it began to run.

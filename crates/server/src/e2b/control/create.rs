@@ -6,11 +6,11 @@ use cabana_runtime::{
     Action, Ask, Lifecycle, Place, Time, Wish,
     acts::sandbox::{Become, Ensure, Shape},
 };
-use cabana_sandbox::NetworkPolicy;
 
 use super::{
     super::{guest::FRONT, kept::Kept, refused::Refused},
     base::{self, Found},
+    network::{policy_of, usual},
     told,
 };
 use crate::{
@@ -51,13 +51,16 @@ async fn make(
     let said = serde_json::to_vec(&(timeout, secure, &asked)).unwrap_or_default();
     let key = once.key.map(|key| key.asking(&said));
     let Found { files, brought } = base::find(app, &caller.tenant, &asked.template_id).await?;
-    let kept = Kept::of_asked(&asked, secure, brought.clone());
+    let kept = Kept::of_asked(&asked, timeout, secure, brought.clone());
+    if !kept.is_public() && !secure {
+        return Err(Refused::bad("a sandbox whose ports are not public has to be secure: say 'secure' too"));
+    }
     let wish = Wish {
         limits: brought.limits(app.runtime.settings()).filter(|limits| app.runtime.fits(limits)),
         user: brought.user,
         env: brought.env.into_iter().chain(asked.env_vars).collect(),
         labels: asked.metadata,
-        network: network_of(asked.network.as_ref(), asked.allow_internet_access),
+        network: policy_of(asked.network.as_ref(), asked.allow_internet_access, &usual(app)?)?,
         lifecycle: lifecycle(
             until(app.runtime.clock().now(), timeout),
             on_timeout(asked.auto_pause, kept.pause_memory),
@@ -76,17 +79,6 @@ async fn make(
     }
     let record = app.runtime.sandbox(&caller.tenant, &made.sandbox).await?;
     Ok((StatusCode::CREATED, Json(told::sandbox(app, &record).await?)))
-}
-
-/// Everything, nothing, or what is listed.
-pub(super) fn network_of(network: Option<&control::NetworkConfig>, internet: Option<bool>) -> Option<NetworkPolicy> {
-    match (network, internet) {
-        (_, Some(false)) => Some(NetworkPolicy::Off),
-        (Some(network), _) if !network.allow_out.is_empty() => Some(NetworkPolicy::Allow(network.allow_out.clone())),
-        (Some(network), _) if network.deny_out.iter().any(|rule| rule == "0.0.0.0/0") => Some(NetworkPolicy::Off),
-        (_, Some(true)) => Some(NetworkPolicy::Public),
-        _ => None,
-    }
 }
 
 fn on_timeout(pauses: bool, memory: bool) -> Action {
@@ -108,6 +100,6 @@ fn lifecycle(until: Time, on_expire: Action) -> Lifecycle {
     }
 }
 
-pub(super) fn until(now: Time, seconds: u32) -> Time {
+pub(in crate::e2b) fn until(now: Time, seconds: u32) -> Time {
     now.saturating_add(jiff::SignedDuration::from_secs(seconds.into())).unwrap_or(Time::MAX)
 }
