@@ -33,8 +33,9 @@ pub(crate) enum Verb {
                             docker export CONTAINER | cabana template add image --from -\n  \
                             cabana template add mine --from ./rootfs.tar.zst --user me --workdir /src")]
     Add(Add),
-    /// Make a template by a recipe: what E2B's SDKs expect of their `base`, for one
-    #[command(after_help = "Examples:\n  cabana template build base\n  cabana template build base --name mine")]
+    /// Make a template by a recipe: what E2B's SDKs expect of their `base`, and of their code interpreter
+    #[command(after_help = "Examples:\n  cabana template build base\n  cabana template build code-interpreter\n  \
+                            cabana template build base --name mine")]
     Build(Build),
     /// List the templates
     Ls {

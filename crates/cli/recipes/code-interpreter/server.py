@@ -12,10 +12,13 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
 import uuid
+from queue import Empty
 
 from jupyter_client.manager import AsyncKernelManager
 
@@ -28,6 +31,8 @@ START_PATIENCE = 60
 """Seconds that a kernel has to come up."""
 ALIVE_EVERY = 5
 """Seconds between two lines that say nothing, but show whether somebody still reads."""
+
+LOST = "The kernel ended, or was restarted or removed, before the execution was finished"
 
 LANGUAGES = {"python": "python3", "bash": "bash"}
 OTHER_NAMES = {"py": "python", "python3": "python", "sh": "bash"}
@@ -58,6 +63,8 @@ class Refused(Exception):
 
 
 class Context:
+    """A kernel, and whose turn it is to use it."""
+
     def __init__(self, language, cwd):
         self.id = str(uuid.uuid4())
         self.language = language
@@ -70,7 +77,9 @@ class Context:
         return {"id": self.id, "language": self.language, "cwd": self.cwd}
 
     async def start(self):
-        self.manager = AsyncKernelManager(kernel_name=LANGUAGES[self.language])
+        # By sockets that only this user reaches, and not by ports.
+        sockets = os.path.join(tempfile.mkdtemp(prefix="kernel-"), "socket")
+        self.manager = AsyncKernelManager(kernel_name=LANGUAGES[self.language], transport="ipc", ip=sockets)
         await self.manager.start_kernel(cwd=self.cwd)
         await self.attach()
 
@@ -90,6 +99,7 @@ class Context:
             self.client.stop_channels()
         if self.manager:
             await self.manager.shutdown_kernel(now=True)
+            shutil.rmtree(os.path.dirname(self.manager.ip), ignore_errors=True)
 
     async def quietly(self, code):
         """Runs what nobody hears of."""
@@ -110,19 +120,30 @@ class Context:
                     await asyncio.shield(self.quietly(setting(self.language, saved)))
 
     async def lines(self, code):
-        asked = self.client.execute(plain_indented(code, self.language), allow_stdin=False)
+        client = self.client
+        asked = client.execute(plain_indented(code, self.language), allow_stdin=False)
         idle = False
         try:
             while not idle:
                 try:
-                    message = await self.client.get_iopub_msg(timeout=ALIVE_EVERY)
-                except Exception:  # nothing came: whatever the queue calls it
-                    if not await self.manager.is_alive():
-                        yield {"type": "unexpected_end_of_execution"}
-                        await self.revive()
-                        return
-                    yield {"type": "keepalive"}
-                    continue
+                    message = await client.get_iopub_msg(timeout=ALIVE_EVERY)
+                except Empty:
+                    if await self.manager.is_alive():
+                        yield {"type": "keepalive"}
+                        continue
+                    await self.revive()
+                    message = None
+                except asyncio.CancelledError:
+                    if asyncio.current_task().cancelling():
+                        raise
+                    message = None  # somebody has restarted or removed the context
+                except Exception:
+                    message = None  # the same, a moment later
+                if message is None or client is not self.client:
+                    idle = True  # nothing of it runs any more
+                    yield {"type": "unexpected_end_of_execution"}
+                    yield {"type": "error", "name": "UnexpectedEndOfExecution", "value": LOST, "traceback": ""}
+                    return
                 if message["parent_header"].get("msg_id") != asked:
                     continue
                 kind, content = message["msg_type"], message["content"]
@@ -146,7 +167,7 @@ class Context:
             while time.monotonic() < until:
                 try:
                     message = await self.client.get_iopub_msg(timeout=0.5)
-                except Exception:
+                except Empty:
                     continue
                 mine = message["parent_header"].get("msg_id") == asked
                 if mine and message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
@@ -370,7 +391,7 @@ class Server:
         else:
             context = await self.contexts.of_language(asked.get("language"))
         env = {str(name): str(value) for name, value in env.items()}
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n")
         # Nobody sends anything while the answer comes: what can be read is the end of the connection.
         telling = asyncio.ensure_future(tell(context, code, env, writer))
         gone = asyncio.ensure_future(reader.read(1))

@@ -15,7 +15,18 @@ struct Built {
     parts: &'static [(&'static str, &'static str)],
 }
 
-const ALL: [Built; 1] = [Built { name: "base", text: include_str!("../../recipes/base.toml"), parts: &[] }];
+const ALL: [Built; 2] = [
+    Built { name: "base", text: include_str!("../../recipes/base.toml"), parts: &[] },
+    Built {
+        name: "code-interpreter",
+        text: include_str!("../../recipes/code-interpreter.toml"),
+        parts: &[
+            ("ipython_kernel_config.py", include_str!("../../recipes/code-interpreter/ipython_kernel_config.py")),
+            ("server.py", include_str!("../../recipes/code-interpreter/server.py")),
+            ("shown.py", include_str!("../../recipes/code-interpreter/shown.py")),
+        ],
+    },
+];
 
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     ALL.iter().map(|built| built.name)
