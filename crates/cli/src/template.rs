@@ -1,12 +1,16 @@
 //! `cabana template`: the read-only bases of sandboxes, by name.
 
+mod build;
 mod progress;
+mod recipe;
+mod wheels;
 
 use std::{path::PathBuf, process::ExitCode};
 
 use cabana_engine::{Config, Engine, TemplateSource};
 use cabana_sandbox::{Error, Overrides, Service, Template};
 use serde_json::{Value, json};
+use tokio::runtime::{Builder, Runtime};
 
 use self::progress::Bar;
 use crate::{
@@ -29,6 +33,10 @@ pub(crate) enum Verb {
                             docker export CONTAINER | cabana template add image --from -\n  \
                             cabana template add mine --from ./rootfs.tar.zst --user me --workdir /src")]
     Add(Add),
+    /// Make a template by a recipe: what E2B's SDKs expect of their `base`, and of their code interpreter
+    #[command(after_help = "Examples:\n  cabana template build base\n  cabana template build code-interpreter\n  \
+                            cabana template build base --name mine")]
+    Build(Build),
     /// List the templates
     Ls {
         /// For programs: one JSON array
@@ -73,6 +81,18 @@ pub(crate) struct Add {
     pub(crate) ready: Option<String>,
 }
 
+#[derive(clap::Args)]
+pub(crate) struct Build {
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(recipe::names()))]
+    pub(crate) recipe: String,
+    /// What the template is called, instead of what the recipe says
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Replace a template of that name. Sandboxes that were made from it stay what they are
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
 pub(crate) fn main(args: Args, data: PathBuf) -> ExitCode {
     match start(args.verb, data) {
         Ok(()) => ExitCode::SUCCESS,
@@ -83,18 +103,19 @@ pub(crate) fn main(args: Args, data: PathBuf) -> ExitCode {
 fn start(verb: Verb, data: PathBuf) -> Result<(), Failure> {
     let job = Job::new(verb)?;
     cabana_engine::enter_user_namespace()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    let runtime = Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .map_err(|e| Error::failed("starting the runtime", e))?;
     let engine = runtime.block_on(Engine::open(Config { spares: 0, ..Config::new(data) }))?;
-    job.work(&engine)
+    job.work(&engine, &runtime)
 }
 
 /// A verb with its words checked, before anything is opened or made.
 enum Job {
     Add { name: String, source: TemplateSource, wishes: Overrides },
+    Build(Build),
     Ls { json: bool },
     Inspect { name: String, json: bool },
     Rm { name: String },
@@ -103,6 +124,7 @@ enum Job {
 impl Job {
     fn new(verb: Verb) -> Result<Self, Failure> {
         Ok(match verb {
+            Verb::Build(build) => Self::Build(build),
             Verb::Ls { json } => Self::Ls { json },
             Verb::Inspect { name, json } => Self::Inspect { name, json },
             Verb::Rm { name } => Self::Rm { name },
@@ -120,9 +142,14 @@ impl Job {
         })
     }
 
-    fn work(self, engine: &Engine) -> Result<(), Failure> {
+    fn work(self, engine: &Engine, runtime: &Runtime) -> Result<(), Failure> {
         match self {
             Self::Add { name, source, wishes } => add(engine, &name, &source, &wishes),
+            Self::Build(Build { recipe, name, force }) => runtime.block_on(async {
+                let built = build::build(engine, &recipe, name, force).await;
+                engine.close().await;
+                built
+            }),
             Self::Ls { json } => ls(engine, json),
             Self::Inspect { name, json } => {
                 show(&of(&engine.templates().get(&name)?), json);

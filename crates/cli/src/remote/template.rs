@@ -28,6 +28,12 @@ struct Templates {
 pub(super) async fn work(args: Args, server: &Server) -> Result<(), Failure> {
     match args.verb {
         Verb::Add(add) => send(add, server).await,
+        Verb::Build(build) => {
+            let why =
+                "a server starts no programs of its machine, so it builds no template: build it where the server is";
+            let hint = format!("Run there: cabana --data DIR template build {}", build.recipe);
+            Err(Failure::new(Code::Unsupported, why).with_hint(hint))
+        }
         Verb::Ls { json } => {
             let Templates { templates } = server.get(At(&["v1", "templates"], &[])).await?;
             show_all(&templates, json);
