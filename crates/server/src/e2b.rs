@@ -4,6 +4,7 @@
 //! header or by the host name ([`guest`]), whatever its path, and is answered here ([`envd`]): there is no agent inside. A request
 //! for another port goes to what listens there.
 
+mod brought;
 mod control;
 mod envd;
 mod guest;
@@ -11,6 +12,7 @@ mod kept;
 mod ports;
 mod refused;
 mod wakes;
+mod words;
 
 use axum::{
     Router,
@@ -19,7 +21,11 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-pub(crate) use self::{envd::Watchers, wakes::Wakes};
+pub(crate) use self::{
+    envd::Watchers,
+    wakes::Wakes,
+    words::{in_their_words, worded},
+};
 use crate::App;
 
 /// What SDKs decide by what they may ask for.
@@ -38,7 +44,8 @@ pub(crate) async fn by_name(State(app): State<App>, request: Request, next: Next
         Ok(Some(named)) if named.port == ENVD_PORT => envd::serve(&app, named, request).await,
         Ok(Some(named)) => ports::serve(&app, &named, request, next).await,
         Ok(None) => match guest::signed(&app, request.method().clone(), request.uri().clone()).await {
-            Some(named) => envd::serve(&app, named, request).await,
+            Some(Ok(named)) => envd::serve(&app, named, request).await,
+            Some(Err(refused)) => refused.into_response(),
             None => next.run(request).await,
         },
     }

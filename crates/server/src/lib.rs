@@ -145,6 +145,7 @@ pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> 
         .merge(e2b::routes())
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::no_method)
+        .layer(axum::middleware::from_fn(e2b::in_their_words))
         .layer(axum::middleware::from_fn_with_state(app.clone(), ports::by_host))
         .layer(axum::middleware::from_fn_with_state(app.clone(), e2b::by_name))
         .with_state(app);

@@ -2,7 +2,7 @@
 
 use axum::{
     extract::{Query, Request},
-    http::{HeaderMap, Method, Uri, header},
+    http::{HeaderMap, Method, StatusCode, Uri, header},
 };
 use cabana_e2b_wire::{
     SandboxHost,
@@ -78,8 +78,9 @@ fn only<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Refus
     }
 }
 
-/// A URL of a file that was signed says nothing of its sandbox: it is the one whose token signed it.
-pub(super) async fn signed(app: &App, method: Method, uri: Uri) -> Option<Named> {
+/// A URL of a file that was signed says nothing of its sandbox: it is the one whose token signed it. `None`: it is no such URL;
+/// `Err`: nobody signed it.
+pub(super) async fn signed(app: &App, method: Method, uri: Uri) -> Option<Result<Named, Refused>> {
     let operation = match method {
         Method::GET => Operation::Read,
         Method::POST => Operation::Write,
@@ -97,8 +98,11 @@ pub(super) async fn signed(app: &App, method: Method, uri: Uri) -> Option<Named>
         expiration: query.signature_expiration,
     };
     let is_right = |token: &str| is_same(&grant.sign(token), signature);
-    let sandbox = app.runtime.by_token(Opens::Inside, is_right).await.ok()??;
-    Some(Named { sandbox, port: ENVD_PORT, way: Way::Header })
+    Some(match app.runtime.by_token(Opens::Inside, is_right).await {
+        Ok(Some(sandbox)) => Ok(Named { sandbox, port: ENVD_PORT, way: Way::Header }),
+        Ok(None) => Err(Refused::new(StatusCode::UNAUTHORIZED, "invalid signature")),
+        Err(error) => Err(error.into()),
+    })
 }
 
 /// A sandbox that a request may use.

@@ -4,6 +4,8 @@ use cabana_e2b_wire::control::{NetworkConfig, Wanted as Asked};
 use cabana_runtime::Wanted;
 use serde::{Deserialize, Serialize};
 
+use super::brought::Brought;
+
 /// The name of this front's note.
 const NOTE: &str = "e2b";
 
@@ -23,10 +25,13 @@ pub(super) struct Kept {
     pub(super) network: Option<NetworkConfig>,
     #[serde(default)]
     pub(super) allow_internet_access: Option<bool>,
+    /// By what it was made from: a snapshot of it brings the same.
+    #[serde(default)]
+    pub(super) brought: Brought,
 }
 
 impl Kept {
-    pub(super) fn of_asked(asked: &Asked, timeout: u32, secure: bool) -> Self {
+    pub(super) fn of_asked(asked: &Asked, timeout: u32, secure: bool, brought: Brought) -> Self {
         Self {
             template: asked.template_id.clone(),
             secure,
@@ -35,6 +40,7 @@ impl Kept {
             pause_memory: asked.auto_pause_memory,
             network: asked.network.clone(),
             allow_internet_access: asked.allow_internet_access,
+            brought,
         }
     }
 

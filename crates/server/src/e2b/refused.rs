@@ -8,7 +8,7 @@ use axum::{
 use cabana_e2b_wire::{connect, control::ApiError, files::Unreachable};
 use cabana_runtime::{Code, Error, SandboxId};
 
-use crate::error::Refused as Ours;
+use crate::error::{Refused as Ours, shortened};
 
 /// Of the control plane, and of what is plain HTTP.
 #[derive(Debug)]
@@ -30,6 +30,17 @@ impl Refused {
     pub(super) fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, message)
     }
+
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl From<Refused> for ApiError {
+    fn from(refused: Refused) -> Self {
+        let Refused { status, message, error_code } = refused;
+        Self { error_code: error_code.map(str::to_owned), ..Self::new(status.as_u16(), shortened(message)) }
+    }
 }
 
 impl From<Error> for Refused {
@@ -47,9 +58,11 @@ impl From<Ours> for Refused {
 
 impl From<(StatusCode, Code, String)> for Refused {
     fn from((status, code, message): (StatusCode, Code, String)) -> Self {
-        let status = match code {
-            // What E2B's clients call so.
-            Code::SandboxPaused => StatusCode::CONFLICT,
+        // What E2B's clients call so.
+        let status = match (code, status) {
+            (Code::SandboxPaused, _) => StatusCode::CONFLICT,
+            (Code::IdempotencyMismatch, _) => StatusCode::UNPROCESSABLE_ENTITY,
+            (_, StatusCode::UNPROCESSABLE_ENTITY) => StatusCode::BAD_REQUEST,
             _ => status,
         };
         Self { status, message, error_code: Some(code.as_str()) }
@@ -58,12 +71,9 @@ impl From<(StatusCode, Code, String)> for Refused {
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        let body = ApiError {
-            error_code: self.error_code.map(str::to_owned),
-            ..ApiError::new(self.status.as_u16(), self.message)
-        };
-        let mut response = (self.status, Json(body)).into_response();
-        if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+        let status = self.status;
+        let mut response = (status, Json(ApiError::from(self))).into_response();
+        if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response

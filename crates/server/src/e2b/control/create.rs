@@ -3,10 +3,10 @@
 use axum::{Json, extract::State, http::StatusCode};
 use cabana_e2b_wire::control::{self, NewSandbox, NewSandboxV2};
 use cabana_runtime::{Action, Lifecycle, Place, Time, Wish, acts::sandbox::Ensure};
-use cabana_sandbox::Base;
 
 use super::{
     super::{guest::FRONT, kept::Kept, refused::Refused},
+    base::{self, Found},
     network::{policy_of, usual},
     told,
 };
@@ -44,44 +44,33 @@ async fn make(
     secure: bool,
     asked: control::Wanted,
 ) -> Made {
-    let kept = Kept::of_asked(&asked, timeout, secure);
-    if !kept.is_public() && !secure {
+    if asked.network.as_ref().is_some_and(|network| !network.allow_public_traffic) && !secure {
         return Err(Refused::bad("a sandbox whose ports are not public has to be secure: say 'secure' too"));
     }
-    let (base, snapshot) = base_of(app, &asked.template_id).await?;
+    // Of the request, and not of the sandbox, which has another end at each try.
+    let said = serde_json::to_vec(&(timeout, secure, &asked)).unwrap_or_default();
+    let key = once.key.map(|key| key.asking(&said));
+    let Found { files, brought } = base::find(app, &caller.tenant, &asked.template_id).await?;
+    let kept = Kept::of_asked(&asked, timeout, secure, brought.clone());
     let wish = Wish {
-        base,
-        snapshot,
-        env: asked.env_vars,
+        limits: brought.limits(app.runtime.settings()).filter(|limits| app.runtime.fits(limits)),
+        user: brought.user,
+        env: brought.env.into_iter().chain(asked.env_vars).collect(),
         labels: asked.metadata,
         network: policy_of(asked.network.as_ref(), asked.allow_internet_access, &usual(app)?)?,
         lifecycle: lifecycle(
             until(app.runtime.clock().now(), timeout),
             on_timeout(asked.auto_pause, kept.pause_memory),
         ),
-        ..Wish::default()
+        ..files.wish()
     };
     let (mut wanted, _) = app.runtime.settings().wanted(wish)?;
     kept.put(&mut wanted);
     let tenant = caller.tenant.clone();
-    let ask =
-        cabana_runtime::Ask { caller, place: Place::New(Some(wanted)), key: once.key, lease: once.lease, front: FRONT };
+    let ask = cabana_runtime::Ask { caller, place: Place::New(Some(wanted)), key, lease: once.lease, front: FRONT };
     let made = app.runtime.call(ask, Ensure).await?.answer().await?;
     let record = app.runtime.sandbox(&tenant, &made.sandbox).await?;
     Ok((StatusCode::CREATED, Json(told::sandbox(app, &record).await?)))
-}
-
-/// A template of ours by its name, or a snapshot by its id. Where nobody has made `base`, it is the machine's own programs.
-async fn base_of(app: &App, template: &str) -> Result<(Option<Base>, Option<cabana_runtime::SnapshotId>), Refused> {
-    let name = template.split(':').next().unwrap_or_default();
-    if let Ok(snapshot) = name.parse() {
-        return Ok((None, Some(snapshot)));
-    }
-    match app.runtime.template(name).await {
-        Ok(_) => Ok((Some(Base::Named(name.to_owned())), None)),
-        Err(_) if name == "base" => Ok((Some(Base::Host), None)),
-        Err(_) => Err(Refused::not_found(format!("template '{template}' not found"))),
-    }
 }
 
 fn on_timeout(pauses: bool, memory: bool) -> Action {

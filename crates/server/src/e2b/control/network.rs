@@ -16,7 +16,7 @@ use cabana_e2b_wire::control::{NetworkConfig, NetworkUpdate};
 use cabana_runtime::{Wish, acts::sandbox::Change, check_rules};
 use cabana_sandbox::NetworkPolicy;
 
-use super::{super::refused::Refused, told, verbs::One};
+use super::{super::refused::Refused, one::One, told};
 use crate::{
     App,
     auth::User,
