@@ -9,6 +9,7 @@ mod envd;
 mod guest;
 mod kept;
 mod refused;
+mod signers;
 mod words;
 
 use axum::{
@@ -20,9 +21,10 @@ use axum::{
 
 pub(crate) use self::{
     envd::Watchers,
+    signers::Signers,
     words::{in_their_words, worded},
 };
-use crate::App;
+use crate::{App, listen::Peer};
 
 /// What SDKs decide by what they may ask for.
 const ENVD_VERSION: &str = "0.6.13";
@@ -39,9 +41,12 @@ pub(crate) async fn by_name(State(app): State<App>, request: Request, next: Next
         Some(named) if named.port == ENVD_PORT => envd::serve(&app, named, request).await,
         // TODO(e2b): ports by header
         Some(_) => next.run(request).await,
-        None => match guest::signed(&app, request.method().clone(), request.uri().clone()).await {
-            Some(named) => envd::serve(&app, named, request).await,
-            None => next.run(request).await,
-        },
+        None => {
+            let peer = request.extensions().get::<Peer>().map(|peer| peer.address.ip());
+            match guest::signed(&app, peer, request.method().clone(), request.uri().clone()).await {
+                Some(named) => envd::serve(&app, named, request).await,
+                None => next.run(request).await,
+            }
+        }
     }
 }

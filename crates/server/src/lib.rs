@@ -113,13 +113,22 @@ pub(crate) struct App {
     /// What goes on between a client and a port.
     pub(crate) tasks: TaskTracker,
     pub(crate) watchers: Arc<e2b::Watchers>,
+    pub(crate) signers: Arc<e2b::Signers>,
 }
 
 /// All routes, with the document that describes them.
 pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> Router {
     let streams = Arc::new(Streams::new(bounds.clone()));
     let options = Arc::new(options);
-    let app = App { runtime, bounds, options, streams, tasks: TaskTracker::new(), watchers: Arc::default() };
+    let app = App {
+        runtime,
+        bounds,
+        options,
+        streams,
+        tasks: TaskTracker::new(),
+        watchers: Arc::default(),
+        signers: Arc::default(),
+    };
     let (router, api) = openapi::routes().split_for_parts();
     let is_traced = app.options.traced.is_some();
     let router = router

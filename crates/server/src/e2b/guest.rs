@@ -1,5 +1,7 @@
 //! Which sandbox a request is for, and whether it may come in.
 
+use std::net::IpAddr;
+
 use axum::{
     extract::{Query, Request},
     http::{HeaderMap, Method, Uri, header},
@@ -41,7 +43,7 @@ pub(super) fn named(app: &App, request: &Request) -> Option<Named> {
 }
 
 /// A URL of a file that was signed says nothing of its sandbox: it is the one whose token signed it.
-pub(super) async fn signed(app: &App, method: Method, uri: Uri) -> Option<Named> {
+pub(super) async fn signed(app: &App, peer: Option<IpAddr>, method: Method, uri: Uri) -> Option<Named> {
     let operation = match method {
         Method::GET => Operation::Read,
         Method::POST => Operation::Write,
@@ -58,8 +60,7 @@ pub(super) async fn signed(app: &App, method: Method, uri: Uri) -> Option<Named>
         user: query.username.as_deref(),
         expiration: query.signature_expiration,
     };
-    let is_right = |token: &str| is_same(&grant.sign(token), signature);
-    let sandbox = app.runtime.by_token(Opens::Inside, is_right).await.ok()??;
+    let sandbox = app.signers.find(&app.runtime, peer, &grant, signature).await?;
     Some(Named { sandbox, port: ENVD_PORT })
 }
 
