@@ -13,6 +13,7 @@ mod disks;
 mod document;
 mod e2b;
 mod e2b_control;
+mod e2b_files;
 mod e2b_fork;
 mod ends;
 mod events;
