@@ -59,6 +59,8 @@ impl Default for Bounds {
 pub struct Options {
     /// The ports of sandboxes are at `{port}-{sandbox}.` and this.
     pub preview_domain: Option<String>,
+    /// The same as clients by TLS name it, with the port if there is one: where they are told it.
+    pub domain: Option<String>,
     /// By TLS.
     pub secure: bool,
     /// There where requests are traced.
@@ -99,7 +101,13 @@ pub struct SpanCounts {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { preview_domain: Some("localhost".to_owned()), secure: false, traced: None, reload: Reload::default() }
+        Self {
+            preview_domain: Some("localhost".to_owned()),
+            domain: None,
+            secure: false,
+            traced: None,
+            reload: Reload::default(),
+        }
     }
 }
 
@@ -114,6 +122,7 @@ pub(crate) struct App {
     pub(crate) tasks: TaskTracker,
     pub(crate) watchers: Arc<e2b::Watchers>,
     pub(crate) signers: Arc<e2b::Signers>,
+    pub(crate) wakes: Arc<e2b::Wakes>,
 }
 
 /// All routes, with the document that describes them.
@@ -128,6 +137,7 @@ pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> 
         tasks: TaskTracker::new(),
         watchers: Arc::default(),
         signers: Arc::default(),
+        wakes: Arc::default(),
     };
     let (router, api) = openapi::routes().split_for_parts();
     let is_traced = app.options.traced.is_some();

@@ -52,7 +52,12 @@ impl From<Error> for Refused {
 /// With our own code beside the status, for whoever looks it up.
 impl From<Ours> for Refused {
     fn from(ours: Ours) -> Self {
-        let (status, code, message) = ours.told();
+        ours.told().into()
+    }
+}
+
+impl From<(StatusCode, Code, String)> for Refused {
+    fn from((status, code, message): (StatusCode, Code, String)) -> Self {
         // What E2B's clients call so.
         let status = match (code, status) {
             (Code::SandboxPaused, _) => StatusCode::CONFLICT,
@@ -75,18 +80,28 @@ impl IntoResponse for Refused {
     }
 }
 
-/// There is no such sandbox, or nothing listens in it.
+/// There is no such sandbox, nothing listens in it, or it is not open to whoever asks.
 #[derive(Debug)]
 pub(super) struct Unreached(Unreachable);
 
 impl Unreached {
     pub(super) fn gone(sandbox: &SandboxId) -> Self {
-        // Every id of ours is one of theirs.
-        Self(match sandbox.as_str().parse() {
-            Ok(id) => Unreachable::gone(id),
-            Err(_) => Unreachable { message: "The sandbox was not found".into(), ..Unreachable::gone(nobody()) },
-        })
+        Self(Unreachable::gone(theirs(sandbox)))
     }
+
+    pub(super) fn closed(sandbox: &SandboxId, port: u16) -> Self {
+        Self(Unreachable::closed(theirs(sandbox), port))
+    }
+
+    /// Its ports ask for a token. Whether one was shown is told, and whether it was the right one for something else is not.
+    pub(super) fn closed_to_public(sandbox: &SandboxId, shown: bool) -> Self {
+        Self(if shown { Unreachable::wrong_token(theirs(sandbox)) } else { Unreachable::no_token(theirs(sandbox)) })
+    }
+}
+
+/// Every id of ours that this front gave out is one of theirs; what is none was never there.
+fn theirs(sandbox: &SandboxId) -> cabana_e2b_wire::SandboxId {
+    sandbox.as_str().parse().unwrap_or_else(|_| nobody())
 }
 
 fn nobody() -> cabana_e2b_wire::SandboxId {
@@ -98,7 +113,8 @@ fn nobody() -> cabana_e2b_wire::SandboxId {
 
 impl IntoResponse for Unreached {
     fn into_response(self) -> Response {
-        (StatusCode::BAD_GATEWAY, Json(self.0)).into_response()
+        let status = StatusCode::from_u16(self.0.code).unwrap_or(StatusCode::BAD_GATEWAY);
+        (status, Json(self.0)).into_response()
     }
 }
 

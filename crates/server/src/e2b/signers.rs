@@ -14,11 +14,12 @@ use std::{
     time::Duration,
 };
 
+use axum::http::StatusCode;
 use cabana_e2b_wire::signature::{Grant, is_same};
 use cabana_runtime::{Opens, Runtime, SandboxId, Wanted};
 use tokio::time::Instant;
 
-use super::kept::Kept;
+use super::{kept::Kept, refused::Refused};
 
 /// As long as what was computed is taken for all there is.
 const FRESH: Duration = Duration::from_millis(250);
@@ -30,6 +31,8 @@ const OF_ALL: Rate = Rate { each_second: 100_000.0, most: 400_000.0 };
 /// Addresses with an account of their own, and signatures that are known again.
 const ADDRESSES: usize = 4096;
 const KNOWN: usize = 1024;
+/// Of a signature: a digest, and what it begins with.
+const LONGEST: usize = 64;
 
 #[derive(Default)]
 pub(crate) struct Signers {
@@ -94,60 +97,62 @@ impl Accounts {
 }
 
 impl Signers {
-    /// `None`: nobody's, or somebody asks too often.
     pub(super) async fn find(
         &self,
         runtime: &Runtime,
         peer: Option<IpAddr>,
         grant: &Grant<'_>,
         signature: &str,
-    ) -> Option<SandboxId> {
-        if !signature.starts_with("v1_") || signature.len() > 64 {
-            return None;
+    ) -> Result<SandboxId, Refused> {
+        let nobodys = || Refused::new(StatusCode::UNAUTHORIZED, "invalid signature");
+        if !signature.starts_with("v1_") || signature.len() > LONGEST {
+            return Err(nobodys());
         }
         let known = locked(&self.known).get(signature).cloned();
-        if known.is_some() {
-            return known; // whoever serves it looks whether the signature is right, too
+        if let Some(known) = known {
+            return Ok(known); // whoever serves it looks whether the signature is right, too
         }
         let (peer, begun) = (peer.map(of_one), Instant::now());
         let mut tries = 0;
         let mut after = None;
         loop {
             if !locked(&self.accounts).may_try(peer, Instant::now()) {
-                return None;
+                let why =
+                    "too many signatures that nobody made: wait, or name the sandbox in the header E2b-Sandbox-Id";
+                return Err(Refused::new(StatusCode::TOO_MANY_REQUESTS, why));
             }
             let (when, tokens) = self.tokens(runtime, after).await?;
             tries += tokens.len();
             let is_right = |token: &str| is_same(&grant.sign(token), signature);
             if let Some((sandbox, _)) = tokens.iter().find(|(_, token)| is_right(token)) {
                 self.remember(signature, sandbox);
-                return Some(sandbox.clone());
+                return Ok(sandbox.clone());
             }
             // One that was made since these were computed is in the next ones.
             if when >= begun {
                 let cost = (tries as f64).max(LEAST);
                 locked(&self.accounts).spend(peer, cost, Instant::now());
-                return None;
+                return Err(nobodys());
             }
             after = Some(begun);
         }
     }
 
     /// Those that were computed no earlier than that. Who comes meanwhile waits for the same.
-    async fn tokens(&self, runtime: &Runtime, after: Option<Instant>) -> Option<(Instant, Arc<Tokens>)> {
+    async fn tokens(&self, runtime: &Runtime, after: Option<Instant>) -> Result<(Instant, Arc<Tokens>), Refused> {
         let mut held = self.tokens.lock().await;
         if let Some((when, tokens)) = held.as_ref() {
             let is_enough = after.map_or(when.elapsed() < FRESH, |after| *when >= after);
             if is_enough {
-                return Some((*when, tokens.clone()));
+                return Ok((*when, tokens.clone()));
             }
             tokio::time::sleep(FRESH.saturating_sub(when.elapsed())).await;
         }
         let now = Instant::now();
         let is_meant = |record: &_| Wanted::of(record).is_ok_and(|wanted| Kept::of(&wanted).is_some());
-        let tokens = Arc::new(runtime.tokens(Opens::Inside, is_meant).await.ok()?);
+        let tokens = Arc::new(runtime.tokens(Opens::Inside, is_meant).await?);
         *held = Some((now, tokens.clone()));
-        Some((now, tokens))
+        Ok((now, tokens))
     }
 
     fn remember(&self, signature: &str, sandbox: &SandboxId) {

@@ -6,7 +6,7 @@
 use axum::{Json, extract::State, http::StatusCode};
 use cabana_e2b_wire::control::{ApiError, ForkResult, ForkSandbox, Sandbox};
 use cabana_runtime::{
-    Place, SnapshotId, Wanted,
+    AboutSnapshot, Place, SnapshotId, Wanted,
     acts::{
         sandbox::Ensure,
         snapshot::{Delete, Take},
@@ -48,7 +48,7 @@ pub(super) async fn fork(
 
 /// Each becomes one or fails by itself. The snapshot between is nobody's: what was made from it needs it no longer.
 async fn forked(one: &One, asked: ForkSandbox) -> Result<Vec<ForkResult>, Refused> {
-    let snapshot = one.call(Take).await?.snapshot;
+    let snapshot = one.call(Take { about: AboutSnapshot::default() }).await?.snapshot;
     let fork = |_| async move {
         match made(one, snapshot, asked.timeout).await {
             Ok(sandbox) => ForkResult::Sandbox(sandbox),

@@ -38,6 +38,8 @@ impl One {
         }
         if resumed {
             self.call(Ensure).await?;
+            let (_, kept) = told::kept(&self.record)?;
+            kept.bring_up(&self.app, &self.caller, &self.record.id).await?;
         }
         let status = if resumed { StatusCode::CREATED } else { StatusCode::OK };
         Ok((status, Json(told::sandbox(&self.app, &self.record).await?)))
