@@ -33,7 +33,6 @@ pub(super) fn routes() -> Router<App> {
         .route("/sandboxes/{sandbox}/resume", post(verbs::resume))
         .route("/sandboxes/{sandbox}/timeout", post(verbs::timeout))
         .route("/sandboxes/{sandbox}/refreshes", post(verbs::refresh))
-        .route("/sandboxes/{sandbox}/network", put(network::replace))
         .route("/sandboxes/{sandbox}/fork", post(fork::fork))
         .route("/sandboxes/{sandbox}/metrics", get(metrics::of_one))
         .route("/sandboxes/metrics", get(metrics::of_several))
@@ -42,5 +41,6 @@ pub(super) fn routes() -> Router<App> {
         .route("/sandboxes/{sandbox}/snapshots", post(snapshots::take))
         .route("/snapshots", get(snapshots::list))
         .route("/templates/{template}", delete(templates::remove))
+        .route("/sandboxes/{sandbox}/network", put(network::replace))
         .route("/health", get(|| async { StatusCode::NO_CONTENT }))
 }

@@ -1,10 +1,11 @@
 //! What of E2B's words a sandbox keeps beside what ours say, in its record.
 
 use cabana_e2b_wire::control::{NetworkConfig, Wanted as Asked};
-use cabana_runtime::Wanted;
+use cabana_runtime::{BringUp, Caller, SandboxId, Wanted};
 use serde::{Deserialize, Serialize};
 
-use super::brought::Brought;
+use super::{brought::Brought, guest::FRONT};
+use crate::App;
 
 /// The name of this front's note.
 const NOTE: &str = "e2b";
@@ -56,6 +57,14 @@ impl Kept {
     /// As its record has it, by the front's name.
     pub(super) fn note(&self) -> Option<(String, serde_json::Value)> {
         Some((NOTE.to_owned(), serde_json::to_value(self).ok()?))
+    }
+
+    /// Once it began to run.
+    pub(super) async fn bring_up(&self, app: &App, caller: &Caller, sandbox: &SandboxId) -> cabana_runtime::Result<()> {
+        let Some(service) = self.brought.service() else { return Ok(()) };
+        let Brought { user, workdir: cwd, .. } = self.brought.clone();
+        let what = BringUp { caller, front: FRONT, sandbox, template: &self.template, service: &service, user, cwd };
+        app.runtime.bring_up(what).await
     }
 
     pub(super) fn is_public(&self) -> bool {

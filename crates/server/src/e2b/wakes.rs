@@ -66,5 +66,6 @@ pub(super) async fn wake(app: &App, guest: &Guest) -> Result<(), Error> {
         return Ok(());
     }
     let until = until(app.runtime.clock().now(), guest.kept.timeout.max(LEAST));
-    app.runtime.call(guest.ask(), Wake { until }).await?.answer().await
+    app.runtime.call(guest.ask(), Wake { until }).await?.answer().await?;
+    guest.kept.bring_up(app, &guest.caller, &guest.record.id).await
 }

@@ -2,7 +2,10 @@
 
 use axum::{Json, extract::State, http::StatusCode};
 use cabana_e2b_wire::control::{self, NewSandbox, NewSandboxV2};
-use cabana_runtime::{Action, Lifecycle, Place, Time, Wish, acts::sandbox::Ensure};
+use cabana_runtime::{
+    Action, Ask, Lifecycle, Place, Time, Wish,
+    acts::sandbox::{Become, Ensure, Shape},
+};
 
 use super::{
     super::{guest::FRONT, kept::Kept, refused::Refused},
@@ -44,14 +47,14 @@ async fn make(
     secure: bool,
     asked: control::Wanted,
 ) -> Made {
-    if asked.network.as_ref().is_some_and(|network| !network.allow_public_traffic) && !secure {
-        return Err(Refused::bad("a sandbox whose ports are not public has to be secure: say 'secure' too"));
-    }
     // Of the request, and not of the sandbox, which has another end at each try.
     let said = serde_json::to_vec(&(timeout, secure, &asked)).unwrap_or_default();
     let key = once.key.map(|key| key.asking(&said));
     let Found { files, brought } = base::find(app, &caller.tenant, &asked.template_id).await?;
     let kept = Kept::of_asked(&asked, timeout, secure, brought.clone());
+    if !kept.is_public() && !secure {
+        return Err(Refused::bad("a sandbox whose ports are not public has to be secure: say 'secure' too"));
+    }
     let wish = Wish {
         limits: brought.limits(app.runtime.settings()).filter(|limits| app.runtime.fits(limits)),
         user: brought.user,
@@ -66,10 +69,15 @@ async fn make(
     };
     let (mut wanted, _) = app.runtime.settings().wanted(wish)?;
     kept.put(&mut wanted);
-    let tenant = caller.tenant.clone();
-    let ask = cabana_runtime::Ask { caller, place: Place::New(Some(wanted)), key, lease: once.lease, front: FRONT };
+    let ask = Ask { caller: caller.clone(), place: Place::New(Some(wanted)), key, lease: once.lease, front: FRONT };
     let made = app.runtime.call(ask, Ensure).await?.answer().await?;
-    let record = app.runtime.sandbox(&tenant, &made.sandbox).await?;
+    if let Err(error) = kept.bring_up(app, &caller, &made.sandbox).await {
+        // Nobody was told of it, so nobody else can delete it.
+        let ask = Ask { caller, place: Place::Sandbox(made.sandbox), key: None, lease: None, front: FRONT };
+        app.runtime.call(ask, Become(Shape::Deleted)).await?.answer().await?;
+        return Err(error.into());
+    }
+    let record = app.runtime.sandbox(&caller.tenant, &made.sandbox).await?;
     Ok((StatusCode::CREATED, Json(told::sandbox(app, &record).await?)))
 }
 

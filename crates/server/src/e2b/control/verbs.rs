@@ -35,6 +35,8 @@ impl One {
         let resumed = self.is_paused();
         if resumed {
             self.call(Wake { until: end }).await?;
+            let (_, kept) = told::kept(&self.record)?;
+            kept.bring_up(&self.app, &self.caller, &self.record.id).await?;
         } else if end > self.ends()? {
             self.end_at(end).await?;
         }
