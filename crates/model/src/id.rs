@@ -160,6 +160,10 @@ prefixed! {
     KeyId = "key_", "a key's id";
     /// A sandbox's files at one moment.
     SnapshotId = "snap_", "a snapshot's id";
+    /// What a tenant has built for itself.
+    TemplateId = "tmpl_", "a template's id";
+    /// One try to make a template.
+    BuildId = "", "a build's id";
     /// Where changes are told to.
     WebhookId = "webhook_", "a webhook's id";
     /// What a provider calls a volume. Nobody else hears of it.

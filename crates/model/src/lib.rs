@@ -21,8 +21,8 @@ pub use code::Code;
 pub use dialect::{Dialect, DialectError, Reaper, Texts};
 pub use event::{EVENTS, EventFilter, EventFilterError, event_id};
 pub use id::{
-    CallId, ExecId, KeyId, LayerId, ParseIdError, SandboxId, SnapshotId, TaskId, Tenant, User, VolumeId, VolumeName,
-    WebhookId,
+    BuildId, CallId, ExecId, KeyId, LayerId, ParseIdError, SandboxId, SnapshotId, TaskId, TemplateId, Tenant, User,
+    VolumeId, VolumeName, WebhookId,
 };
 pub use life::{Hooked, Life, Operation, Phase, Reality, SandboxState, Then};
 pub use lifecycle::{Action, Due, Facts, Hook, Lifecycle, LifecycleError, Sentence, Verdict, Work};
@@ -30,6 +30,6 @@ pub use mount::{Mount, MountMode, MountRefused, MountRules, MountSource};
 pub use path::{PathError, SandboxPath};
 pub use profile::{Clamped, Field, Most, NetworkMode, Profile, ProfileError, Traits};
 pub use quota::{Amounts, BOUNDLESS, Bucket, Exceeded, Quota, Resource, admit, amount};
-pub use record::{Outcome, Role, SnapshotState, TaskState, Time, VolumeState};
+pub use record::{BuildState, Outcome, Role, SnapshotState, TaskState, Time, VolumeState};
 pub use retention::Retention;
 pub use scope::{Scheme, Scope, ScopeError, ScopeTemplate};

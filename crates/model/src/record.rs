@@ -64,6 +64,14 @@ states! {
         Ready = "ready",
         Deleting = "deleting",
     }
+    /// What became of a try to make a template. The last two are for ever.
+    BuildState {
+        /// It was asked for, and its files may be on their way.
+        Waiting = "waiting",
+        Building = "building",
+        Ready = "ready",
+        Failed = "failed",
+    }
     /// Where a volume is in its life. Nobody but the server sees one that is not ready; whoever finds one that nobody makes or
     /// deletes any more, removes it.
     VolumeState {

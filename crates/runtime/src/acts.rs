@@ -1,6 +1,7 @@
 //! What calls can do. One file a verb.
 
 pub mod backup;
+pub mod build;
 pub mod exec;
 pub mod files;
 pub mod gc;

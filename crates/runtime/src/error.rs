@@ -1,8 +1,8 @@
 //! Why something was not done. Knows nothing of HTTP.
 
 use cabana_model::{
-    BOUNDLESS, CallId, Code, Exceeded, KeyId, LifecycleError, ParseIdError, PathError, Role, SandboxId, ScopeError,
-    SnapshotId, TaskId, Time, VolumeName, WebhookId,
+    BOUNDLESS, BuildId, CallId, Code, Exceeded, KeyId, LifecycleError, ParseIdError, PathError, Role, SandboxId,
+    ScopeError, SnapshotId, TaskId, TemplateId, Time, VolumeName, WebhookId,
 };
 
 const LOW_DISK: &str = ": delete what nobody needs any more, or tell the operator";
@@ -39,6 +39,12 @@ pub enum Error {
     NoTask(TaskId),
     #[error("there is no snapshot {0}")]
     NoSnapshot(SnapshotId),
+    #[error("there is no template {0}")]
+    NoOwnTemplate(TemplateId),
+    #[error("there is no build {0}")]
+    NoBuild(BuildId),
+    #[error("the tenant has as many templates as it may: {0}. Delete what nobody needs any more")]
+    TooManyTemplates(u32),
     #[error("there is no webhook {0}")]
     NoWebhook(WebhookId),
     #[error("the tenant has as many webhooks as it may: {0}")]
@@ -115,6 +121,8 @@ impl Error {
             Self::NoCall(_) => Code::CallNotFound,
             Self::NoTask(_) => Code::TaskNotFound,
             Self::NoSnapshot(_) => Code::SnapshotNotFound,
+            Self::NoOwnTemplate(_) | Self::NoBuild(_) => Code::TemplateNotFound,
+            Self::TooManyTemplates(_) => Code::QuotaExceeded,
             Self::NoWebhook(_) => Code::WebhookNotFound,
             Self::TooManyWebhooks(_) => Code::TooManyWebhooks,
             Self::NoVolume(_) => Code::VolumeNotFound,

@@ -11,6 +11,7 @@ pub mod acts;
 pub mod backup;
 
 mod access;
+mod builds;
 mod call;
 mod clock;
 mod error;
@@ -38,6 +39,7 @@ mod runtime;
 mod said;
 mod sandboxes;
 mod search;
+mod series;
 mod settings;
 mod snapshots;
 mod space;
@@ -46,19 +48,22 @@ mod templates;
 mod text;
 mod tokens;
 mod told;
+mod uploads;
 mod volumes;
 mod watches;
 mod webhooks;
 
 pub use access::{Access, Caller, Credential, Issued};
+pub use builds::BUILDING;
 pub use cabana_model::{
-    Action, Amounts, BOUNDLESS, CallId, Clamped, Code, EventFilter, Exceeded, Hook, KeyId, Lifecycle, Mount, MountMode,
-    MountRules, MountSource, Outcome, Quota, Resource, Retention, Role, SandboxId, SandboxState, Scheme, Scope,
-    ScopeTemplate, SnapshotId, TaskId, TaskState, Tenant, Time, VolumeName, WebhookId,
+    Action, Amounts, BOUNDLESS, BuildId, BuildState, CallId, Clamped, Code, EventFilter, Exceeded, Hook, KeyId,
+    Lifecycle, Mount, MountMode, MountRules, MountSource, Outcome, Quota, Resource, Retention, Role, SandboxId,
+    SandboxState, Scheme, Scope, ScopeTemplate, SnapshotId, TaskId, TaskState, TemplateId, Tenant, Time, VolumeName,
+    WebhookId,
 };
 pub use cabana_store::{
-    CallRow, Chunk, Delivery, Dropped, Error as StoreError, Head, Key, Lease, LedgerRow, Log, Owner, Page, Record,
-    Snapshot, Stream as Channel, Task, Token, Usage, Volume, Webhook, Which,
+    AboutSnapshot, Build, Built, CallRow, Chunk, Delivery, Dropped, Error as StoreError, Head, Key, Layer, Lease,
+    LedgerRow, Log, Owner, Page, Record, Snapshot, Stream as Channel, Tag, Task, Token, Usage, Volume, Webhook, Which,
 };
 pub use call::{Act, Ask, Call, Cx, IdempotencyKey, Look, Needs, Place};
 pub use clock::Clock;
@@ -78,10 +83,12 @@ pub use retention::{Collected, Counted};
 pub use runtime::Runtime;
 pub use sandboxes::{Kind, Wanted};
 pub use search::{Found, Line, search};
+pub use series::Sample;
 pub use settings::Settings;
 pub use space::Room;
 pub use tasks::{Seen, Typed};
 pub use text::Text;
 pub use tokens::Opens;
 pub use told::Told;
+pub use uploads::{Hash, MOST_BYTES as MOST_UPLOADED};
 pub use webhooks::{Added, Tried, check_rules};

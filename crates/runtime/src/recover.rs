@@ -47,6 +47,7 @@ impl Runtime {
         }
         fault::at(Point::RecoverCalls);
         self.find_snapshots().await?;
+        self.find_builds().await?;
         self.find_volumes().await?;
         self.end_those_of_one_call().await
     }

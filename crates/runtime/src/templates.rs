@@ -1,6 +1,6 @@
 //! What sandboxes are made from: the same for all tenants.
 
-use cabana_sandbox::Template;
+use cabana_sandbox::{Limits, Template};
 
 use crate::{Result, Runtime};
 
@@ -12,5 +12,10 @@ impl Runtime {
 
     pub async fn template(&self, name: &str) -> Result<Template> {
         Ok(self.0.sandboxes.provider().template(name).await?)
+    }
+
+    /// Whether sandboxes can be held to them here.
+    pub fn fits(&self, limits: &Limits) -> bool {
+        self.0.sandboxes.provider().capabilities().check_limits(limits).is_ok()
     }
 }

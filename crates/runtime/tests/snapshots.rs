@@ -13,7 +13,7 @@ use cabana_runtime::{
     },
 };
 use cabana_sandbox::Provider;
-use cabana_store::{Durability, NewCall, NewSnapshot, Reserved, Store};
+use cabana_store::{AboutSnapshot, Durability, NewCall, NewSnapshot, Reserved, Store};
 use cabana_testkit::Fake;
 use futures_util::TryStreamExt;
 use sha2::{Digest, Sha256};
@@ -63,7 +63,11 @@ impl Stage {
     async fn claim(&self, id: SnapshotId) -> SnapshotId {
         let physical = SnapshotId::now();
         let (tenant, sandbox, at) = (self.caller.tenant.clone(), self.sandbox.clone(), Time::UNIX_EPOCH);
-        self.runtime.store().claim_snapshot(NewSnapshot { tenant, id, physical, sandbox, at }).await.unwrap();
+        self.runtime
+            .store()
+            .claim_snapshot(NewSnapshot { tenant, id, physical, sandbox, about: AboutSnapshot::default(), at })
+            .await
+            .unwrap();
         physical
     }
 
@@ -87,7 +91,7 @@ fn open(fake: &Fake, store: Store) -> Runtime {
 #[tokio::test]
 async fn what_is_whole_stays() {
     let stage = Stage::new().await;
-    let taken = stage.runtime.call(stage.ask(None), Take).await.unwrap().answer().await.unwrap().snapshot;
+    let taken = stage.runtime.call(stage.ask(None), Take::default()).await.unwrap().answer().await.unwrap().snapshot;
     stage.again().await;
     assert_eq!(stage.records().await, (vec![taken], 1));
     assert_eq!(stage.kept().await.len(), 1);
@@ -122,7 +126,7 @@ async fn one_that_was_taken_and_not_recorded_is_found_by_its_call() {
             stage.fake.snapshot(&stage.physical, physical).await.unwrap();
         }
         stage.again().await;
-        let told = stage.runtime.call(stage.ask(Some(&key)), Take).await.unwrap().answer().await;
+        let told = stage.runtime.call(stage.ask(Some(&key)), Take::default()).await.unwrap().answer().await;
         match is_taken {
             true => assert_eq!(told.unwrap().snapshot, id),
             false => assert!(matches!(told, Err(cabana_runtime::Error::Unknown)), "{told:?}"),
@@ -139,10 +143,10 @@ async fn what_was_left_half_way_goes_and_what_nobody_knows_of_stays() {
     stage.fake.snapshot(&stage.physical, half).await.unwrap();
     stage.claim(SnapshotId::now()).await;
     // One that was on its way out.
-    let leaving = stage.runtime.call(stage.ask(None), Take).await.unwrap().answer().await.unwrap().snapshot;
+    let leaving = stage.runtime.call(stage.ask(None), Take::default()).await.unwrap().answer().await.unwrap().snapshot;
     stage.runtime.store().begin_snapshot_delete(&stage.caller.tenant, leaving).await.unwrap().unwrap();
     // One whose files are gone.
-    let lost = stage.runtime.call(stage.ask(None), Take).await.unwrap().answer().await.unwrap().snapshot;
+    let lost = stage.runtime.call(stage.ask(None), Take::default()).await.unwrap().answer().await.unwrap().snapshot;
     let lost = stage.runtime.snapshot(&stage.caller.tenant, lost).await.unwrap();
     stage.fake.remove_snapshot(lost.physical).await.unwrap();
     // One that has no record at all may be what is left of a lost database.
@@ -157,7 +161,7 @@ async fn what_was_left_half_way_goes_and_what_nobody_knows_of_stays() {
 async fn a_snapshot_that_cannot_be_taken_leaves_nothing() {
     let stage = Stage::new().await;
     stage.fake.destroy(&stage.physical).await.unwrap();
-    let refused = stage.runtime.call(stage.ask(None), Take).await.unwrap().answer().await.unwrap_err();
+    let refused = stage.runtime.call(stage.ask(None), Take::default()).await.unwrap().answer().await.unwrap_err();
     assert_eq!(refused.code(), cabana_runtime::Code::SandboxNotFound);
     assert!(refused.to_string().contains(stage.sandbox.as_str()), "{refused}");
     assert_eq!((stage.records().await.1, stage.kept().await.len()), (0, 0));

@@ -23,7 +23,7 @@ pub trait Provider: Send + Sync {
     /// Whether a sandbox with this policy could reach this machine itself, or networks that only it is in. Whoever cannot tell
     /// says so of every list.
     fn reaches_inside(&self, network: &NetworkPolicy) -> Result<bool> {
-        Ok(!matches!(network, NetworkPolicy::Off | NetworkPolicy::Public))
+        Ok(!matches!(network, NetworkPolicy::Off | NetworkPolicy::Public | NetworkPolicy::PublicBut { .. }))
     }
     /// There already, running: that one. There already, stopped: an error, since it has another spec: `start` it.
     async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>>;

@@ -4,20 +4,28 @@
 //! header or by the host name ([`guest`]), whatever its path, and is answered here ([`envd`]): there is no agent inside. A request
 //! for another port goes to what listens there.
 
+mod brought;
 mod control;
 mod envd;
 mod guest;
 mod kept;
+mod ports;
 mod refused;
+mod wakes;
+mod words;
 
 use axum::{
     Router,
     extract::{Request, State},
     middleware::Next,
-    response::Response,
+    response::{IntoResponse, Response},
 };
 
-pub(crate) use self::envd::Watchers;
+pub(crate) use self::{
+    envd::Watchers,
+    wakes::Wakes,
+    words::{in_their_words, worded},
+};
 use crate::App;
 
 /// What SDKs decide by what they may ask for.
@@ -32,11 +40,12 @@ pub(crate) fn routes() -> Router<App> {
 /// A request that names a sandbox is for what is inside of it.
 pub(crate) async fn by_name(State(app): State<App>, request: Request, next: Next) -> Response {
     match guest::named(&app, &request) {
-        Some(named) if named.port == ENVD_PORT => envd::serve(&app, named, request).await,
-        // TODO(e2b): ports by header
-        Some(_) => next.run(request).await,
-        None => match guest::signed(&app, request.method().clone(), request.uri().clone()).await {
-            Some(named) => envd::serve(&app, named, request).await,
+        Err(refused) => refused.into_response(),
+        Ok(Some(named)) if named.port == ENVD_PORT => envd::serve(&app, named, request).await,
+        Ok(Some(named)) => ports::serve(&app, &named, request, next).await,
+        Ok(None) => match guest::signed(&app, request.method().clone(), request.uri().clone()).await {
+            Some(Ok(named)) => envd::serve(&app, named, request).await,
+            Some(Err(refused)) => refused.into_response(),
             None => next.run(request).await,
         },
     }

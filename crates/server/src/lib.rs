@@ -59,6 +59,8 @@ impl Default for Bounds {
 pub struct Options {
     /// The ports of sandboxes are at `{port}-{sandbox}.` and this.
     pub preview_domain: Option<String>,
+    /// The same as clients by TLS name it, with the port if there is one: where they are told it.
+    pub domain: Option<String>,
     /// By TLS.
     pub secure: bool,
     /// There where requests are traced.
@@ -99,7 +101,13 @@ pub struct SpanCounts {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { preview_domain: Some("localhost".to_owned()), secure: false, traced: None, reload: Reload::default() }
+        Self {
+            preview_domain: Some("localhost".to_owned()),
+            domain: None,
+            secure: false,
+            traced: None,
+            reload: Reload::default(),
+        }
     }
 }
 
@@ -113,13 +121,22 @@ pub(crate) struct App {
     /// What goes on between a client and a port.
     pub(crate) tasks: TaskTracker,
     pub(crate) watchers: Arc<e2b::Watchers>,
+    pub(crate) wakes: Arc<e2b::Wakes>,
 }
 
 /// All routes, with the document that describes them.
 pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> Router {
     let streams = Arc::new(Streams::new(bounds.clone()));
     let options = Arc::new(options);
-    let app = App { runtime, bounds, options, streams, tasks: TaskTracker::new(), watchers: Arc::default() };
+    let app = App {
+        runtime,
+        bounds,
+        options,
+        streams,
+        tasks: TaskTracker::new(),
+        watchers: Arc::default(),
+        wakes: Arc::default(),
+    };
     let (router, api) = openapi::routes().split_for_parts();
     let is_traced = app.options.traced.is_some();
     let router = router
@@ -128,6 +145,7 @@ pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> 
         .merge(e2b::routes())
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::no_method)
+        .layer(axum::middleware::from_fn(e2b::in_their_words))
         .layer(axum::middleware::from_fn_with_state(app.clone(), ports::by_host))
         .layer(axum::middleware::from_fn_with_state(app.clone(), e2b::by_name))
         .with_state(app);

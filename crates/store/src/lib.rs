@@ -11,6 +11,8 @@
 
 mod backup;
 mod blobs;
+mod build_layers;
+mod builds;
 mod calls;
 mod checkpoints;
 mod desk;
@@ -38,6 +40,8 @@ mod webhooks;
 mod writer;
 
 pub use blobs::Blobs;
+pub use build_layers::{Kept as KeptLayers, Layer};
+pub use builds::{Build, Built, NewBuild, OwnTemplate, Tag};
 pub use calls::{CallRow, Done, Inline, NewCall, Reserved};
 pub use error::{Error, Result};
 pub use fault::ALL as FAULT_POINTS;
@@ -49,7 +53,7 @@ pub use page::Page;
 pub use quotas::{Admitted, Held, Owner, Said};
 pub use retention::{Over, OverId, Used, UsedKind};
 pub use sandboxes::{By, Claim, Claimed, Moved, Record, Transition, Which};
-pub use snapshots::{NewSnapshot, Snapshot, SnapshotStep};
+pub use snapshots::{AboutSnapshot, NewSnapshot, Snapshot, SnapshotStep};
 pub use store::{Durability, Store};
 pub use tasks::{NewTask, Task, TaskEnd};
 pub use usage::Usage;

@@ -19,6 +19,7 @@ const STEPS: &[&str] = &[
     include_str!("schema/5.sql"),
     include_str!("schema/6.sql"),
     include_str!("schema/7.sql"),
+    include_str!("schema/8.sql"),
 ];
 
 /// The connection that writes. A new database has its first tables then. Of an older one the journal comes first: what is in

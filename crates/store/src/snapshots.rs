@@ -19,7 +19,19 @@ pub struct NewSnapshot {
     pub physical: SnapshotId,
     /// The public id of the sandbox that it is taken of.
     pub sandbox: SandboxId,
+    pub about: AboutSnapshot,
     pub at: Time,
+}
+
+/// What is said of a snapshot when it is taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AboutSnapshot {
+    /// What it is called. Several may have one name: the newest is meant.
+    pub name: Option<String>,
+    /// What its front keeps of it: JSON.
+    pub note: Option<String>,
+    /// Whether a build made it for itself: then it is in no list, and goes with the last build that needs it.
+    pub built: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +41,7 @@ pub struct Snapshot {
     pub physical: SnapshotId,
     pub sandbox: SandboxId,
     pub state: SnapshotState,
+    pub about: AboutSnapshot,
     pub created: Time,
 }
 
@@ -50,7 +63,8 @@ impl Store {
     pub async fn claim_snapshot(&self, new: NewSnapshot) -> Result<()> {
         self.write(move |tx| {
             tx.execute(
-                "INSERT INTO snapshots (tenant, id, physical, sandbox, state, created, stored) VALUES (?1, ?2, ?3, ?4, ?5, ?6,
+                "INSERT INTO snapshots (tenant, id, physical, sandbox, state, created, name, about, built, stored)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9,
                    coalesce((SELECT stored FROM sandboxes WHERE tenant = ?1 AND id = ?4), 0))",
                 params![
                     Col(&new.tenant),
@@ -59,6 +73,9 @@ impl Store {
                     Col(&new.sandbox),
                     Col(&SnapshotState::Making),
                     Col(&new.at),
+                    new.about.name,
+                    new.about.note,
+                    new.about.built,
                 ],
             )
             .map(drop)
@@ -88,7 +105,17 @@ impl Store {
         self.read(move |db| Ok(one(db, &tenant, id)?)).await
     }
 
-    /// Those that are ready, newest first.
+    /// Those that are ready and of this name, newest first.
+    pub async fn snapshots_named(&self, tenant: &Tenant, name: &str) -> Result<Vec<Snapshot>> {
+        let (tenant, name) = (tenant.clone(), name.to_owned());
+        self.read(move |db| {
+            let which = "tenant = ? AND name = ? AND state = ? ORDER BY id DESC";
+            Ok(all(db, which, params![Col(&tenant), name, Col(&SnapshotState::Ready)])?)
+        })
+        .await
+    }
+
+    /// Those that are ready, newest first, but for what builds made for themselves.
     pub async fn snapshots(&self, tenant: &Tenant, sandbox: Option<&SandboxId>, page: Page) -> Result<Vec<Snapshot>> {
         let (tenant, sandbox) = (tenant.clone(), sandbox.cloned());
         let before = match &page.after {
@@ -100,7 +127,7 @@ impl Store {
             let of = if sandbox.is_some() { "sandbox = ?2" } else { "?2 IS NULL" };
             let which = format!(
                 "tenant = ?1 AND {of} AND id < coalesce(?3, x'ffffffffffffffffffffffffffffffffff') AND state = ?4
-                 ORDER BY id DESC LIMIT ?5"
+                 AND built = 0 ORDER BY id DESC LIMIT ?5"
             );
             let (of, before) = (sandbox.as_ref().map(Col), before.as_ref().map(Col));
             Ok(all(db, &which, params![Col(&tenant), of, before, Col(&SnapshotState::Ready), page.rows()])?)
@@ -177,6 +204,7 @@ fn row(row: &Row<'_>) -> rusqlite::Result<Snapshot> {
         physical: get(row, "physical")?,
         sandbox: get(row, "sandbox")?,
         state: get(row, "state")?,
+        about: AboutSnapshot { name: row.get("name")?, note: row.get("about")?, built: row.get("built")? },
         created: get(row, "created")?,
     })
 }

@@ -1,8 +1,8 @@
 //! How the nouns of the model lie in columns: ids as 16 bytes, names as text, times as microseconds, lists as JSON.
 
 use cabana_model::{
-    CallId, EventFilter, KeyId, Phase, Role, SandboxId, SandboxState, Scope, SnapshotId, SnapshotState, TaskId,
-    TaskState, Tenant, Time, VolumeId, VolumeName, VolumeState, WebhookId,
+    BuildId, BuildState, CallId, EventFilter, KeyId, Phase, Role, SandboxId, SandboxState, Scope, SnapshotId,
+    SnapshotState, TaskId, TaskState, TemplateId, Tenant, Time, VolumeId, VolumeName, VolumeState, WebhookId,
 };
 use rusqlite::{
     Row, ToSql,
@@ -80,6 +80,9 @@ columns! {
     KeyId: |id| uuid(id.uuid()), |value| uuid_from(value).map(KeyId::from);
     WebhookId: |id| uuid(id.uuid()), |value| uuid_from(value).map(WebhookId::from);
     SnapshotId: |id| uuid(id.uuid()), |value| uuid_from(value).map(SnapshotId::from);
+    TemplateId: |id| uuid(id.uuid()), |value| uuid_from(value).map(TemplateId::from);
+    BuildId: |id| uuid(id.uuid()), |value| uuid_from(value).map(BuildId::from);
+    BuildState: |state| text(state.as_str()), |value| BuildState::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
     Time: |time| Ok(time.as_microsecond().into()), |value| Time::from_microsecond(value.as_i64()?).map_err(foreign);
     SandboxState: |state| text(state.as_str()), |value| SandboxState::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);
     Phase: |phase| text(phase.as_str()), |value| Phase::parse(value.as_str()?).ok_or(FromSqlError::InvalidType);

@@ -24,6 +24,12 @@ pub(crate) const CABANA: &str = env!("CARGO_BIN_EXE_cabana");
 /// For what has to come, on a loaded machine too.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Where scripts/setup puts what is from no Debian package.
+pub(crate) fn cache() -> PathBuf {
+    let of = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    of.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"))).unwrap().join("cabana")
+}
+
 pub(crate) struct Server {
     data: tempfile::TempDir,
     child: Option<Child>,

@@ -458,6 +458,39 @@ impl Act for Write {
     }
 }
 
+/// A tar into a directory, which is made where it is missing. What is in it is the archive's owners' only for root.
+pub struct Unpack {
+    pub at: At,
+    pub body: Stream<Bytes>,
+}
+
+impl Act for Unpack {
+    const VERB: &'static str = "file.unpack";
+    type Answer = ();
+
+    fn needs(&self) -> Needs {
+        Needs::Running
+    }
+
+    /// Of what is known before the body comes.
+    fn digest(&self) -> [u8; 32] {
+        Sha256::digest(format!("{:?}", self.at)).into()
+    }
+
+    fn argv(&self) -> Vec<String> {
+        vec![self.at.path.clone()]
+    }
+
+    async fn run(self, cx: Cx) -> Result<()> {
+        cx.check_room()?;
+        let (files, dir) = self.at.open(&cx)?;
+        make_dirs(files.as_ref(), dir.clone(), 0o755).await?;
+        let unpacked = sandbox::unpack(files.as_ref(), &dir, self.body);
+        let unpacked = cx.cancel.run_until_cancelled(unpacked).await.ok_or(Error::Cancelled)?;
+        Ok(unpacked?)
+    }
+}
+
 /// A change of names, modes or owners.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Step {

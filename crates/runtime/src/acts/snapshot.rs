@@ -1,7 +1,7 @@
 //! A sandbox's files at one moment, kept.
 
 use cabana_model::SnapshotId;
-use cabana_store::{NewSnapshot, SnapshotStep};
+use cabana_store::{AboutSnapshot, NewSnapshot, SnapshotStep};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -12,7 +12,10 @@ use crate::{
 };
 
 /// Of a running sandbox, a paused or a stopped one, which stays what it is.
-pub struct Take;
+#[derive(Default)]
+pub struct Take {
+    pub about: AboutSnapshot,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
@@ -28,11 +31,14 @@ impl Act for Take {
     }
 
     fn digest(&self) -> [u8; 32] {
-        [0; 32]
+        match self.about == AboutSnapshot::default() {
+            true => [0; 32],
+            false => Sha256::digest(format!("{:?}", self.about)).into(),
+        }
     }
 
     fn argv(&self) -> Vec<String> {
-        Vec::new()
+        self.about.name.clone().into_iter().collect()
     }
 
     /// The snapshot has the call's own number, so that whoever finds the call after a crash finds the snapshot. Its record is
@@ -43,7 +49,7 @@ impl Act for Take {
         let (tenant, sandbox) = (cx.caller.tenant.clone(), cx.record()?.id.clone());
         let sandboxes = &cx.runtime.0.sandboxes;
         let slot = sandboxes.of_id(&tenant, &sandbox).await?;
-        let new = NewSnapshot { tenant, id, physical, sandbox, at: cx.runtime.clock().now() };
+        let new = NewSnapshot { tenant, id, physical, sandbox, about: self.about, at: cx.runtime.clock().now() };
         sandboxes.measure_one(&slot).await; // it takes as much
         cx.runtime.store().claim_snapshot(new).await?;
         fault::at(Point::SnapshotClaimed);

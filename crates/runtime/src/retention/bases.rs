@@ -47,7 +47,9 @@ impl Pass<'_> {
             let uses = self.uses().await?;
             for snapshot in snapshots {
                 let kept = uses.kept(UsedKind::Snapshot, &snapshot.physical.to_string(), snapshot.created);
-                if snapshot.state == SnapshotState::Ready && self.is_due(Kind::Snapshots, kept) {
+                // What a build made for itself goes with the build.
+                let is_free = snapshot.state == SnapshotState::Ready && !snapshot.about.built;
+                if is_free && self.is_due(Kind::Snapshots, kept) {
                     going.push((Base::Snapshot(snapshot.physical), Some(snapshot)));
                 } else {
                     self.counted(Kind::Snapshots).keep(0);

@@ -51,7 +51,7 @@ async fn take(
     once: Once,
 ) -> Answer<(StatusCode, Json<SnapshotBody>)> {
     let tenant = caller.tenant.clone();
-    let call = app.runtime.call(ask(caller, Place::Sandbox(id(&sandbox)?), once), Take).await?;
+    let call = app.runtime.call(ask(caller, Place::Sandbox(id(&sandbox)?), once), Take::default()).await?;
     let id = call.id();
     let taken = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
     let snapshot = app.runtime.snapshot(&tenant, taken.snapshot).await?;

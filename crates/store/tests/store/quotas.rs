@@ -1,5 +1,5 @@
 use cabana_model::{Amounts, BOUNDLESS, KeyId, Quota, SandboxId};
-use cabana_store::{Admitted, Claim, Error, Held, NewSnapshot, Owner, Said, SnapshotStep};
+use cabana_store::{AboutSnapshot, Admitted, Claim, Error, Held, NewSnapshot, Owner, Said, SnapshotStep};
 use futures_util::future::join_all;
 
 use crate::stage::{Stage, at, call, claim, done, tenant};
@@ -53,7 +53,14 @@ async fn a_snapshot_counts_as_much_as_its_sandbox_did() {
     stage.store.set_stored(&sandbox.physical, 60).await.unwrap();
     let (taking, physical) = (call(&us), cabana_model::SnapshotId::now());
     let id = cabana_model::SnapshotId::from(taking.id.uuid());
-    let new = NewSnapshot { tenant: us.clone(), id, physical, sandbox: sandbox.id.clone(), at: at(0) };
+    let new = NewSnapshot {
+        tenant: us.clone(),
+        id,
+        physical,
+        sandbox: sandbox.id.clone(),
+        about: AboutSnapshot::default(),
+        at: at(0),
+    };
     stage.store.claim_snapshot(new).await.unwrap();
     stage.store.remove(&sandbox.physical).await.unwrap();
     assert_eq!(stage.store.held(&us, None).await.unwrap().tenant, sums(0, 0, 60));

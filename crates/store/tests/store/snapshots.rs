@@ -1,11 +1,18 @@
 use cabana_model::{Outcome, SandboxId, SnapshotId, SnapshotState};
-use cabana_store::{Done, Error, NewSnapshot, Page, Reserved, SnapshotStep, Store};
+use cabana_store::{AboutSnapshot, Done, Error, NewSnapshot, Page, Reserved, SnapshotStep, Store};
 
 use crate::stage::{Stage, at, call, chain, done, tenant};
 
 fn new(name: &str, sandbox: &SandboxId) -> NewSnapshot {
     let (id, physical) = (SnapshotId::now(), SnapshotId::now());
-    NewSnapshot { tenant: tenant(name), id, physical, sandbox: sandbox.clone(), at: at(0) }
+    NewSnapshot {
+        tenant: tenant(name),
+        id,
+        physical,
+        sandbox: sandbox.clone(),
+        about: AboutSnapshot::default(),
+        at: at(0),
+    }
 }
 
 async fn ready(store: &Store, new: &NewSnapshot) {

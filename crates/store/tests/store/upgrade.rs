@@ -11,7 +11,8 @@ use cabana_model::{
     Time,
 };
 use cabana_store::{
-    By, Claim, Done, Durability, Error, Inline, NewKey, NewSnapshot, NewTask, Page, Store, TaskEnd, Transition,
+    AboutSnapshot, By, Claim, Done, Durability, Error, Inline, NewKey, NewSnapshot, NewTask, Page, Store, TaskEnd,
+    Transition,
 };
 use rusqlite::{Connection, types::Value};
 use uuid::Uuid;
@@ -108,6 +109,7 @@ async fn fill(store: &Store, half: u128) {
         id: SnapshotId::from(id(half, 31)),
         physical: SnapshotId::from(id(half, 32)),
         sandbox: sandbox(half, 1),
+        about: AboutSnapshot::default(),
         at: at(8),
     };
     store.claim_snapshot(snapshot).await.unwrap();

@@ -3,13 +3,14 @@
 use axum::{Json, extract::State, http::StatusCode};
 use cabana_e2b_wire::control::{self, NewSandbox, NewSandboxV2};
 use cabana_runtime::{
-    Action, Ask, Lifecycle, Place, SnapshotId, Time, Wish,
+    Action, Ask, Lifecycle, Place, Time, Wish,
     acts::sandbox::{Become, Ensure, Shape},
 };
-use cabana_sandbox::{Base, NetworkPolicy, Service, Template};
 
 use super::{
     super::{guest::FRONT, kept::Kept, refused::Refused},
+    base::{self, Found},
+    network::{policy_of, usual},
     told,
 };
 use crate::{
@@ -46,24 +47,29 @@ async fn make(
     secure: bool,
     asked: control::Wanted,
 ) -> Made {
-    let Found { base, snapshot, service } = found(app, &asked.template_id).await?;
-    let kept = Kept::of_asked(&asked, secure, service);
+    // Of the request, and not of the sandbox, which has another end at each try.
+    let said = serde_json::to_vec(&(timeout, secure, &asked)).unwrap_or_default();
+    let key = once.key.map(|key| key.asking(&said));
+    let Found { files, brought } = base::find(app, &caller.tenant, &asked.template_id).await?;
+    let kept = Kept::of_asked(&asked, timeout, secure, brought.clone());
+    if !kept.is_public() && !secure {
+        return Err(Refused::bad("a sandbox whose ports are not public has to be secure: say 'secure' too"));
+    }
     let wish = Wish {
-        base,
-        snapshot,
-        env: asked.env_vars,
+        limits: brought.limits(app.runtime.settings()).filter(|limits| app.runtime.fits(limits)),
+        user: brought.user,
+        env: brought.env.into_iter().chain(asked.env_vars).collect(),
         labels: asked.metadata,
-        network: network_of(asked.network.as_ref(), asked.allow_internet_access),
+        network: policy_of(asked.network.as_ref(), asked.allow_internet_access, &usual(app)?)?,
         lifecycle: lifecycle(
             until(app.runtime.clock().now(), timeout),
             on_timeout(asked.auto_pause, kept.pause_memory),
         ),
-        ..Wish::default()
+        ..files.wish()
     };
     let (mut wanted, _) = app.runtime.settings().wanted(wish)?;
     kept.put(&mut wanted);
-    let ask =
-        Ask { caller: caller.clone(), place: Place::New(Some(wanted)), key: once.key, lease: once.lease, front: FRONT };
+    let ask = Ask { caller: caller.clone(), place: Place::New(Some(wanted)), key, lease: once.lease, front: FRONT };
     let made = app.runtime.call(ask, Ensure).await?.answer().await?;
     if let Err(error) = kept.bring_up(app, &caller, &made.sandbox).await {
         // Nobody was told of it, so nobody else can delete it.
@@ -73,40 +79,6 @@ async fn make(
     }
     let record = app.runtime.sandbox(&caller.tenant, &made.sandbox).await?;
     Ok((StatusCode::CREATED, Json(told::sandbox(app, &record).await?)))
-}
-
-/// What a name of a template leads to.
-#[derive(Default)]
-struct Found {
-    base: Option<Base>,
-    snapshot: Option<SnapshotId>,
-    service: Option<Service>,
-}
-
-/// A template of ours by its name, or a snapshot by its id. Where nobody has made `base`, it is the machine's own programs.
-async fn found(app: &App, template: &str) -> Result<Found, Refused> {
-    let name = template.split(':').next().unwrap_or_default();
-    if let Ok(snapshot) = name.parse() {
-        return Ok(Found { snapshot: Some(snapshot), ..Found::default() });
-    }
-    match app.runtime.template(name).await {
-        Ok(Template { service, .. }) => {
-            Ok(Found { base: Some(Base::Named(name.to_owned())), service, ..Found::default() })
-        }
-        Err(_) if name == "base" => Ok(Found { base: Some(Base::Host), ..Found::default() }),
-        Err(_) => Err(Refused::not_found(format!("template '{template}' not found"))),
-    }
-}
-
-/// Everything, nothing, or what is listed.
-pub(super) fn network_of(network: Option<&control::NetworkConfig>, internet: Option<bool>) -> Option<NetworkPolicy> {
-    match (network, internet) {
-        (_, Some(false)) => Some(NetworkPolicy::Off),
-        (Some(network), _) if !network.allow_out.is_empty() => Some(NetworkPolicy::Allow(network.allow_out.clone())),
-        (Some(network), _) if network.deny_out.iter().any(|rule| rule == "0.0.0.0/0") => Some(NetworkPolicy::Off),
-        (_, Some(true)) => Some(NetworkPolicy::Public),
-        _ => None,
-    }
 }
 
 fn on_timeout(pauses: bool, memory: bool) -> Action {
@@ -128,6 +100,6 @@ fn lifecycle(until: Time, on_expire: Action) -> Lifecycle {
     }
 }
 
-pub(super) fn until(now: Time, seconds: u32) -> Time {
+pub(in crate::e2b) fn until(now: Time, seconds: u32) -> Time {
     now.saturating_add(jiff::SignedDuration::from_secs(seconds.into())).unwrap_or(Time::MAX)
 }

@@ -44,8 +44,14 @@ impl From<Misplaced> for connect::Error {
     }
 }
 
-/// Nothing at all is the home itself. The default user's is where the sandbox works, which the runtime knows.
+/// Nothing at all is where the template works, or the home itself. The default user's is where the sandbox works, which the
+/// runtime knows, unless the template has chosen another user.
 pub(super) async fn place(app: &App, guest: &Guest, user: Option<&User>, path: &str) -> Result<String, Misplaced> {
+    let brought = &guest.kept.brought;
+    if let (true, Some(workdir)) = (path.is_empty(), &brought.workdir) {
+        return Ok(clean(workdir));
+    }
+    let user = user.or(brought.user.as_ref());
     let below = match path.strip_prefix('~') {
         None if path.starts_with('/') => return Ok(clean(path)),
         None => path,

@@ -1,0 +1,145 @@
+//! What tenants build for themselves: found, kept, and what a server that was killed left of it.
+
+use std::time::Duration;
+
+use cabana_model::{BuildId, CallId, KeyId, SnapshotId, TemplateId, Tenant, Time};
+use cabana_store::{Build, Built, By, Entry, KeptLayers, Layer, OwnTemplate, Tag};
+use jiff::SignedDuration;
+use uuid::Uuid;
+
+use crate::{Error, Result, Runtime, Wanted, sandboxes::Change};
+
+/// The note of a sandbox that is there for a build alone.
+pub const BUILDING: &str = "build";
+/// What a client hears of a build that nobody brings to its end.
+const LEFT: &str =
+    "the server was started again while it was built: build it once more, the steps that were done are kept";
+/// Of one tenant.
+const MOST_LAYERS: u32 = 64;
+const LAYERS_KEPT: SignedDuration = SignedDuration::from_hours(14 * 24);
+
+impl Runtime {
+    /// Goes on without whoever asked for it, until it is done or the server ends.
+    pub fn in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let closing = self.0.closing.clone();
+        self.0.tasks.spawn(async move {
+            let _ = closing.run_until_cancelled(work).await;
+        });
+    }
+
+    pub async fn own_template(&self, tenant: &Tenant, id: TemplateId) -> Result<OwnTemplate> {
+        self.0.store.own_template(tenant, id).await?.ok_or(Error::NoOwnTemplate(id))
+    }
+
+    pub async fn own_template_named(&self, tenant: &Tenant, name: &str) -> Result<Option<OwnTemplate>> {
+        Ok(self.0.store.own_template_named(tenant, name).await?)
+    }
+
+    /// By name.
+    pub async fn own_templates(&self, tenant: &Tenant) -> Result<Vec<OwnTemplate>> {
+        Ok(self.0.store.own_templates(tenant).await?)
+    }
+
+    pub async fn build(&self, tenant: &Tenant, id: BuildId) -> Result<Build> {
+        self.0.store.build(tenant, id).await?.ok_or(Error::NoBuild(id))
+    }
+
+    /// Of a template, the newest first.
+    pub async fn builds(&self, tenant: &Tenant, template: TemplateId) -> Result<Vec<Build>> {
+        Ok(self.0.store.builds(tenant, template).await?)
+    }
+
+    pub async fn build_tags(&self, tenant: &Tenant, template: TemplateId) -> Result<Vec<Tag>> {
+        Ok(self.0.store.build_tags(tenant, template).await?)
+    }
+
+    pub async fn tagged(&self, tenant: &Tenant, template: TemplateId, tag: &str) -> Result<Option<Build>> {
+        Ok(self.0.store.tagged(tenant, template, tag).await?)
+    }
+
+    /// False: it was begun before, or is there no more.
+    pub async fn begin_build(&self, tenant: &Tenant, id: BuildId, about: String) -> Result<bool> {
+        Ok(self.0.store.begin_build(tenant, id, about).await?)
+    }
+
+    /// A store that is away is asked until it is back.
+    pub async fn end_build(&self, built: Built) -> Result<()> {
+        const AGAIN: Duration = Duration::from_millis(500);
+        let (tenant, came) = (built.tenant.clone(), built.came.clone());
+        let there = loop {
+            match self.0.store.end_build(built.clone()).await {
+                Err(cabana_store::Error::Unavailable(_)) if self.closing_after(AGAIN).await => {}
+                ended => break ended?,
+            }
+        };
+        if let (false, Ok((_, Some(snapshot)))) = (there, came) {
+            let loose = self.0.store.loose_snapshots().await?;
+            let ours = loose.into_iter().filter(|(whose, id)| *whose == tenant && *id == snapshot);
+            self.remove_loose(&tenant, ours.map(|(_, id)| id).collect()).await;
+        }
+        Ok(())
+    }
+
+    pub async fn layer(&self, tenant: &Tenant, digest: [u8; 32]) -> Result<Option<Layer>> {
+        Ok(self.0.store.layer(tenant, digest, self.0.clock.now()).await?)
+    }
+
+    pub async fn add_layer(&self, tenant: &Tenant, digest: [u8; 32], layer: Layer) -> Result<()> {
+        let now = self.0.clock.now();
+        let since = now.saturating_sub(LAYERS_KEPT).unwrap_or(Time::MIN);
+        let kept = KeptLayers { most: MOST_LAYERS, since };
+        let loose = self.0.store.add_layer(tenant, digest, layer, now, kept).await?;
+        self.remove_loose(tenant, loose).await;
+        Ok(())
+    }
+
+    /// Snapshots of builds that no build refers to any more. What cannot be removed now is removed by the next server.
+    pub(crate) async fn remove_loose(&self, tenant: &Tenant, loose: Vec<SnapshotId>) {
+        for snapshot in loose {
+            if let Err(error) = self.remove_built(tenant, snapshot).await {
+                tracing::warn!(%snapshot, %error, "the files of a build that went could not be removed yet");
+            }
+        }
+    }
+
+    async fn remove_built(&self, tenant: &Tenant, id: SnapshotId) -> Result<()> {
+        let Some(found) = self.0.store.any_snapshot(tenant, id).await? else { return Ok(()) };
+        let entry = Entry {
+            tenant: tenant.clone(),
+            key: KeyId::from(Uuid::nil()),
+            sandbox: None,
+            call: CallId::now(),
+            verb: "snapshot.delete".to_owned(),
+            argv: vec![id.to_string(), "build".to_owned()],
+            input_digest: None,
+            output_digest: None,
+            outcome: "answered".to_owned(),
+            exit: None,
+            duration_ms: 0,
+            policy: None,
+            at: self.0.clock.now(),
+        };
+        if !self.0.store.expire_snapshot(id, entry).await? {
+            return Ok(()); // somebody else is at it
+        }
+        self.0.sandboxes.provider().remove_snapshot(found.physical).await?;
+        self.0.sandboxes.went();
+        Ok(self.0.store.forget_snapshot(tenant, id).await?)
+    }
+
+    /// What the last server left of builds: none goes on, and what they made for themselves and nobody has goes.
+    pub(crate) async fn find_builds(&self) -> Result<()> {
+        self.0.store.fail_builds(LEFT, self.0.clock.now()).await?;
+        for record in self.0.store.restless_sandboxes().await? {
+            let slot = self.0.sandboxes.of_record(record);
+            let is_one = Wanted::of(&slot.record()).is_ok_and(|wanted| wanted.notes.contains_key(BUILDING));
+            if !slot.is_deleting() && is_one {
+                self.0.sandboxes.delete(&slot, Change::asked(By::Itself, "its build is over")).await?;
+            }
+        }
+        for (tenant, snapshot) in self.0.store.loose_snapshots().await? {
+            self.remove_loose(&tenant, vec![snapshot]).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,339 @@
+//! What tenants build for themselves: templates, the tries to make them, and the tags that lead to what came of those.
+//!
+//! The files of a build are a snapshot that it made for itself. It goes with the last build or layer that refers to it: whoever
+//! takes a reference away is told which snapshots nobody refers to any more, and removes them.
+
+use std::collections::BTreeSet;
+
+use cabana_model::{BuildId, BuildState, SnapshotId, TemplateId, Tenant, Time};
+use rusqlite::{Connection, OptionalExtension, Params, Row, params};
+
+use crate::{
+    Result, Store,
+    build_layers::loose,
+    desk::Tx,
+    sql::{Col, get, maybe},
+};
+
+/// Of one template: how many builds stay that no tag leads to.
+const UNTAGGED: i64 = 20;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnTemplate {
+    pub id: TemplateId,
+    pub name: String,
+    pub created: Time,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewBuild {
+    pub tenant: Tenant,
+    pub id: BuildId,
+    /// Of a template that need not be there yet.
+    pub name: String,
+    /// What leads to it once it is ready.
+    pub tags: Vec<String>,
+    pub about: String,
+    pub at: Time,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Build {
+    pub id: BuildId,
+    pub template: TemplateId,
+    pub state: BuildState,
+    pub tags: Vec<String>,
+    pub about: String,
+    pub made: Option<String>,
+    pub snapshot: Option<SnapshotId>,
+    /// Why it failed, and at which step.
+    pub reason: Option<String>,
+    pub step: Option<String>,
+    pub log: Option<String>,
+    pub created: Time,
+    pub ended: Option<Time>,
+}
+
+/// How a build ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Built {
+    pub tenant: Tenant,
+    pub id: BuildId,
+    /// What sandboxes begin with, and the snapshot among it. `Err`: the reason, and the step.
+    pub came: Result<(String, Option<SnapshotId>), (String, Option<String>)>,
+    pub log: String,
+    pub at: Time,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tag {
+    pub tag: String,
+    pub build: BuildId,
+    pub created: Time,
+}
+
+impl Store {
+    /// The template that it is for, and the snapshots that are nobody's by now. `None`: the tenant has as many as it may.
+    pub async fn claim_build(&self, new: NewBuild, most: u32) -> Result<Option<(TemplateId, Vec<SnapshotId>)>> {
+        self.write(move |tx| {
+            let template = match named(tx.reads(), &new.tenant, &new.name)? {
+                Some(found) => found.id,
+                None => {
+                    let sql = "SELECT count(*) FROM own_templates WHERE tenant = ?";
+                    let there: u32 =
+                        tx.reads().prepare_cached(sql)?.query_row(params![Col(&new.tenant)], |row| row.get(0))?;
+                    if there >= most {
+                        return Ok(None);
+                    }
+                    let id = TemplateId::from(new.id.uuid());
+                    let sql = "INSERT INTO own_templates (tenant, id, name, created) VALUES (?, ?, ?, ?)";
+                    tx.execute(sql, params![Col(&new.tenant), Col(&id), new.name, Col(&new.at)])?;
+                    id
+                }
+            };
+            let gone = prune(tx, &new.tenant, template)?;
+            tx.execute(
+                "INSERT INTO builds (tenant, id, template, state, tags, about, created) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                params![
+                    Col(&new.tenant),
+                    Col(&new.id),
+                    Col(&template),
+                    Col(&BuildState::Waiting),
+                    Col(&new.tags),
+                    new.about,
+                    Col(&new.at),
+                ],
+            )?;
+            Ok(Some((template, gone)))
+        })
+        .await
+    }
+
+    /// False: it is there no more, or was begun before.
+    pub async fn begin_build(&self, tenant: &Tenant, id: BuildId, about: String) -> Result<bool> {
+        let tenant = tenant.clone();
+        self.write(move |tx| {
+            let sql = "UPDATE builds SET state = ?, about = ? WHERE tenant = ? AND id = ? AND state = ?";
+            let (from, to) = (BuildState::Waiting, BuildState::Building);
+            Ok(tx.execute(sql, params![Col(&to), about, Col(&tenant), Col(&id), Col(&from)])? == 1)
+        })
+        .await
+    }
+
+    /// With its tags, all or nothing. False: it went meanwhile, and what it made is nobody's.
+    pub async fn end_build(&self, built: Built) -> Result<bool> {
+        self.write(move |tx| {
+            let Built { tenant, id, came, log, at } = built;
+            let state = if came.is_ok() { BuildState::Ready } else { BuildState::Failed };
+            let (made, snapshot, reason, step) = match came {
+                Ok((made, snapshot)) => (Some(made), snapshot, None, None),
+                Err((reason, step)) => (None, None, Some(reason), step),
+            };
+            let changed = tx.execute(
+                "UPDATE builds SET state = ?, made = ?, snapshot = ?, reason = ?, step = ?, log = ?, ended = ?
+                   WHERE tenant = ? AND id = ? AND state = ?",
+                params![
+                    Col(&state),
+                    made,
+                    snapshot.as_ref().map(Col),
+                    reason,
+                    step,
+                    log,
+                    Col(&at),
+                    Col(&tenant),
+                    Col(&id),
+                    Col(&BuildState::Building),
+                ],
+            )?;
+            if changed == 0 {
+                return Ok(false);
+            }
+            if let (BuildState::Ready, Some(build)) = (state, one(tx.reads(), &tenant, id)?) {
+                for tag in &build.tags {
+                    put_tag(tx, &tenant, build.template, tag, id, at)?;
+                }
+            }
+            Ok(true)
+        })
+        .await
+    }
+
+    /// Those that the last server did not bring to their end, of all tenants: nobody does any more. How many.
+    pub async fn fail_builds(&self, reason: &str, at: Time) -> Result<usize> {
+        let reason = reason.to_owned();
+        self.write(move |tx| {
+            let sql = "UPDATE builds SET state = ?, reason = ?, ended = ? WHERE state = ?";
+            let (from, to) = (BuildState::Building, BuildState::Failed);
+            tx.execute(sql, params![Col(&to), reason, Col(&at), Col(&from)])
+        })
+        .await
+    }
+
+    pub async fn build(&self, tenant: &Tenant, id: BuildId) -> Result<Option<Build>> {
+        let tenant = tenant.clone();
+        self.read(move |db| Ok(one(db, &tenant, id)?)).await
+    }
+
+    /// All of a template, the newest first.
+    pub async fn builds(&self, tenant: &Tenant, template: TemplateId) -> Result<Vec<Build>> {
+        let tenant = tenant.clone();
+        self.read(move |db| {
+            let which = "tenant = ? AND template = ? ORDER BY id DESC";
+            Ok(all(db, which, params![Col(&tenant), Col(&template)])?)
+        })
+        .await
+    }
+
+    pub async fn own_template(&self, tenant: &Tenant, id: TemplateId) -> Result<Option<OwnTemplate>> {
+        let tenant = tenant.clone();
+        self.read(move |db| {
+            let sql = "SELECT * FROM own_templates WHERE tenant = ? AND id = ?";
+            Ok(db.prepare_cached(sql)?.query_row(params![Col(&tenant), Col(&id)], template_row).optional()?)
+        })
+        .await
+    }
+
+    pub async fn own_template_named(&self, tenant: &Tenant, name: &str) -> Result<Option<OwnTemplate>> {
+        let (tenant, name) = (tenant.clone(), name.to_owned());
+        self.read(move |db| Ok(named(db, &tenant, &name)?)).await
+    }
+
+    /// By name.
+    pub async fn own_templates(&self, tenant: &Tenant) -> Result<Vec<OwnTemplate>> {
+        let tenant = tenant.clone();
+        self.read(move |db| {
+            let mut found = db.prepare_cached("SELECT * FROM own_templates WHERE tenant = ? ORDER BY name")?;
+            let rows = found.query_map(params![Col(&tenant)], template_row)?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+        .await
+    }
+
+    /// With all of it. The snapshots that are nobody's by then; `None`: there is none.
+    pub async fn remove_own_template(&self, tenant: &Tenant, id: TemplateId) -> Result<Option<Vec<SnapshotId>>> {
+        let tenant = tenant.clone();
+        self.write(move |tx| {
+            let of_it = "tenant = ? AND template = ? AND snapshot IS NOT NULL";
+            let held: BTreeSet<SnapshotId> = all(tx.reads(), of_it, params![Col(&tenant), Col(&id)])?
+                .into_iter()
+                .filter_map(|build| build.snapshot)
+                .collect();
+            for sql in [
+                "DELETE FROM build_tags WHERE tenant = ? AND template = ?",
+                "DELETE FROM builds WHERE tenant = ? AND template = ?",
+            ] {
+                tx.execute(sql, params![Col(&tenant), Col(&id)])?;
+            }
+            let sql = "DELETE FROM own_templates WHERE tenant = ? AND id = ?";
+            if tx.execute(sql, params![Col(&tenant), Col(&id)])? == 0 {
+                return Ok(None);
+            }
+            Ok(Some(loose(tx.reads(), &tenant, held)?))
+        })
+        .await
+    }
+
+    /// By name.
+    pub async fn build_tags(&self, tenant: &Tenant, template: TemplateId) -> Result<Vec<Tag>> {
+        let tenant = tenant.clone();
+        self.read(move |db| {
+            let sql = "SELECT * FROM build_tags WHERE tenant = ? AND template = ? ORDER BY tag";
+            let mut found = db.prepare_cached(sql)?;
+            let rows = found.query_map(params![Col(&tenant), Col(&template)], tag_row)?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+        .await
+    }
+
+    /// The build that it leads to.
+    pub async fn tagged(&self, tenant: &Tenant, template: TemplateId, tag: &str) -> Result<Option<Build>> {
+        let (tenant, tag) = (tenant.clone(), tag.to_owned());
+        self.read(move |db| {
+            let sql = "SELECT build FROM build_tags WHERE tenant = ? AND template = ? AND tag = ?";
+            let values = params![Col(&tenant), Col(&template), tag];
+            let found: Option<BuildId> =
+                db.prepare_cached(sql)?.query_row(values, |row| get(row, "build")).optional()?;
+            match found {
+                Some(build) => Ok(one(db, &tenant, build)?),
+                None => Ok(None),
+            }
+        })
+        .await
+    }
+
+    pub async fn tag_build(&self, tenant: &Tenant, build: &Build, tags: Vec<String>, at: Time) -> Result<()> {
+        let (tenant, template, id) = (tenant.clone(), build.template, build.id);
+        self.write(move |tx| tags.iter().try_for_each(|tag| put_tag(tx, &tenant, template, tag, id, at))).await
+    }
+
+    /// How many of them there were.
+    pub async fn untag(&self, tenant: &Tenant, template: TemplateId, tags: Vec<String>) -> Result<usize> {
+        let tenant = tenant.clone();
+        self.write(move |tx| {
+            let sql = "DELETE FROM build_tags WHERE tenant = ? AND template = ? AND tag = ?";
+            let mut gone = 0;
+            for tag in &tags {
+                gone += tx.execute(sql, params![Col(&tenant), Col(&template), tag])?;
+            }
+            Ok(gone)
+        })
+        .await
+    }
+}
+
+fn put_tag(tx: &mut Tx<'_>, tenant: &Tenant, template: TemplateId, tag: &str, build: BuildId, at: Time) -> Result<()> {
+    let sql = "INSERT INTO build_tags (tenant, template, tag, build, created) VALUES (?, ?, ?, ?, ?)
+               ON CONFLICT (tenant, template, tag) DO UPDATE SET build = excluded.build, created = excluded.created";
+    tx.execute(sql, params![Col(tenant), Col(&template), tag, Col(&build), Col(&at)]).map(drop)
+}
+
+/// Those that no tag leads to go but for the newest.
+fn prune(tx: &mut Tx<'_>, tenant: &Tenant, template: TemplateId) -> Result<Vec<SnapshotId>> {
+    let which = "tenant = ?1 AND template = ?2 AND state != ?3 AND id NOT IN
+                   (SELECT build FROM build_tags WHERE tenant = ?1 AND template = ?2) ORDER BY id DESC LIMIT -1 OFFSET ?4";
+    let building = BuildState::Building;
+    let old = all(tx.reads(), which, params![Col(tenant), Col(&template), Col(&building), UNTAGGED])?;
+    for build in &old {
+        tx.execute("DELETE FROM builds WHERE tenant = ? AND id = ?", params![Col(tenant), Col(&build.id)])?;
+    }
+    Ok(loose(tx.reads(), tenant, old.into_iter().filter_map(|build| build.snapshot).collect())?)
+}
+
+fn named(db: &Connection, tenant: &Tenant, name: &str) -> rusqlite::Result<Option<OwnTemplate>> {
+    let sql = "SELECT * FROM own_templates WHERE tenant = ? AND name = ?";
+    db.prepare_cached(sql)?.query_row(params![Col(tenant), name], template_row).optional()
+}
+
+fn one(db: &Connection, tenant: &Tenant, id: BuildId) -> rusqlite::Result<Option<Build>> {
+    let sql = "SELECT * FROM builds WHERE tenant = ? AND id = ?";
+    db.prepare_cached(sql)?.query_row(params![Col(tenant), Col(&id)], row).optional()
+}
+
+fn all(db: &Connection, which: &str, values: impl Params) -> rusqlite::Result<Vec<Build>> {
+    db.prepare_cached(&format!("SELECT * FROM builds WHERE {which}"))?.query_map(values, row)?.collect()
+}
+
+fn row(row: &Row<'_>) -> rusqlite::Result<Build> {
+    Ok(Build {
+        id: get(row, "id")?,
+        template: get(row, "template")?,
+        state: get(row, "state")?,
+        tags: get(row, "tags")?,
+        about: row.get("about")?,
+        made: row.get("made")?,
+        snapshot: maybe(row, "snapshot")?,
+        reason: row.get("reason")?,
+        step: row.get("step")?,
+        log: row.get("log")?,
+        created: get(row, "created")?,
+        ended: maybe(row, "ended")?,
+    })
+}
+
+fn template_row(row: &Row<'_>) -> rusqlite::Result<OwnTemplate> {
+    Ok(OwnTemplate { id: get(row, "id")?, name: row.get("name")?, created: get(row, "created")? })
+}
+
+fn tag_row(row: &Row<'_>) -> rusqlite::Result<Tag> {
+    Ok(Tag { tag: row.get("tag")?, build: get(row, "build")?, created: get(row, "created")? })
+}
