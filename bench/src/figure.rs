@@ -163,6 +163,17 @@ pub(crate) const FIGURES: &[Figure] = &[
         note: "as http.create_exec, one every 200 ms",
     },
     Figure {
+        name: "e2b.create_exec",
+        unit: Unit::Ms,
+        subject: Series::SdkCreateExec,
+        floor: Some(Floor { name: "the SDK alone", series: Series::SdkAlone }),
+        peers: &[],
+        also: &[],
+        // What is ours of it is no more than what is the SDK's.
+        goals: &[Goal::RatioAtMost(2.0)],
+        note: "Sandbox.create() and commands.run(\"true\") by E2B's Python SDK; the floor is the same against a server whose answers are ready",
+    },
+    Figure {
         name: "http.wake_exec",
         unit: Unit::Ms,
         subject: Series::HttpWakeExec,
@@ -562,6 +573,7 @@ mod tests {
             "http.exec",
             "http.create_exec",
             "http.create_exec_spaced",
+            "e2b.create_exec",
             "http.wake_exec",
             "http.wake_500",
             "http.ensure_at_100k",

@@ -15,7 +15,10 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::rhythm::{Rhythm, nanoseconds};
+use crate::{
+    rhythm::{Rhythm, nanoseconds},
+    sdk,
+};
 
 /// As many clients, on as many sandboxes, ask at once.
 pub(crate) const CLIENTS: usize = 200;
@@ -86,6 +89,10 @@ impl Served {
         }
         client.delete(&scope).await?;
         Ok(turns.told())
+    }
+
+    pub(crate) async fn by_sdk(&self, rhythm: Rhythm) -> Result<Vec<f64>> {
+        sdk::create_exec(&format!("http://{}", self.at), &self.key, rhythm).await
     }
 
     /// In a sandbox that was stopped a moment ago.

@@ -16,6 +16,7 @@ mod progress;
 mod report;
 mod rhythm;
 mod run;
+mod sdk;
 mod series;
 mod server;
 mod sleepers;

@@ -6,6 +6,7 @@ mod config;
 mod data;
 mod doctor;
 mod failure;
+mod probe;
 mod remote;
 mod restore;
 mod run;
@@ -38,6 +39,7 @@ enum Verb {
     #[command(flatten)]
     Remote(remote::Verb),
     Restore(restore::Args),
+    Probe(probe::Args),
     Completions(completions::Completions),
     Man(completions::Man),
 }
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
             serve::main(args, data)
         }
         Verb::Config(args) => config::main(args, data),
+        Verb::Probe(args) => probe::main(&args),
         Verb::Remote(verb) => remote::main(verb, data),
         Verb::Completions(args) => args.print(Cli::command()),
         Verb::Man(args) => args.write(Cli::command()),

@@ -1,5 +1,6 @@
 //! `cabana serve`: sandboxes for whoever has a key, over HTTP.
 
+mod dev_tls;
 mod key;
 pub(crate) mod lock;
 mod log;
@@ -21,9 +22,10 @@ use cabana_model::Code;
 use cabana_runtime::{Clock, Live, Runtime};
 use cabana_server::{ListenError, Listener, Options, Tls};
 use cabana_store::{Durability, Store};
+use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use self::{lock::ServerLock, signals::Signals, traces::Traces};
+use self::{dev_tls::DevTls, lock::ServerLock, signals::Signals, traces::Traces};
 use crate::{
     config::{Given, Serving, reload::Source},
     failure::{Failure, OURS, tell},
@@ -69,8 +71,19 @@ fn start(args: Args, data: Option<PathBuf>) -> Result<(), Failure> {
 }
 
 async fn serve(source: Source, serving: Serving, show_key: bool, stop_all: bool) -> Result<(), Failure> {
-    let Serving { listen, tls, insecure, preview_domain, bounds, engine, durability, settings, log, collector } =
-        serving;
+    let Serving {
+        listen,
+        tls,
+        dev_tls,
+        insecure,
+        preview_domain,
+        bounds,
+        engine,
+        durability,
+        settings,
+        log,
+        collector,
+    } = serving;
     let traces = collector.map(Traces::to).transpose()?;
     let level = log::begin(&log, traces.as_ref().map(Traces::layer));
     raise_open_files();
@@ -78,6 +91,11 @@ async fn serve(source: Source, serving: Serving, show_key: bool, stop_all: bool)
     let (data, network) = (engine.data.clone(), engine.network.clone());
     let engine = Engine::open(engine).await?;
     let mut lock = ServerLock::take(&data)?;
+    let dev_tls = preview_domain.clone().filter(|_| dev_tls).map(|domain| DevTls::new(&data, domain));
+    if let Some(dev_tls) = &dev_tls {
+        dev_tls.provide(Timestamp::now())?;
+    }
+    let tls = tls.or_else(|| dev_tls.as_ref().map(|dev_tls| (dev_tls.chain(), dev_tls.key())));
     let tls = tls.map(|(chain, key)| Tls::read(&chain, &key)).transpose()?;
     let listener = Listener::bind(listen, tls.clone(), insecure).await?;
     let store = open_store(&data, durability).await?;
@@ -93,19 +111,26 @@ async fn serve(source: Source, serving: Serving, show_key: bool, stop_all: bool)
     runtime.measure();
     runtime.send_webhooks(network.upstream.as_deref(), authorities(&network)?.as_deref()).await?;
     let bounds = Arc::new(Live::new(bounds));
-    let reload = reload::through(source, runtime.clone(), bounds.clone(), tls, level);
+    let reload = reload::through(source, runtime.clone(), bounds.clone(), tls.clone(), level);
     reload::at_each(hangups, reload.clone());
-    let url = url(&listener)?;
+    let (url, domain) = (url(&listener)?, domain(&listener, preview_domain.as_deref()));
     lock.announce(&url)?;
     if log.json {
         // What reads the lines of the log is a program.
         tracing::info!(key = %key.path.display(), "the key is in this file");
     } else {
-        greet(&url, &key, show_key);
+        let authority = dev_tls.as_ref().map(DevTls::authority);
+        greet(&url, &key, show_key, authority.as_deref());
+        if let (Some(authority), Some(domain)) = (authority, &domain) {
+            greet_sdks(domain, &authority, &key);
+        }
+    }
+    if let (Some(dev_tls), Some(tls)) = (dev_tls, tls.clone()) {
+        dev_tls.renew(tls);
     }
     tracing::info!(%url, data = %data.display(), "serving");
     let traced = traces.as_ref().map(Traces::counts);
-    let options = Options { preview_domain, secure: listener.scheme() == "https", traced, reload };
+    let options = Options { preview_domain, domain, secure: listener.scheme() == "https", traced, reload };
     let router = cabana_server::router(runtime.clone(), bounds.clone(), options);
     notify::say("READY=1");
     tokio::select! {
@@ -166,15 +191,34 @@ fn url(listener: &Listener) -> Result<String, Failure> {
     Ok(format!("{}://{address}", listener.scheme()))
 }
 
+/// As clients by TLS have to name it: with the port, where it is not the usual one.
+fn domain(listener: &Listener, preview_domain: Option<&str>) -> Option<String> {
+    let (port, domain) = (listener.address().ok()?.port(), preview_domain?);
+    match (listener.scheme(), port) {
+        ("https", 443) => Some(domain.to_owned()),
+        ("https", port) => Some(format!("{domain}:{port}")),
+        _ => None,
+    }
+}
+
+/// What E2B's SDKs have to know.
+fn greet_sdks(domain: &str, authority: &Path, key: &key::First) {
+    let authority = authority.display();
+    tell("For E2B's SDKs, where every name below the domain leads here:");
+    tell(&format!("  export E2B_DOMAIN={domain} E2B_API_KEY=$(cat {})", key.path.display()));
+    tell(&format!("  export SSL_CERT_FILE={authority} NODE_EXTRA_CA_CERTS={authority}"));
+}
+
 /// What to do next.
-fn greet(url: &str, key: &key::First, show_key: bool) {
+fn greet(url: &str, key: &key::First, show_key: bool, authority: Option<&Path>) {
     tell(&format!("Cabana serves at {url}"));
     tell(&format!("The key is in {}", key.path.display()));
     if show_key {
         tell(&format!("The key is {}", key.text));
     }
     tell("Try:");
-    tell(&format!("  curl -s {url}/v1/exec -H \"Authorization: Bearer $(cat {})\" \\", key.path.display()));
+    let trusting = authority.map(|authority| format!(" --cacert {}", authority.display())).unwrap_or_default();
+    tell(&format!("  curl -s{trusting} {url}/v1/exec -H \"Authorization: Bearer $(cat {})\" \\", key.path.display()));
     tell(
         "    -d '{\"scope\": {\"scheme\": \"fixed\", \"name\": \"first\"}, \"command\": \"echo hello from $(hostname)\"}'",
     );

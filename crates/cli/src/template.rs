@@ -1,12 +1,16 @@
 //! `cabana template`: the read-only bases of sandboxes, by name.
 
+mod build;
 mod progress;
+mod recipe;
+mod wheels;
 
 use std::{path::PathBuf, process::ExitCode};
 
 use cabana_engine::{Config, Engine, TemplateSource};
-use cabana_sandbox::{Error, Overrides, Template};
+use cabana_sandbox::{Error, Overrides, Service, Template};
 use serde_json::{Value, json};
+use tokio::runtime::{Builder, Runtime};
 
 use self::progress::Bar;
 use crate::{
@@ -29,6 +33,10 @@ pub(crate) enum Verb {
                             docker export CONTAINER | cabana template add image --from -\n  \
                             cabana template add mine --from ./rootfs.tar.zst --user me --workdir /src")]
     Add(Add),
+    /// Make a template by a recipe: what E2B's SDKs expect of their `base`, and of their code interpreter
+    #[command(after_help = "Examples:\n  cabana template build base\n  cabana template build code-interpreter\n  \
+                            cabana template build base --name mine")]
+    Build(Build),
     /// List the templates
     Ls {
         /// For programs: one JSON array
@@ -65,6 +73,24 @@ pub(crate) struct Add {
     /// Let set-user-id programs, sudo above all, gain rights in its sandboxes
     #[arg(long)]
     pub(crate) sudo: bool,
+    /// A command for the shell that runs in its sandboxes from their start on, if it is E2B's SDKs that make them
+    #[arg(long, value_name = "CMD")]
+    pub(crate) start: Option<String>,
+    /// A command for the shell that succeeds once what --start began is there
+    #[arg(long, value_name = "CMD", requires = "start")]
+    pub(crate) ready: Option<String>,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Build {
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(recipe::names()))]
+    pub(crate) recipe: String,
+    /// What the template is called, instead of what the recipe says
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Replace a template of that name. Sandboxes that were made from it stay what they are
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 pub(crate) fn main(args: Args, data: PathBuf) -> ExitCode {
@@ -77,18 +103,19 @@ pub(crate) fn main(args: Args, data: PathBuf) -> ExitCode {
 fn start(verb: Verb, data: PathBuf) -> Result<(), Failure> {
     let job = Job::new(verb)?;
     cabana_engine::enter_user_namespace()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    let runtime = Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .map_err(|e| Error::failed("starting the runtime", e))?;
     let engine = runtime.block_on(Engine::open(Config { spares: 0, ..Config::new(data) }))?;
-    job.work(&engine)
+    job.work(&engine, &runtime)
 }
 
 /// A verb with its words checked, before anything is opened or made.
 enum Job {
     Add { name: String, source: TemplateSource, wishes: Overrides },
+    Build(Build),
     Ls { json: bool },
     Inspect { name: String, json: bool },
     Rm { name: String },
@@ -97,10 +124,11 @@ enum Job {
 impl Job {
     fn new(verb: Verb) -> Result<Self, Failure> {
         Ok(match verb {
+            Verb::Build(build) => Self::Build(build),
             Verb::Ls { json } => Self::Ls { json },
             Verb::Inspect { name, json } => Self::Inspect { name, json },
             Verb::Rm { name } => Self::Rm { name },
-            Verb::Add(Add { name, from, user, workdir, env, sudo }) => Self::Add {
+            Verb::Add(Add { name, from, user, workdir, env, sudo, start, ready }) => Self::Add {
                 name,
                 source: from.parse()?,
                 wishes: Overrides {
@@ -108,14 +136,20 @@ impl Job {
                     workdir: workdir.map(|dir| path_of("--workdir", &dir)).transpose()?,
                     env: variables(&env)?,
                     sudo,
+                    service: start.map(|start| Service { start, ready }),
                 },
             },
         })
     }
 
-    fn work(self, engine: &Engine) -> Result<(), Failure> {
+    fn work(self, engine: &Engine, runtime: &Runtime) -> Result<(), Failure> {
         match self {
             Self::Add { name, source, wishes } => add(engine, &name, &source, &wishes),
+            Self::Build(Build { recipe, name, force }) => runtime.block_on(async {
+                let built = build::build(engine, &recipe, name, force).await;
+                engine.close().await;
+                built
+            }),
             Self::Ls { json } => ls(engine, json),
             Self::Inspect { name, json } => {
                 show(&of(&engine.templates().get(&name)?), json);
@@ -142,13 +176,15 @@ fn add(engine: &Engine, name: &str, source: &TemplateSource, wishes: &Overrides)
 
 /// As a server describes it, for programs and for the tables. Of the variables only the names: values may be secrets.
 fn of(template: &Template) -> Value {
-    let Template { name, layers, defaults, sudo, made, source } = template;
+    let Template { name, layers, defaults, sudo, service, made, source } = template;
     json!({
         "name": name,
         "user": defaults.user.to_string(),
         "workdir": defaults.workdir.to_string(),
         "env": defaults.env.keys().collect::<Vec<_>>(),
         "sudo": sudo,
+        "start": service.as_ref().map(|service| &service.start),
+        "ready": service.as_ref().and_then(|service| service.ready.as_ref()),
         "made_at": made,
         "source": source,
         "layers": layers.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -182,7 +218,7 @@ pub(crate) fn show(template: &Value, json: bool) {
     if json {
         return table::json(template);
     }
-    let parts = ["name", "user", "workdir", "env", "sudo", "made_at", "source", "layers", "error"];
+    let parts = ["name", "user", "workdir", "env", "sudo", "start", "ready", "made_at", "source", "layers", "error"];
     let there = parts.into_iter().filter(|part| !template[part].is_null());
     there.for_each(|part| table::print(&format!("{part:<8}  {}\n", plain(&text(&template[part])))));
 }

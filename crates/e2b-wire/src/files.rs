@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{SandboxId, control::ApiError, json::or_default};
+use crate::{SandboxId, control::ApiError, header::TRAFFIC_ACCESS_TOKEN, json::or_default};
 
 /// One of what `POST /files` answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,6 +126,20 @@ impl Unreachable {
         let message = "The sandbox is running but port is not open".into();
         Self { sandbox_id, message, port: Some(port), code: Self::STATUS }
     }
+
+    /// Its ports are not open to everybody, and no token was shown.
+    pub fn no_token(sandbox_id: SandboxId) -> Self {
+        let message = format!("This sandbox asks for a traffic token: the header '{TRAFFIC_ACCESS_TOKEN}' is missing");
+        Self { sandbox_id, message, port: None, code: 403 }
+    }
+
+    /// Not the one that was shown.
+    pub fn wrong_token(sandbox_id: SandboxId) -> Self {
+        let message = format!(
+            "This sandbox asks for a traffic token: the one in the header '{TRAFFIC_ACCESS_TOKEN}' is not valid"
+        );
+        Self { sandbox_id, message, port: None, code: 403 }
+    }
 }
 
 #[cfg(test)]
@@ -191,5 +205,8 @@ mod tests {
         let closed = serde_json::to_value(Unreachable::closed(id(), 8080)).unwrap();
         let message = "The sandbox is running but port is not open";
         assert_eq!(closed, json!({"sandboxId": "iabc", "message": message, "port": 8080, "code": 502}));
+        for refused in [Unreachable::no_token(id()), Unreachable::wrong_token(id())] {
+            assert!(refused.code == 403 && refused.message.contains("'e2b-traffic-access-token'"), "{refused:?}");
+        }
     }
 }

@@ -19,6 +19,7 @@ pub enum Reason {
     Host,
     Off,
     NotListed,
+    Denied,
     Inner {
         address: IpAddr,
         class: Class,
@@ -52,6 +53,7 @@ impl Reason {
             Reason::Listed | Reason::Public | Reason::Host => "Nothing: it is allowed.".into(),
             Reason::Off => "Give the sandbox the network mode public, or an allow-list that names this host.".into(),
             Reason::NotListed => "Add this host to the sandbox's allow-list.".into(),
+            Reason::Denied => "Take it from what is denied to this sandbox, or allow it beside that.".into(),
             Reason::Inner { class, .. } if !class.can_be_allowed() => {
                 "Use another address: no sandbox may reach it.".into()
             }
@@ -78,6 +80,7 @@ impl fmt::Display for Reason {
             Reason::Host => f.write_str("the host can reach it, and so may this sandbox"),
             Reason::Off => f.write_str("the network of this sandbox is off"),
             Reason::NotListed => f.write_str("no rule of the allow-list covers it"),
+            Reason::Denied => f.write_str("it is denied to this sandbox"),
             Reason::Inner { address, class } => write!(f, "{address} is {class}"),
             Reason::BadHost(error) => write!(f, "it is no host: {error}"),
             Reason::NoName => f.write_str("no name stands behind this address"),

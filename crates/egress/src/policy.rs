@@ -29,16 +29,23 @@ enum Mode {
     Off,
     Allow(Vec<Rule>),
     Public,
+    PublicBut {
+        deny: Vec<Rule>,
+        /// Stronger than what is denied. It opens nothing that is not public.
+        allow: Vec<Rule>,
+    },
     /// All that the host itself can reach, its own loopback by [`crate::HOST_NAME`] included.
     Host,
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
-    #[error("the allow-list has {0} rules; {MAX_RULES} is the most")]
+    #[error("the list has {0} rules; {MAX_RULES} is the most")]
     TooManyRules(usize),
     #[error("the rule {rule:?} of the allow-list is not understood: {why}")]
     Rule { rule: String, why: RuleError },
+    #[error("the rule {rule:?} of what is denied, or allowed after all, is not understood: {why}")]
+    Net { rule: String, why: RuleError },
 }
 
 impl Policy {
@@ -51,6 +58,13 @@ impl Policy {
                 return Err(PolicyError::TooManyRules(rules.len()));
             }
             NetworkPolicy::Allow(rules) => Mode::Allow(rules.iter().map(|rule| parse(rule)).collect::<Result<_, _>>()?),
+            NetworkPolicy::PublicBut { deny, allow } if deny.len() + allow.len() > MAX_RULES => {
+                return Err(PolicyError::TooManyRules(deny.len() + allow.len()));
+            }
+            NetworkPolicy::PublicBut { deny, allow } => Mode::PublicBut {
+                deny: deny.iter().map(|rule| parse_net(rule)).collect::<Result<_, _>>()?,
+                allow: allow.iter().map(|rule| parse_net(rule)).collect::<Result<_, _>>()?,
+            },
         };
         Ok(Policy { mode, own: Arc::new(own.into_iter().collect()) })
     }
@@ -83,7 +97,7 @@ impl Policy {
         if !by_name.allowed {
             return by_name;
         }
-        self.inner(address, Some(port)).unwrap_or(by_name)
+        self.refused(address, Some(port)).unwrap_or(by_name)
     }
 
     /// The same for a question of the DNS, which has no port.
@@ -92,7 +106,7 @@ impl Policy {
         if !by_name.allowed {
             return by_name;
         }
-        self.inner(address, None).unwrap_or(by_name)
+        self.refused(address, None).unwrap_or(by_name)
     }
 
     /// Only an allow-list tells one name from another, so only there is fronting worth looking for.
@@ -104,7 +118,7 @@ impl Policy {
         match self.mode {
             Mode::Off => "off",
             Mode::Allow(_) => "allowlist",
-            Mode::Public => "public",
+            Mode::Public | Mode::PublicBut { .. } => "public",
             Mode::Host => "host",
         }
     }
@@ -112,7 +126,7 @@ impl Policy {
     fn decide_name(&self, name: &Name, port_fits: impl Fn(&Rule) -> bool) -> Decision {
         match &self.mode {
             Mode::Off => self.deny(Reason::Off),
-            Mode::Public => Decision::allow(self.mode(), Reason::Public),
+            Mode::Public | Mode::PublicBut { .. } => Decision::allow(self.mode(), Reason::Public),
             Mode::Host => Decision::allow(self.mode(), Reason::Host),
             Mode::Allow(rules) => match rules.iter().find(|rule| rule.covers_name(name) && port_fits(rule)) {
                 Some(rule) => Decision::allow(&rule.text, Reason::Listed),
@@ -124,7 +138,7 @@ impl Policy {
     fn decide_address(&self, address: IpAddr, port: u16) -> Decision {
         let decision = match &self.mode {
             Mode::Off => return self.deny(Reason::Off),
-            Mode::Public => Decision::allow(self.mode(), Reason::Public),
+            Mode::Public | Mode::PublicBut { .. } => Decision::allow(self.mode(), Reason::Public),
             Mode::Host => return Decision::allow(self.mode(), Reason::Host),
             Mode::Allow(rules) => {
                 match rules.iter().find(|rule| rule.covers_address(address) && rule.covers_port(port)) {
@@ -133,7 +147,22 @@ impl Policy {
                 }
             }
         };
-        self.inner(address, Some(port)).unwrap_or(decision)
+        self.refused(address, Some(port)).unwrap_or(decision)
+    }
+
+    /// Why this address may not be reached, whatever else speaks for it.
+    fn refused(&self, address: IpAddr, port: Option<u16>) -> Option<Decision> {
+        self.inner(address, port).or_else(|| self.denied(address))
+    }
+
+    fn denied(&self, address: IpAddr) -> Option<Decision> {
+        let Mode::PublicBut { deny, allow } = &self.mode else { return None };
+        let covers = |rule: &&Rule| rule.covers_address(address);
+        let rule = deny.iter().find(covers)?;
+        match allow.iter().find(covers) {
+            Some(_) => None,
+            None => Some(Decision::deny(&rule.text, Reason::Denied)),
+        }
     }
 
     /// The refusal of an address that is not public, or that carries one that is not, and that no rule opens.
@@ -169,6 +198,10 @@ impl Policy {
     fn deny(&self, reason: Reason) -> Decision {
         Decision::deny(self.mode(), reason)
     }
+}
+
+fn parse_net(rule: &str) -> Result<Rule, PolicyError> {
+    Rule::parse_net(rule).map_err(|why| PolicyError::Net { rule: rule.chars().take(300).collect(), why })
 }
 
 fn parse(rule: &str) -> Result<Rule, PolicyError> {
@@ -336,6 +369,42 @@ mod tests {
         assert_eq!(decide(&policy(&["example.com"]), "93.184.216.34").reason, Reason::NotListed);
     }
 
+    fn public_but(deny: &[&str], allow: &[&str]) -> Policy {
+        let owned = |rules: &[&str]| rules.iter().map(|rule| (*rule).to_owned()).collect();
+        Policy::new(&NetworkPolicy::PublicBut { deny: owned(deny), allow: owned(allow) }, own()).unwrap()
+    }
+
+    #[test]
+    fn what_is_denied_is_refused_by_address_and_by_every_name_that_leads_there() {
+        let but = public_but(&["8.8.8.0/24", "2606:4700::/32"], &["8.8.8.8"]);
+        for host in ["8.8.8.9", "134744073", "2606:4700::1111"] {
+            assert_eq!(decide(&but, host).reason, Reason::Denied, "{host}");
+        }
+        for host in ["8.8.8.8", "8.8.4.4", "2620:fe::fe", "example.com"] {
+            assert!(decide(&but, host).allowed, "{host}");
+        }
+        assert!(!resolved(&but, "example.com", "8.8.8.9") && resolved(&but, "example.com", "8.8.8.8"));
+        assert_eq!(decide(&but, "8.8.8.9").rule, "8.8.8.0/24");
+    }
+
+    #[test]
+    fn what_is_allowed_after_all_opens_nothing_that_is_not_public() {
+        let but = public_but(&["0.0.0.0/0"], &["10.0.0.1", "127.0.0.0/8", "93.184.216.1", "9.9.9.9"]);
+        for host in ["10.0.0.1", "127.0.0.1", "93.184.216.1", "169.254.169.254", "::1"] {
+            assert!(matches!(decide(&but, host).reason, Reason::Inner { .. }), "{host}");
+        }
+        assert!(decide(&but, "9.9.9.9").allowed && !decide(&but, "1.1.1.1").allowed);
+        assert!(!but.reaches_inside());
+    }
+
+    #[test]
+    fn a_name_cannot_be_denied_since_it_has_addresses() {
+        for rule in ["example.com", "*.example.com", "8.8.8.8:53", "", "8.8.8.8/33", "https://8.8.8.8"] {
+            let deny = NetworkPolicy::PublicBut { deny: vec![rule.into()], allow: Vec::new() };
+            assert!(matches!(Policy::new(&deny, []), Err(PolicyError::Net { .. })), "{rule}");
+        }
+    }
+
     #[test]
     fn a_decision_names_its_rule() {
         assert_eq!(decide(&policy(&["a.com", "*.Example.com:443"]), "x.example.com").rule, "*.Example.com:443");
@@ -370,6 +439,24 @@ mod tests {
             ];
             for carrier in carriers {
                 prop_assert!(!allowed(carrier.into()), "{}", carrier);
+            }
+        }
+
+        #[test]
+        fn allowed_beats_denied_beats_public(bits: u32, deny in 0..=32_u8, allow in 0..=32_u8, other: u32) {
+            let net = |bits: u32, len: u8| {
+                let base = Net::around(Ipv4Addr::from_bits(bits).into(), len).base;
+                format!("{base}/{len}")
+            };
+            let but = public_but(&[&net(bits, deny)], &[&net(other, allow)]);
+            for address in [bits, other, bits ^ 1, other ^ 1] {
+                let address = IpAddr::from(Ipv4Addr::from_bits(address));
+                let within = |base: u32, len| Net::around(Ipv4Addr::from_bits(base).into(), len).contains(address);
+                let open = public().decide(&Host::Address(address), 443).allowed;
+                let expected = open && (!within(bits, deny) || within(other, allow));
+                prop_assert_eq!(but.decide(&Host::Address(address), 443).allowed, expected);
+                let Host::Name(name) = Host::parse("example.com").unwrap() else { unreachable!() };
+                prop_assert_eq!(but.decide_resolved(&name, address, 443).allowed, expected);
             }
         }
 

@@ -40,6 +40,8 @@ pub enum RuleError {
     HostBits(String),
     #[error("write the address as `{0}`")]
     Notation(String),
+    #[error("only an address or a network may stand here, without a port")]
+    NoNet,
     #[error("{0} can never be reached from a sandbox")]
     Never(Class),
 }
@@ -48,6 +50,22 @@ impl Rule {
     pub(crate) fn parse(text: &str) -> Result<Rule, RuleError> {
         let (what, port) = parse(text.trim())?;
         Ok(Rule { text: text.trim().to_owned(), what, port })
+    }
+
+    /// Of a list that speaks of addresses alone: a name there would promise what its addresses do not keep.
+    pub(crate) fn parse_net(text: &str) -> Result<Rule, RuleError> {
+        let text = text.trim();
+        let net = match text.split_once('/') {
+            Some((address, bits)) => read_net(address, bits)?,
+            None => match Host::parse(text) {
+                Ok(Host::Address(address)) => {
+                    plain_notation(text.trim_start_matches('[').trim_end_matches(']'), address)?;
+                    Net::one(address)
+                }
+                _ => return Err(RuleError::NoNet),
+            },
+        };
+        Ok(Rule { text: text.to_owned(), what: What::Net(net), port: None })
     }
 
     pub(crate) fn covers_name(&self, name: &Name) -> bool {
@@ -120,6 +138,10 @@ fn parse_host(text: &str) -> Result<What, RuleError> {
 }
 
 fn parse_net(address: &str, bits: &str) -> Result<Net, RuleError> {
+    allowable(read_net(address, bits)?)
+}
+
+fn read_net(address: &str, bits: &str) -> Result<Net, RuleError> {
     let Ok(Host::Address(address_read)) = Host::parse(address) else { return Err(RuleError::Slash) };
     if bits.contains(':') {
         return Err(RuleError::Slash);
@@ -132,7 +154,7 @@ fn parse_net(address: &str, bits: &str) -> Result<Net, RuleError> {
     if net.base != address_read {
         return Err(RuleError::HostBits(format!("{}/{len}", net.base)));
     }
-    allowable(net)
+    Ok(net)
 }
 
 /// A rule is read by people: `010.0.0.1` is 8.0.0.1 to some, so it is written plainly or not at all.

@@ -55,11 +55,20 @@ pub enum Place {
 
 /// What a client sent so that a repeated request is known. Of any length: it is kept as a digest (SK-22).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IdempotencyKey(pub(crate) [u8; 32]);
+pub struct IdempotencyKey {
+    pub(crate) key: [u8; 32],
+    /// What was asked, where the call itself does not tell: one that is to end so long from now is another one at each try.
+    pub(crate) asked: Option<[u8; 32]>,
+}
 
 impl IdempotencyKey {
     pub fn new(text: &[u8]) -> Self {
-        Self(Sha256::digest(text).into())
+        Self { key: Sha256::digest(text).into(), asked: None }
+    }
+
+    /// The same key with this is the same request, whatever the call is made of.
+    pub fn asking(self, what: &[u8]) -> Self {
+        Self { asked: Some(Sha256::digest(what).into()), ..self }
     }
 }
 

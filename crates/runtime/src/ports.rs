@@ -36,6 +36,10 @@ pub enum Visitor {
     ByKey(Caller),
     /// For whoever made the link.
     ByLink(Caller),
+    /// Of the sandbox itself, for whoever made that.
+    ByToken(Caller),
+    /// Whoever knows its number, where it was made for that.
+    InPublic(Caller),
 }
 
 impl Visitor {
@@ -43,6 +47,8 @@ impl Visitor {
         match self {
             Self::ByKey(caller) => (caller, "by key"),
             Self::ByLink(caller) => (caller, "by link"),
+            Self::ByToken(caller) => (caller, "by token"),
+            Self::InPublic(caller) => (caller, "in public"),
         }
     }
 }

@@ -152,7 +152,7 @@ fn mode(network: &NetworkPolicy) -> NetworkMode {
     match network {
         NetworkPolicy::Off => NetworkMode::Off,
         NetworkPolicy::Allow(_) => NetworkMode::Allowlist,
-        NetworkPolicy::Public => NetworkMode::Public,
+        NetworkPolicy::Public | NetworkPolicy::PublicBut { .. } => NetworkMode::Public,
         NetworkPolicy::Host => NetworkMode::Host,
     }
 }

@@ -24,6 +24,7 @@ use crate::{
     retention::Keeper,
     said,
     sandboxes::{Change, Kind, Sandboxes, Slot},
+    series::AllSeries,
     space::Space,
     tasks::LiveTasks,
     watches::Watches,
@@ -46,6 +47,7 @@ pub(crate) struct Inner {
     pub(crate) calls: UnderWay,
     pub(crate) live_tasks: LiveTasks,
     pub(crate) watches: Watches,
+    pub(crate) series: AllSeries,
     pub(crate) visits: Visits,
     pub(crate) quotas: Quotas,
     /// One after the other: each is judged by what is in use.
@@ -92,6 +94,7 @@ impl Runtime {
             calls: UnderWay::default(),
             live_tasks: LiveTasks::default(),
             watches: Watches::default(),
+            series: AllSeries::default(),
             visits: Visits::default(),
             quotas,
             setting_quotas: tokio::sync::Mutex::default(),
@@ -205,7 +208,10 @@ impl Runtime {
 
     pub async fn call<A: Act>(&self, ask: Ask, act: A) -> Result<Call<A::Answer>> {
         // Asked for only by whoever repeats it, and that is known by its key.
-        let digest = ask.key.map_or([0; 32], |_| digest_of(A::VERB, &ask.place, &act.digest()));
+        let digest = ask.key.map_or([0; 32], |key| match key.asked {
+            Some(asked) => digest_of(A::VERB, &Place::Nowhere, &asked),
+            None => digest_of(A::VERB, &ask.place, &act.digest()),
+        });
         let wants = Wants { task: A::BEGINS_TASK, stores: act.stores() };
         let about = About { verb: A::VERB, kind: A::KIND, needs: act.needs(), wants, digest, argv: act.argv() };
         let (call, left) = self.begin(ask, about, Box::new(Acting(act))).await?;
@@ -296,7 +302,7 @@ impl Runtime {
             verb: about.verb,
             front: ask.front,
             digest: about.digest,
-            once: ask.key.map(|key| key.0),
+            once: ask.key.map(|key| key.key),
             argv: about.argv.clone(),
             at: self.0.clock.now(),
         }

@@ -43,6 +43,9 @@ fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
     if labels.len() > MOST {
         return Err(Error::invalid("labels", format!("are more than {MOST}")));
     }
+    if labels.contains_key("") {
+        return Err(Error::invalid("labels", "has a name that is empty"));
+    }
     match labels.iter().find(|(name, value)| name.len() > LONGEST.0 || value.len() > LONGEST.1) {
         Some((name, _)) => {
             let shown: String = name.chars().take(32).collect();

@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use cabana_runtime::{
-    Ask, CallId, Caller, Channel, Clock, Collected, Credential, IdempotencyKey, Outcome, Place, Retention, Role,
-    Runtime, SandboxId, Scope, Settings, TaskId, TaskState, Tenant, Time, Wanted,
+    AboutSnapshot, Ask, CallId, Caller, Channel, Clock, Collected, Credential, IdempotencyKey, Outcome, Place,
+    Retention, Role, Runtime, SandboxId, Scope, Settings, TaskId, TaskState, Tenant, Time, Wanted,
     acts::{
         sandbox::{Become, Ensure, Shape},
         snapshot::Take,
@@ -281,7 +281,11 @@ async fn a_snapshot_goes_when_nothing_was_made_from_it_for_long() {
     let stage = Stage::new(Retention { snapshots: Some(DAY * 10), ..Retention::default() }).await;
     let sandbox = stage.ensure("one", None).await;
     let take = async || {
-        let taken = stage.runtime.call(stage.ask(Place::Sandbox(sandbox.clone())), Take::default()).await.unwrap();
+        let taken = stage
+            .runtime
+            .call(stage.ask(Place::Sandbox(sandbox.clone())), Take { about: AboutSnapshot::default() })
+            .await
+            .unwrap();
         taken.answer().await.unwrap().snapshot
     };
     let (used, unused) = (take().await, take().await);

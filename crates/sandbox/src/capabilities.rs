@@ -72,7 +72,7 @@ impl Capabilities {
         let (kept, what) = match network {
             NetworkPolicy::Off => (self.network_off, "the network mode off"),
             NetworkPolicy::Allow(_) => (self.network_allow, "the network mode allowlist"),
-            NetworkPolicy::Public => (self.network_public, "the network mode public"),
+            NetworkPolicy::Public | NetworkPolicy::PublicBut { .. } => (self.network_public, "the network mode public"),
             NetworkPolicy::Host => (self.network_host, "the network mode host"),
         };
         self.require(kept != Enforced::No, what)

@@ -40,7 +40,7 @@ pub use files::{
 pub use provider::{Duplex, Found, Provider, Sandbox, SandboxEvent, State, Stream, Usage, Wanted};
 pub use run::{ExecOutcome, Kept, run};
 pub use spec::{Base, Defaults, Lifetime, Limits, NetworkPolicy, SandboxSpec, Source, View, check_views};
-pub use template::{Overrides, Template};
+pub use template::{Overrides, Service, Template};
 pub use transfer::{make_dirs, read_all, write_all};
 pub use walk::walk;
 pub use zip::zip;

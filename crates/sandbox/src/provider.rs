@@ -23,7 +23,7 @@ pub trait Provider: Send + Sync {
     /// Whether a sandbox with this policy could reach this machine itself, or networks that only it is in. Whoever cannot tell
     /// says so of every list.
     fn reaches_inside(&self, network: &NetworkPolicy) -> Result<bool> {
-        Ok(!matches!(network, NetworkPolicy::Off | NetworkPolicy::Public))
+        Ok(!matches!(network, NetworkPolicy::Off | NetworkPolicy::Public | NetworkPolicy::PublicBut { .. }))
     }
     /// There already, running: that one. There already, stopped: an error, since it has another spec: `start` it.
     async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>>;
@@ -138,6 +138,8 @@ pub trait Sandbox: Send + Sync {
     async fn processes(&self) -> Result<Vec<(ExecId, u32)>>;
     /// No file operation without an identity; `None` is the default user.
     fn files(&self, user: Option<&User>) -> Arc<dyn Files>;
+    /// The same with the rights that root inside has over files. What is made belongs to the user all the same.
+    fn files_by_root(&self, user: Option<&User>) -> Arc<dyn Files>;
     /// A byte stream to a TCP port on its loopback.
     async fn connect(&self, port: u16) -> Result<Box<dyn Duplex>>;
     /// At run time, without making it again.

@@ -196,6 +196,11 @@ pub enum NetworkPolicy {
     Off,
     Allow(Vec<String>),
     Public,
+    /// What is public, but for these addresses and networks; and of those, what is allowed after all.
+    PublicBut {
+        deny: Vec<String>,
+        allow: Vec<String>,
+    },
     Host,
 }
 

@@ -9,19 +9,29 @@ mod control;
 mod envd;
 mod guest;
 mod kept;
+mod ports;
 mod refused;
+mod signers;
 mod templates;
+mod wakes;
+mod words;
 
 use axum::{
     Router,
     extract::{Request, State},
     middleware::Next,
-    response::Response,
+    response::{IntoResponse, Response},
 };
 
 pub use self::templates::read_image;
-pub(crate) use self::{envd::Watchers, templates::Builds};
-use crate::App;
+pub(crate) use self::{
+    envd::Watchers,
+    signers::Signers,
+    templates::Builds,
+    wakes::Wakes,
+    words::{in_their_words, worded},
+};
+use crate::{App, listen::Peer};
 
 /// What SDKs decide by what they may ask for.
 const ENVD_VERSION: &str = "0.6.13";
@@ -35,12 +45,16 @@ pub(crate) fn routes() -> Router<App> {
 /// A request that names a sandbox is for what is inside of it.
 pub(crate) async fn by_name(State(app): State<App>, request: Request, next: Next) -> Response {
     match guest::named(&app, &request) {
-        Some(named) if named.port == ENVD_PORT => envd::serve(&app, named, request).await,
-        // TODO(e2b): ports by header
-        Some(_) => next.run(request).await,
-        None => match guest::signed(&app, request.method().clone(), request.uri().clone()).await {
-            Some(named) => envd::serve(&app, named, request).await,
-            None => next.run(request).await,
-        },
+        Err(refused) => refused.into_response(),
+        Ok(Some(named)) if named.port == ENVD_PORT => envd::serve(&app, named, request).await,
+        Ok(Some(named)) => ports::serve(&app, &named, request, next).await,
+        Ok(None) => {
+            let peer = request.extensions().get::<Peer>().map(|peer| peer.address.ip());
+            match guest::signed(&app, peer, request.method().clone(), request.uri().clone()).await {
+                Some(Ok(named)) => envd::serve(&app, named, request).await,
+                Some(Err(refused)) => refused.into_response(),
+                None => next.run(request).await,
+            }
+        }
     }
 }

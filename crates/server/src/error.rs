@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 pub(crate) type Answer<T> = Result<T, Refused>;
 
 /// A request that was not done.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Refused {
     status: StatusCode,
     code: Code,
@@ -187,14 +187,19 @@ impl From<PathRejection> for Refused {
 /// Of a message: it may hold what was sent.
 const LONGEST: usize = 1000;
 
+pub(crate) fn shortened(mut message: String) -> String {
+    if message.len() > LONGEST {
+        message.truncate(message.floor_char_boundary(LONGEST));
+        message.push('…');
+    }
+    message
+}
+
 impl Refused {
     /// As it is told where the status is told already.
     pub(crate) fn body(self) -> ErrorBody {
-        let Self { status, code, mut message, details, call } = self;
-        if message.len() > LONGEST {
-            message.truncate(message.floor_char_boundary(LONGEST));
-            message.push('…');
-        }
+        let Self { status, code, message, details, call } = self;
+        let message = shortened(message);
         let docs = format!("docs/errors/{code}.md");
         let retryable = is_retryable(status);
         let error =
@@ -225,8 +230,9 @@ impl Refused {
 
     /// With a body of one's own around it.
     pub(crate) fn respond<B: Serialize>(self, body: impl FnOnce(ErrorBody) -> B) -> Response {
-        let status = self.status;
+        let (status, said) = (self.status, self.clone());
         let mut response = (status, Json(body(self.body()))).into_response();
+        response.extensions_mut().insert(said); // for a front that says it in words of its own
         if is_retryable(status) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }

@@ -60,6 +60,8 @@ impl Default for Bounds {
 pub struct Options {
     /// The ports of sandboxes are at `{port}-{sandbox}.` and this.
     pub preview_domain: Option<String>,
+    /// The same as clients by TLS name it, with the port if there is one: where they are told it.
+    pub domain: Option<String>,
     /// By TLS.
     pub secure: bool,
     /// There where requests are traced.
@@ -100,7 +102,13 @@ pub struct SpanCounts {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { preview_domain: Some("localhost".to_owned()), secure: false, traced: None, reload: Reload::default() }
+        Self {
+            preview_domain: Some("localhost".to_owned()),
+            domain: None,
+            secure: false,
+            traced: None,
+            reload: Reload::default(),
+        }
     }
 }
 
@@ -114,6 +122,8 @@ pub(crate) struct App {
     /// What goes on between a client and a port.
     pub(crate) tasks: TaskTracker,
     pub(crate) watchers: Arc<e2b::Watchers>,
+    pub(crate) signers: Arc<e2b::Signers>,
+    pub(crate) wakes: Arc<e2b::Wakes>,
     /// Of templates.
     pub(crate) builds: Arc<e2b::Builds>,
 }
@@ -129,6 +139,8 @@ pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> 
         streams,
         tasks: TaskTracker::new(),
         watchers: Arc::default(),
+        signers: Arc::default(),
+        wakes: Arc::default(),
         builds: Arc::default(),
     };
     let (router, api) = openapi::routes().split_for_parts();
@@ -139,6 +151,7 @@ pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> 
         .merge(e2b::routes())
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::no_method)
+        .layer(axum::middleware::from_fn(e2b::in_their_words))
         .layer(axum::middleware::from_fn_with_state(app.clone(), ports::by_host))
         .layer(axum::middleware::from_fn_with_state(app.clone(), e2b::by_name))
         .with_state(app);

@@ -18,7 +18,7 @@ use axum::{
     Router,
     extract::FromRequestParts,
     http::{header, request::Parts},
-    response::IntoResponse,
+    response::{IntoResponse, Response},
 };
 use cabana_runtime::{Code, Live};
 use hyper::{Request, body::Incoming};
@@ -300,17 +300,21 @@ impl Hall {
 
 /// What a server says that was told to end, to whoever comes then.
 fn is_leaving() -> Router {
-    let refuse = async || {
-        let refused = Refused::new(Code::Draining, "the server was told to end, and takes nothing new");
-        ([(header::CONNECTION, "close")], refused)
+    let refuse = async |request: axum::extract::Request| {
+        turned_away(&request, Refused::new(Code::Draining, "the server was told to end, and takes nothing new"))
     };
     Router::new().route("/livez", axum::routing::get(crate::health::livez)).fallback(refuse)
 }
 
 /// To whoever comes when there is no room.
-async fn is_full() -> impl IntoResponse {
-    let refused = Refused::new(Code::TooManyConnections, "the server has as many connections as it takes");
-    ([(header::CONNECTION, "close")], refused)
+async fn is_full(request: axum::extract::Request) -> Response {
+    turned_away(&request, Refused::new(Code::TooManyConnections, "the server has as many connections as it takes"))
+}
+
+/// In the words of the front that was meant: at the door nothing else is known of it.
+fn turned_away(request: &axum::extract::Request, refused: Refused) -> Response {
+    let refused = crate::e2b::worded(request.uri().path(), request.headers(), refused.into_response());
+    ([(header::CONNECTION, "close")], refused).into_response()
 }
 
 async fn shake_hands(tls: &Tls, stream: Line) -> Option<TlsStream<Line>> {

@@ -18,11 +18,12 @@ use axum::{
     response::{IntoResponse, Response},
     routing::any,
 };
+use cabana_runtime::Visitor;
 
-pub(crate) use self::address::{authority, is_secure, link_urls};
-use self::{
-    address::{Door, Way},
-    admit::Admitted,
+use self::admit::Admitted;
+pub(crate) use self::{
+    address::{Door, Way, authority, is_secure, link_urls},
+    admit::shows_own,
 };
 use crate::{
     App,
@@ -57,14 +58,19 @@ async fn by_path(State(app): State<App>, request: Request) -> Answer<Response> {
 }
 
 async fn through(app: &App, door: &Door, request: Request) -> Answer<Response> {
+    let (parts, body) = request.into_parts();
+    match admit::admit(app, door, &parts).await? {
+        Admitted::Here(visitor) => pass(app, visitor, door, Request::from_parts(parts, body)).await,
+        Admitted::First(response) => Ok(response),
+    }
+}
+
+/// For one who may come in.
+pub(crate) async fn pass(app: &App, visitor: Visitor, door: &Door, request: Request) -> Answer<Response> {
     if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
         return Err(no_method().await);
     }
-    let (parts, body) = request.into_parts();
-    match admit::admit(app, door, &parts).await? {
-        Admitted::Here(visitor) => relay::relay(app, visitor, door, Request::from_parts(parts, body)).await,
-        Admitted::First(response) => Ok(response),
-    }
+    relay::relay(app, visitor, door, request).await
 }
 
 impl Door {
@@ -72,7 +78,7 @@ impl Door {
     fn prefix(&self) -> String {
         match self.way {
             Way::Path => format!("/p/{}/{}/", self.sandbox, self.port),
-            Way::Host => "/".to_owned(),
+            Way::Host | Way::Header => "/".to_owned(),
         }
     }
 }

@@ -33,6 +33,7 @@ const TABLE: &[Row] = &[
         may_use: &[
             "cabana-server",
             "cabana-runtime",
+            "cabana-e2b-wire",
             "cabana-store",
             "cabana-engine",
             "cabana-guest",

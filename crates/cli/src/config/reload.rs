@@ -10,8 +10,8 @@ use super::{
     Given, Serving,
     resolve::Resolved,
     table::{
-        CA, DATA, DURABILITY, INSECURE_HTTP, LISTEN, LOG_FORMAT, MAX_CONNECTIONS, MIN_FREE, PREVIEW_DOMAIN, SPARES,
-        Setting, TELEMETRY_ENDPOINT, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
+        CA, DATA, DEV_TLS, DURABILITY, INSECURE_HTTP, LISTEN, LOG_FORMAT, MAX_CONNECTIONS, MIN_FREE, PREVIEW_DOMAIN,
+        SPARES, Setting, TELEMETRY_ENDPOINT, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
     },
 };
 use crate::failure::Failure;
@@ -19,6 +19,7 @@ use crate::failure::Failure;
 /// What the server is made of, and not what it does.
 static NEEDS_RESTART: &[&Setting] = &[
     &LISTEN,
+    &DEV_TLS,
     &INSECURE_HTTP,
     &PREVIEW_DOMAIN,
     &MAX_CONNECTIONS,

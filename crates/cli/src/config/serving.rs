@@ -20,9 +20,9 @@ use super::{
     named,
     resolve::{Origin, Resolved},
     table::{
-        ALLOW, ARCHIVE_AFTER, CA, CPUS, DELETE_AFTER, DIALECT, DISK, DURABILITY, EXEC_TIMEOUT, EXEC_TIMEOUT_MAX,
-        GC_INTERVAL, HARD, HARD_ACTION, IDLE, IDLE_ACTION, IMAGES_MAP, INODES, INSECURE_HTTP, IO, KEEP_CALLS,
-        KEEP_LEDGER, KEEP_OUTPUTS, KEEP_SNAPSHOTS, KEEP_TEMPLATES, LISTEN, LOG_FORMAT, LOG_LEVEL, MAX_BODY,
+        ALLOW, ARCHIVE_AFTER, CA, CPUS, DELETE_AFTER, DEV_TLS, DIALECT, DISK, DURABILITY, EXEC_TIMEOUT,
+        EXEC_TIMEOUT_MAX, GC_INTERVAL, HARD, HARD_ACTION, IDLE, IDLE_ACTION, IMAGES_MAP, INODES, INSECURE_HTTP, IO,
+        KEEP_CALLS, KEEP_LEDGER, KEEP_OUTPUTS, KEEP_SNAPSHOTS, KEEP_TEMPLATES, LISTEN, LOG_FORMAT, LOG_LEVEL, MAX_BODY,
         MAX_CONNECTIONS, MAX_STREAMS, MEMORY, MIN_FREE, MODE, MOUNTS_ALLOW, OPEN_FILES, OUTPUT, PIDS, PREVIEW_DOMAIN,
         QUOTA_CALLS_PER_SEC, QUOTA_CONCURRENT_CALLS, QUOTA_CPUS, QUOTA_DISK, QUOTA_MEMORY, QUOTA_RUNNING,
         QUOTA_SANDBOXES, QUOTA_STORED, QUOTA_TASKS, REAP_BATCH, REAP_INTERVAL, SPARES, Setting, TELEMETRY_ENDPOINT,
@@ -36,6 +36,8 @@ pub(crate) struct Serving {
     pub(crate) listen: SocketAddr,
     /// The certificate and its key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
+    /// Where the server makes both itself.
+    pub(crate) dev_tls: bool,
     pub(crate) insecure: bool,
     pub(crate) preview_domain: Option<String>,
     pub(crate) bounds: Bounds,
@@ -63,14 +65,19 @@ impl Serving {
             (Some(_), None) => return Err("server.tls_cert needs server.tls_key beside it".into()),
             (None, Some(_)) => return Err("server.tls_key needs server.tls_cert beside it".into()),
         };
+        let dev_tls = set(resolved, &DEV_TLS, switch)?;
+        if dev_tls && tls.is_some() {
+            return Err("server.dev_tls makes a certificate, and server.tls_cert gives one: use one of the two".into());
+        }
         let upstream = resolved.read(&UPSTREAM_PROXY, |text| Ok(text.to_owned()))?;
         let network = NetworkSettings { upstream, ca: resolved.read(&CA, path)? };
         let full = resolved.read(&DURABILITY, |text| Ok(text == "full"))?.unwrap_or_default();
         Ok(Self {
             listen: set(resolved, &LISTEN, address)?,
             tls,
+            dev_tls,
             insecure: set(resolved, &INSECURE_HTTP, switch)?,
-            preview_domain: set(resolved, &PREVIEW_DOMAIN, domain)?,
+            preview_domain: preview_domain(resolved, dev_tls)?,
             bounds: Bounds {
                 body: set(resolved, &MAX_BODY, |text| size(text).map(|n| usize::try_from(n).unwrap_or(usize::MAX)))?,
                 connections: set(resolved, &MAX_CONNECTIONS, at_least_one)?,
@@ -86,6 +93,21 @@ impl Serving {
             },
             collector: resolved.read(&TELEMETRY_ENDPOINT, collector)?,
         })
+    }
+}
+
+/// Clients accept no certificate for all names below a name of one part, such as `*.localhost`.
+fn preview_domain(resolved: &Resolved, dev_tls: bool) -> Result<Option<String>, String> {
+    let domain = set(resolved, &PREVIEW_DOMAIN, domain)?;
+    let by_default = resolved.get(&PREVIEW_DOMAIN).is_none_or(|found| found.from == Origin::Default);
+    match domain {
+        _ if dev_tls && by_default => Ok(Some("cabana.localhost".to_owned())),
+        Some(domain) if dev_tls && !domain.contains('.') => Err(format!(
+            "server.dev_tls: no certificate covers the names below {domain}: give a server.preview_domain such as \
+             cabana.{domain}"
+        )),
+        None if dev_tls => Err("server.dev_tls needs a server.preview_domain to make a certificate for".into()),
+        domain => Ok(domain),
     }
 }
 

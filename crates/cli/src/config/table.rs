@@ -45,10 +45,14 @@ settings! {
         "The certificate and those above it, in PEM";
     TLS_KEY: "server" "tls_key" "tls-key" "CABANA_SERVER_TLS_KEY" Kind::File, None,
         "The certificate's key, in PEM";
+    DEV_TLS: "server" "dev_tls" "dev-tls" "CABANA_SERVER_DEV_TLS" Kind::Switch, Some("false"),
+        "Serve by TLS with a certificate that the server makes itself, for `preview_domain` and every name below it. Clients are \
+         told which file to trust: for a first try, and for tests";
     INSECURE_HTTP: "server" "insecure_http" "insecure-http" "CABANA_SERVER_INSECURE_HTTP" Kind::Switch, Some("false"),
         "Listen where others can reach it without TLS: because something in front of it does that";
     PREVIEW_DOMAIN: "server" "preview_domain" "preview-domain" "CABANA_SERVER_PREVIEW_DOMAIN" Kind::DomainOrNone, Some("localhost"),
-        "Ports of sandboxes are at {port}-{sandbox}.DOMAIN too: every name below it must lead here";
+        "Ports of sandboxes are at {port}-{sandbox}.DOMAIN too: every name below it must lead here. With `dev_tls` it is \
+         cabana.localhost where nothing is said";
     MAX_CONNECTIONS: "server" "max_connections" "max-connections" "CABANA_SERVER_MAX_CONNECTIONS" Kind::Number, Some("4096"),
         "How many connections there may be at once";
     MAX_STREAMS: "server" "max_streams" "max-streams" "CABANA_SERVER_MAX_STREAMS" Kind::Number, Some("2048"),

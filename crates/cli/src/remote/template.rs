@@ -28,6 +28,12 @@ struct Templates {
 pub(super) async fn work(args: Args, server: &Server) -> Result<(), Failure> {
     match args.verb {
         Verb::Add(add) => send(add, server).await,
+        Verb::Build(build) => {
+            let why =
+                "a server starts no programs of its machine, so it builds no template: build it where the server is";
+            let hint = format!("Run there: cabana --data DIR template build {}", build.recipe);
+            Err(Failure::new(Code::Unsupported, why).with_hint(hint))
+        }
         Verb::Ls { json } => {
             let Templates { templates } = server.get(At(&["v1", "templates"], &[])).await?;
             show_all(&templates, json);
@@ -54,6 +60,8 @@ async fn send(add: Add, server: &Server) -> Result<(), Failure> {
     query.extend(add.user.as_deref().map(|user| ("user", user)));
     query.extend(add.workdir.as_deref().map(|dir| ("workdir", dir)));
     query.extend(add.sudo.then_some(("sudo", "true")));
+    query.extend(add.start.as_deref().map(|start| ("start", start)));
+    query.extend(add.ready.as_deref().map(|ready| ("ready", ready)));
     let mut request = server.request(Method::POST, At(&["v1", "templates"], &query));
     request = request.header(header::CONTENT_TYPE, "application/x-tar").body(tar);
     if let Some(length) = length {

@@ -5,13 +5,11 @@ use std::{path::PathBuf, process::Command};
 
 use serde_json::json;
 
-use crate::stage::{Server, good, setting};
+use crate::stage::{Server, cache, good, setting};
 
 /// As scripts/setup installs it.
 fn schemathesis() -> PathBuf {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"))).unwrap();
-    let program = cache.join("cabana/schemathesis/bin/schemathesis");
+    let program = cache().join("schemathesis/bin/schemathesis");
     assert!(program.exists(), "there is no {}: run scripts/setup", program.display());
     program
 }

@@ -20,9 +20,15 @@ use rustix::{
 };
 use serde_json::{Value, json};
 
-const CABANA: &str = env!("CARGO_BIN_EXE_cabana");
+pub(crate) const CABANA: &str = env!("CARGO_BIN_EXE_cabana");
 /// For what has to come, on a loaded machine too.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where scripts/setup puts what is from no Debian package.
+pub(crate) fn cache() -> PathBuf {
+    let of = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    of.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"))).unwrap().join("cabana")
+}
 
 pub(crate) struct Server {
     data: tempfile::TempDir,
@@ -299,7 +305,7 @@ impl Drop for Server {
 }
 
 /// The machine's own programs as a base are the same for all: made once, and linked into each test's data.
-fn take_base(data: &Path) {
+pub(crate) fn take_base(data: &Path) {
     let base = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("server-base");
     fs::create_dir_all(&base).unwrap();
     let lock = fs::File::create(base.with_extension("lock")).unwrap();

@@ -86,7 +86,7 @@ impl Shared {
 
     /// Ends what runs of it, and gives its directory; `None` when there is no such sandbox. No word of its init is needed for
     /// that: one that lies about itself can be ended, too.
-    pub(super) async fn take_down(
+    pub(crate) async fn take_down(
         self: &Arc<Self>,
         id: &SandboxId,
         held: &mut Option<Arc<Live>>,

@@ -148,7 +148,7 @@ impl Shared {
         .await
     }
 
-    pub(super) async fn destroy(self: Arc<Self>, id: SandboxId) -> Result<()> {
+    pub(crate) async fn destroy(self: Arc<Self>, id: SandboxId) -> Result<()> {
         let slot = self.slot(&id);
         let mut held = slot.lock().await;
         let removed = match self.take_down(&id, &mut held).await {

@@ -116,6 +116,11 @@ impl Engine {
         self.shared.snapshots()
     }
 
+    /// What was written in a sandbox, as a layer, or nothing. The sandbox ends with it.
+    pub async fn into_layer(&self, id: &SandboxId) -> Result<Option<LayerId>> {
+        joined(self.shared.tasks.spawn(self.shared.clone().into_layer(id.clone()))).await
+    }
+
     /// Removes the layers that no template, snapshot or sandbox needs. Says how many went.
     pub fn remove_unused_layers(&self) -> Result<usize> {
         self.shared.remove_unused_layers().map(Option::unwrap_or_default)

@@ -27,8 +27,8 @@ pub use name::{LayerName, NoLayerName};
 pub use source::{Progress, TemplateSource};
 pub use store::Store;
 pub(crate) use store::{Draft, Hold};
-pub use templates::Templates;
 pub(crate) use templates::now;
+pub use templates::{Templates, Unnamed};
 pub(crate) use trust::{Trust, trusting};
 pub(crate) use writer::{MADE, both};
 

@@ -8,7 +8,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use cabana_sandbox::{Defaults, Error, LayerId, Overrides, Result, SandboxPath, Template, User};
+use cabana_sandbox::{Defaults, Error, LayerId, Overrides, Result, SandboxPath, Service, Template, User};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -17,7 +17,7 @@ use super::{
     name::LayerName,
     rooted::Rooted,
     source::{self, Progress, TemplateSource},
-    store::{Sealed, Store},
+    store::{Hold, Sealed, Store},
 };
 use crate::DataDir;
 
@@ -26,6 +26,28 @@ const HOST: &str = "host";
 
 /// What puts a tree into an empty directory.
 type Fill<'a> = &'a mut dyn FnMut(&File, &mut dyn FnMut(Progress<'_>)) -> Result<()>;
+
+/// A template before it has its name. Its layers stay as long as this lives.
+pub struct Unnamed {
+    template: Template,
+    _layers_stay: Hold,
+}
+
+impl Unnamed {
+    /// The lowest first.
+    pub fn layers(&self) -> &[LayerId] {
+        &self.template.layers
+    }
+
+    /// On top of what is there.
+    pub fn add(&mut self, layer: LayerId) {
+        self.template.layers.push(layer);
+    }
+
+    pub fn set_source(&mut self, source: &str) {
+        source.clone_into(&mut self.template.source);
+    }
+}
 
 #[derive(Debug)]
 pub struct Templates<'a> {
@@ -52,6 +74,54 @@ impl<'a> Templates<'a> {
         })
     }
 
+    /// What a template is made from, without its name: whoever goes on with it adds what is missing, and then
+    /// [names](Self::name) it.
+    pub fn begin(
+        &self,
+        name: &str,
+        source: &TemplateSource,
+        wishes: &Overrides,
+        on_progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<Unnamed> {
+        check_name(name)?;
+        let fill: Fill<'_> =
+            &mut |into, on_progress| source.fill(name, into, self.store.ids(), self.data.dir(), on_progress);
+        let (template, layers, _layers_stay) = self.filled(name, source.describe(), wishes, on_progress, fill)?;
+        for layer in layers {
+            layer.keep()?;
+        }
+        Ok(Unnamed { template, _layers_stay })
+    }
+
+    /// The same on what another template stands on. What is not wished otherwise is as it is there.
+    pub fn begin_on(&self, name: &str, other: &str, wishes: &Overrides) -> Result<Unnamed> {
+        check_name(name)?;
+        let _layers_stay = self.store.hold()?;
+        let mut template = self.get(other)?;
+        template.name = name.into();
+        template.source = format!("template {other}");
+        template.made = now();
+        template.sudo |= wishes.sudo;
+        if wishes.service.is_some() {
+            template.service.clone_from(&wishes.service);
+        }
+        let Defaults { user, workdir, env } = &mut template.defaults;
+        if let Some(wish) = &wishes.user {
+            user.clone_from(wish);
+        }
+        if let Some(wish) = &wishes.workdir {
+            workdir.clone_from(wish);
+        }
+        env.extend(wishes.env.clone());
+        Ok(Unnamed { template, _layers_stay })
+    }
+
+    /// Whether there is one already, `replace` decides: sandboxes that were made from it stay what they are.
+    pub fn name(&self, unnamed: Unnamed, replace: bool) -> Result<Template> {
+        self.publish(&unnamed.template, [], replace)?;
+        Ok(unnamed.template)
+    }
+
     /// From what comes from elsewhere: at most so many bytes, once they are unpacked.
     pub(crate) fn add_sent(&self, name: &str, tar: &mut dyn Read, most: u64, wishes: &Overrides) -> Result<Template> {
         self.make(name, "upload".into(), wishes, &mut |_| {}, &mut |into, _| {
@@ -74,7 +144,20 @@ impl<'a> Templates<'a> {
         fill: Fill<'_>,
     ) -> Result<Template> {
         self.check_new(name)?; // before the work, and once more under the lock
-        let _hold = self.store.hold()?;
+        let (template, layers, _hold) = self.filled(name, source, wishes, on_progress, fill)?;
+        self.publish(&template, layers, false)?;
+        Ok(template)
+    }
+
+    fn filled(
+        &self,
+        name: &str,
+        source: String,
+        wishes: &Overrides,
+        on_progress: &mut dyn FnMut(Progress<'_>),
+        fill: Fill<'_>,
+    ) -> Result<(Template, [Sealed; 2], Hold)> {
+        let hold = self.store.hold()?;
         let draft = self.store.draft()?;
         fill(&draft.root, on_progress)?;
         let tree = Rooted::new(&draft.root, &draft.tree, self.store.ids());
@@ -90,11 +173,11 @@ impl<'a> Templates<'a> {
             layers: layers.iter().map(|layer| layer.id).collect(),
             defaults,
             sudo: wishes.sudo,
+            service: wishes.service.clone(),
             made: now(),
             source,
         };
-        self.publish(&template, layers)?;
-        Ok(template)
+        Ok((template, layers, hold))
     }
 
     pub fn get(&self, name: &str) -> Result<Template> {
@@ -144,13 +227,15 @@ impl<'a> Templates<'a> {
     /// One that was made elsewhere, of layers that are here.
     pub(crate) fn adopt(&self, template: &Template) -> Result<()> {
         self.check_new(&template.name)?;
-        self.publish(template, [])
+        self.publish(template, [], false)
     }
 
     /// All that can fail for want of space is done before the layers get their names: then only renames are left.
-    fn publish<const N: usize>(&self, template: &Template, layers: [Sealed; N]) -> Result<()> {
+    fn publish<const N: usize>(&self, template: &Template, layers: [Sealed; N], replace: bool) -> Result<()> {
         let _alone = self.lock()?;
-        self.check_free(&template.name)?;
+        if !replace {
+            self.check_free(&template.name)?;
+        }
         let new = self.dir.join(".new");
         let published = self.publish_through(&new, template, layers);
         published.inspect_err(|_| drop(fs::remove_file(&new)))
@@ -213,6 +298,8 @@ struct Record {
     env: BTreeMap<String, String>,
     #[serde(default)]
     sudo: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    service: Option<Service>,
     made: String,
     source: String,
 }
@@ -236,17 +323,17 @@ impl From<PathText> for String {
 
 impl From<&Template> for Record {
     fn from(template: &Template) -> Self {
-        let Template { layers, defaults, sudo, made, source, .. } = template.clone();
+        let Template { layers, defaults, sudo, service, made, source, .. } = template.clone();
         let Defaults { user, workdir, env } = defaults;
-        Self { layers, user, workdir: PathText(workdir), env, sudo, made, source }
+        Self { layers, user, workdir: PathText(workdir), env, sudo, service, made, source }
     }
 }
 
 impl Record {
     fn named(self, name: &str) -> Template {
         let defaults = Defaults { user: self.user, workdir: self.workdir.0, env: self.env };
-        let Self { layers, sudo, made, source, .. } = self;
-        Template { name: name.into(), layers, defaults, sudo, made, source }
+        let Self { layers, sudo, service, made, source, .. } = self;
+        Template { name: name.into(), layers, defaults, sudo, service, made, source }
     }
 }
 

@@ -9,6 +9,7 @@ mod all;
 mod flatten;
 mod fresh;
 mod gate;
+mod layer;
 mod own;
 mod record;
 mod restore;

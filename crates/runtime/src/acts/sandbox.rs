@@ -1,6 +1,6 @@
 //! A sandbox as a whole.
 
-use cabana_model::{Clamped, Lifecycle, Mount, SandboxId};
+use cabana_model::{Clamped, Lifecycle, Mount, SandboxId, Time};
 use cabana_sandbox::{Limits, NetworkPolicy, check_env};
 use cabana_store::By;
 use serde::{Deserialize, Serialize};
@@ -40,6 +40,50 @@ impl Act for Ensure {
 
     async fn run(self, cx: Cx) -> Result<Ensured> {
         Ok(Ensured { sandbox: cx.record()?.id.clone(), created: cx.made })
+    }
+}
+
+/// Running, and from now on until this time. One that runs already ends no sooner than it would; one that cannot be started keeps
+/// the end that it had.
+pub struct Wake {
+    pub until: Time,
+}
+
+impl Act for Wake {
+    const VERB: &'static str = "wake";
+    type Answer = ();
+
+    fn needs(&self) -> Needs {
+        Needs::Record
+    }
+
+    fn stores(&self) -> bool {
+        false
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        Sha256::digest(self.until.to_string()).into()
+    }
+
+    fn argv(&self) -> Vec<String> {
+        vec![format!("until {}", self.until)]
+    }
+
+    async fn run(self, cx: Cx) -> Result<()> {
+        let (sandboxes, slot) = (&cx.runtime.0.sandboxes, cx.slot().await?);
+        let before = slot.wanted()?.lifecycle.expires_at;
+        if slot.live().is_some() && before.is_none_or(|end| end >= self.until) {
+            return Ok(());
+        }
+        // First its end: where that has come, it would be put to rest again as soon as it runs.
+        sandboxes.change(&slot, |wanted| wanted.lifecycle.expires_at = Some(self.until)).await?;
+        match sandboxes.running(&slot, Self::VERB).await {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                sandboxes.change(&slot, |wanted| wanted.lifecycle.expires_at = before).await?;
+                Err(error)
+            }
+        }
     }
 }
 
@@ -104,6 +148,8 @@ pub struct Change {
     pub extra_mounts: Option<Vec<Mount>>,
     /// What is said of it takes the place of what was said before; the rest stays.
     pub lifecycle: Option<Lifecycle>,
+    /// What a front keeps of it, by the front's name.
+    pub note: Option<(String, serde_json::Value)>,
 }
 
 /// What became of it.
@@ -140,6 +186,7 @@ impl Act for Change {
             ("mount", self.mount.is_some()),
             ("extra_mounts", self.extra_mounts.is_some()),
             ("lifecycle", self.lifecycle.is_some()),
+            ("note", self.note.is_some()),
         ];
         named.iter().filter(|(_, there)| *there).map(|(name, _)| (*name).to_owned()).collect()
     }
@@ -176,6 +223,7 @@ impl Act for Change {
             wanted.env = self.env.unwrap_or_else(|| std::mem::take(&mut wanted.env));
             wanted.mounts = mounts;
             wanted.lifecycle = lifecycle.unwrap_or_else(|| std::mem::take(&mut wanted.lifecycle));
+            wanted.notes.extend(self.note);
         };
         cx.runtime.0.sandboxes.change(&slot, alter).await?;
         Ok(Changed { clamped })

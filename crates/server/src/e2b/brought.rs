@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cabana_runtime::Settings;
-use cabana_sandbox::{Limits, User};
+use cabana_sandbox::{Limits, Service, User};
 use serde::{Deserialize, Serialize};
 
 /// What is not said is as the files below have it, or as the server's settings do.
@@ -29,6 +29,11 @@ pub(super) struct Brought {
 }
 
 impl Brought {
+    pub(super) fn of_service(service: Option<Service>) -> Self {
+        let (start, ready) = service.map_or((None, None), |Service { start, ready }| (Some(start), ready));
+        Self { start, ready, ..Self::default() }
+    }
+
     /// As a snapshot keeps it. What another front took brings nothing.
     pub(super) fn of_note(note: Option<&str>) -> Self {
         note.and_then(|note| serde_json::from_str(note).ok()).unwrap_or_default()
@@ -36,6 +41,10 @@ impl Brought {
 
     pub(super) fn note(&self) -> Option<String> {
         serde_json::to_string(self).ok()
+    }
+
+    pub(super) fn service(&self) -> Option<Service> {
+        Some(Service { start: self.start.clone()?, ready: self.ready.clone() })
     }
 
     /// What it wants of the machine, beside what is usual. `None`: nothing of its own.

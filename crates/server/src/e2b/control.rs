@@ -2,7 +2,12 @@
 
 pub(super) mod base;
 mod create;
+mod fork;
 mod list;
+mod logs;
+mod metrics;
+mod network;
+mod one;
 pub(super) mod snapshots;
 mod told;
 mod verbs;
@@ -10,9 +15,10 @@ mod verbs;
 use axum::{
     Router,
     http::StatusCode,
-    routing::{get, post},
+    routing::{get, post, put},
 };
 
+pub(super) use self::{create::until, metrics::processors};
 use crate::App;
 
 pub(super) fn routes() -> Router<App> {
@@ -26,7 +32,13 @@ pub(super) fn routes() -> Router<App> {
         .route("/sandboxes/{sandbox}/resume", post(verbs::resume))
         .route("/sandboxes/{sandbox}/timeout", post(verbs::timeout))
         .route("/sandboxes/{sandbox}/refreshes", post(verbs::refresh))
+        .route("/sandboxes/{sandbox}/fork", post(fork::fork))
+        .route("/sandboxes/{sandbox}/metrics", get(metrics::of_one))
+        .route("/sandboxes/metrics", get(metrics::of_several))
+        .route("/sandboxes/{sandbox}/logs", get(logs::logs))
+        .route("/v2/sandboxes/{sandbox}/logs", get(logs::logs_v2))
         .route("/sandboxes/{sandbox}/snapshots", post(snapshots::take))
         .route("/snapshots", get(snapshots::list))
+        .route("/sandboxes/{sandbox}/network", put(network::replace))
         .route("/health", get(|| async { StatusCode::NO_CONTENT }))
 }

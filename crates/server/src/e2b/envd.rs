@@ -20,8 +20,9 @@ use cabana_e2b_wire::connect;
 pub(super) use self::files::unpacked;
 pub(crate) use self::filesystem::Watchers;
 use super::{
-    guest::{Guest, Named},
-    refused::Refused,
+    guest::{Guest, Named, is_awake},
+    refused::{Refused, Unreached},
+    wakes::wake,
 };
 use crate::App;
 
@@ -49,17 +50,27 @@ async fn answered(app: &App, named: Named, request: Request) -> Response {
         Err(unreached) => return unreached.into_response(),
     };
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    if (&method, path.as_str()) == (&Method::GET, "/health") {
-        return StatusCode::NO_CONTENT.into_response();
+    let admitted = guest.admits(request.headers());
+    let is_health = (&method, path.as_str()) == (&Method::GET, "/health");
+    if is_health && !admitted {
+        // Everybody may ask, and not everybody wakes it.
+        return match is_awake(guest.record.state) {
+            true => StatusCode::NO_CONTENT.into_response(),
+            false => Unreached::gone(&guest.record.id).into_response(),
+        };
     }
-    if path != "/files" && !guest.admits(request.headers()) {
+    if path != "/files" && !admitted {
         return Refused::new(
             StatusCode::UNAUTHORIZED,
             "unauthorized access, please provide a valid access token or method signing if supported",
         )
         .into_response();
     }
+    if admitted && let Err(error) = wake(app, &guest).await {
+        return Refused::from(error).into_response();
+    }
     match (&method, path.as_str()) {
+        _ if is_health => StatusCode::NO_CONTENT.into_response(),
         (&Method::GET, "/envs") => Json(guest.wanted.env.clone()).into_response(),
         (&Method::POST, called) if called.starts_with("/process.") => {
             process::serve(app, &guest, request).await.unwrap_or_else(|| no_method(&path))

@@ -1,5 +1,7 @@
 //! Which sandbox a request is for, and whether it may come in.
 
+use std::net::IpAddr;
+
 use axum::{
     extract::{Query, Request},
     http::{HeaderMap, Method, Uri, header},
@@ -13,8 +15,15 @@ use cabana_e2b_wire::{
 use cabana_runtime::{Ask, Caller, Opens, Place, Record, SandboxId, SandboxState, Wanted};
 use cabana_sandbox::User;
 
-use super::{ENVD_PORT, kept::Kept, refused::Unreached};
-use crate::{App, ports::authority};
+use super::{
+    ENVD_PORT,
+    kept::Kept,
+    refused::{Refused, Unreached},
+};
+use crate::{
+    App,
+    ports::{Way, authority},
+};
 
 /// What calls by this front say where they came from.
 pub(super) const FRONT: &str = "e2b";
@@ -23,25 +32,62 @@ pub(super) const FRONT: &str = "e2b";
 pub(super) struct Named {
     pub(super) sandbox: SandboxId,
     pub(super) port: u16,
+    pub(super) way: Way,
 }
 
-/// By header where the host is no name of a sandbox's; `None`: by neither.
-pub(super) fn named(app: &App, request: &Request) -> Option<Named> {
-    if let Some(domain) = app.options.preview_domain.as_deref()
-        && let Some(host) = authority(request.uri(), request.headers())
-        && let Some(SandboxHost { port, id }) = SandboxHost::parse(host.host(), domain)
-    {
-        // Other ports by host name are everybody's, and not this front's.
-        return (port == ENVD_PORT).then_some(Named { sandbox: SandboxId::new(id.as_str()).ok()?, port });
+/// By host name, or by headers where the host can have named none. `None`: by neither.
+///
+/// A host below the domain belongs to one sandbox alone, but for those that are everybody's: there headers name nothing, so that
+/// no page of a sandbox leads to another one.
+pub(super) fn named(app: &App, request: &Request) -> Result<Option<Named>, Refused> {
+    let host = authority(request.uri(), request.headers());
+    let (host, domain) = (host.as_ref().map_or("", |host| host.host()), app.options.preview_domain.as_deref());
+    if let Some(SandboxHost { port, id }) = domain.and_then(|domain| SandboxHost::parse(host, domain)) {
+        let sandbox = SandboxId::new(id.as_str()).ok();
+        return Ok(sandbox.map(|sandbox| Named { sandbox, port, way: Way::Host }));
     }
-    let text = |name: &str| request.headers().get(name)?.to_str().ok();
-    let sandbox = SandboxId::new(text(names::SANDBOX_ID)?).ok()?;
-    let port = text(names::SANDBOX_PORT).map_or(Some(ENVD_PORT), |port| port.parse().ok())?;
-    Some(Named { sandbox, port })
+    if domain.is_some_and(|domain| is_of_one(host, domain)) {
+        return Ok(None);
+    }
+    let Some(sandbox) = only(request.headers(), names::SANDBOX_ID)? else { return Ok(None) };
+    let sandbox = SandboxId::new(sandbox).map_err(|_| Refused::bad("Invalid sandbox ID"))?;
+    let port = match only(request.headers(), names::SANDBOX_PORT)? {
+        None => ENVD_PORT,
+        Some(port) => {
+            let port = port.parse().ok().filter(|port| *port != 0);
+            port.ok_or_else(|| Refused::bad("Invalid sandbox port"))?
+        }
+    };
+    Ok(Some(Named { sandbox, port, way: Way::Header }))
 }
 
-/// A URL of a file that was signed says nothing of its sandbox: it is the one whose token signed it.
-pub(super) async fn signed(app: &App, method: Method, uri: Uri) -> Option<Named> {
+/// Whether the host is below the domain, and none of those that all sandboxes share.
+fn is_of_one(host: &str, domain: &str) -> bool {
+    let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    let label = host.strip_suffix(&domain.to_ascii_lowercase()).and_then(|below| below.strip_suffix('.'));
+    label.is_some_and(|label| !matches!(label, "sandbox" | "api"))
+}
+
+/// Who says it twice may mean two: one for whoever is in front of us, and one for us.
+fn only<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Refused> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(value), None) => {
+            value.to_str().map(Some).map_err(|_| Refused::bad(format!("the header {name} is no plain text")))
+        }
+        (Some(_), Some(_)) => Err(Refused::bad(format!("the header {name} is there more than once"))),
+    }
+}
+
+/// A URL of a file that was signed says nothing of its sandbox: it is the one whose token signed it. `None`: it is no such URL;
+/// `Err`: nobody signed it.
+pub(super) async fn signed(
+    app: &App,
+    peer: Option<IpAddr>,
+    method: Method,
+    uri: Uri,
+) -> Option<Result<Named, Refused>> {
     let operation = match method {
         Method::GET => Operation::Read,
         Method::POST => Operation::Write,
@@ -58,9 +104,8 @@ pub(super) async fn signed(app: &App, method: Method, uri: Uri) -> Option<Named>
         user: query.username.as_deref(),
         expiration: query.signature_expiration,
     };
-    let is_right = |token: &str| is_same(&grant.sign(token), signature);
-    let sandbox = app.runtime.by_token(Opens::Inside, is_right).await.ok()??;
-    Some(Named { sandbox, port: ENVD_PORT })
+    let found = app.signers.find(&app.runtime, peer, &grant, signature).await;
+    Some(found.map(|sandbox| Named { sandbox, port: ENVD_PORT, way: Way::Header }))
 }
 
 /// A sandbox that a request may use.
@@ -76,19 +121,24 @@ pub(super) struct Guest {
 impl Guest {
     /// One that is there, and awake or woken by whoever comes. Whether they may come is asked next.
     pub(super) async fn find(app: &App, sandbox: &SandboxId) -> Result<Self, Unreached> {
-        let gone = || Unreached::gone(sandbox);
-        let (record, caller) = app.runtime.by_number(sandbox).await.map_err(|_| gone())?;
-        let wanted = Wanted::of(&record).map_err(|_| gone())?;
-        let kept = Kept::of(&wanted).ok_or_else(gone)?;
-        let token = app.runtime.token(&record, Opens::Inside).await.map_err(|_| gone())?;
-        use SandboxState as S;
-        match record.state {
-            S::Running | S::Provisioning | S::Waking => {}
-            S::Deleting => return Err(gone()),
-            _ if kept.auto_resume => {}
-            _ => return Err(gone()),
+        let guest = Self::known(app, sandbox).await.ok_or_else(|| Unreached::gone(sandbox))?;
+        if guest.is_reachable() { Ok(guest) } else { Err(Unreached::gone(sandbox)) }
+    }
+
+    /// One that this front made, whatever it is now.
+    pub(super) async fn known(app: &App, sandbox: &SandboxId) -> Option<Self> {
+        let (record, caller) = app.runtime.by_number(sandbox).await.ok()?;
+        let wanted = Wanted::of(&record).ok()?;
+        let kept = Kept::of(&wanted)?;
+        let token = app.runtime.token(&record, Opens::Inside).await.ok()?;
+        Some(Self { record, wanted, kept, caller, token })
+    }
+
+    pub(super) fn is_reachable(&self) -> bool {
+        match self.record.state {
+            SandboxState::Deleting => false,
+            state => is_awake(state) || self.kept.auto_resume,
         }
-        Ok(Self { record, wanted, kept, caller, token })
     }
 
     /// Whether the header shows the token, where it asks for one.
@@ -101,6 +151,11 @@ impl Guest {
         let place = Place::Sandbox(self.record.id.clone());
         Ask { caller: self.caller.clone(), place, key: None, lease: None, front: FRONT }
     }
+}
+
+pub(super) fn is_awake(state: SandboxState) -> bool {
+    use SandboxState as S;
+    matches!(state, S::Running | S::Provisioning | S::Waking | S::Restoring)
 }
 
 /// Whom a call acts as. `Err`: what cannot be a name of a user.

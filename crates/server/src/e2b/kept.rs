@@ -1,10 +1,11 @@
 //! What of E2B's words a sandbox keeps beside what ours say, in its record.
 
 use cabana_e2b_wire::control::{NetworkConfig, Wanted as Asked};
-use cabana_runtime::Wanted;
+use cabana_runtime::{BringUp, Caller, SandboxId, Wanted};
 use serde::{Deserialize, Serialize};
 
-use super::brought::Brought;
+use super::{brought::Brought, guest::FRONT};
+use crate::App;
 
 /// The name of this front's note.
 const NOTE: &str = "e2b";
@@ -16,6 +17,9 @@ pub(super) struct Kept {
     /// Whether its agent asks for the token.
     pub(super) secure: bool,
     pub(super) auto_resume: bool,
+    /// For how long it was made: whoever wakes it gives it as much again.
+    #[serde(default)]
+    pub(super) timeout: u32,
     /// Whether the pause at the end of its time keeps the memory.
     pub(super) pause_memory: bool,
     #[serde(default)]
@@ -28,11 +32,12 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    pub(super) fn of_asked(asked: &Asked, secure: bool, brought: Brought) -> Self {
+    pub(super) fn of_asked(asked: &Asked, timeout: u32, secure: bool, brought: Brought) -> Self {
         Self {
             template: asked.template_id.clone(),
             secure,
             auto_resume: asked.resumes_by_itself(),
+            timeout,
             pause_memory: asked.auto_pause_memory,
             network: asked.network.clone(),
             allow_internet_access: asked.allow_internet_access,
@@ -46,9 +51,20 @@ impl Kept {
     }
 
     pub(super) fn put(&self, wanted: &mut Wanted) {
-        if let Ok(note) = serde_json::to_value(self) {
-            wanted.notes.insert(NOTE.to_owned(), note);
-        }
+        wanted.notes.extend(self.note());
+    }
+
+    /// As its record has it, by the front's name.
+    pub(super) fn note(&self) -> Option<(String, serde_json::Value)> {
+        Some((NOTE.to_owned(), serde_json::to_value(self).ok()?))
+    }
+
+    /// Once it began to run.
+    pub(super) async fn bring_up(&self, app: &App, caller: &Caller, sandbox: &SandboxId) -> cabana_runtime::Result<()> {
+        let Some(service) = self.brought.service() else { return Ok(()) };
+        let Brought { user, workdir: cwd, .. } = self.brought.clone();
+        let what = BringUp { caller, front: FRONT, sandbox, template: &self.template, service: &service, user, cwd };
+        app.runtime.bring_up(what).await
     }
 
     pub(super) fn is_public(&self) -> bool {

@@ -8,7 +8,7 @@ use axum::{
 use cabana_e2b_wire::{connect, control::ApiError, files::Unreachable};
 use cabana_runtime::{Code, Error, SandboxId};
 
-use crate::error::Refused as Ours;
+use crate::error::{Refused as Ours, shortened};
 
 /// Of the control plane, and of what is plain HTTP.
 #[derive(Debug)]
@@ -35,6 +35,17 @@ impl Refused {
     pub(super) fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, message)
     }
+
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl From<Refused> for ApiError {
+    fn from(refused: Refused) -> Self {
+        let Refused { status, message, error_code } = refused;
+        Self { error_code: error_code.map(str::to_owned), ..Self::new(status.as_u16(), shortened(message)) }
+    }
 }
 
 impl From<Error> for Refused {
@@ -46,10 +57,17 @@ impl From<Error> for Refused {
 /// With our own code beside the status, for whoever looks it up.
 impl From<Ours> for Refused {
     fn from(ours: Ours) -> Self {
-        let (status, code, message) = ours.told();
-        let status = match code {
-            // What E2B's clients call so.
-            Code::SandboxPaused => StatusCode::CONFLICT,
+        ours.told().into()
+    }
+}
+
+impl From<(StatusCode, Code, String)> for Refused {
+    fn from((status, code, message): (StatusCode, Code, String)) -> Self {
+        // What E2B's clients call so.
+        let status = match (code, status) {
+            (Code::SandboxPaused, _) => StatusCode::CONFLICT,
+            (Code::IdempotencyMismatch, _) => StatusCode::UNPROCESSABLE_ENTITY,
+            (_, StatusCode::UNPROCESSABLE_ENTITY) => StatusCode::BAD_REQUEST,
             _ => status,
         };
         Self { status, message, error_code: Some(code.as_str()) }
@@ -58,30 +76,37 @@ impl From<Ours> for Refused {
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        let body = ApiError {
-            error_code: self.error_code.map(str::to_owned),
-            ..ApiError::new(self.status.as_u16(), self.message)
-        };
-        let mut response = (self.status, Json(body)).into_response();
-        if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+        let status = self.status;
+        let mut response = (status, Json(ApiError::from(self))).into_response();
+        if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response
     }
 }
 
-/// There is no such sandbox, or nothing listens in it.
+/// There is no such sandbox, nothing listens in it, or it is not open to whoever asks.
 #[derive(Debug)]
 pub(super) struct Unreached(Unreachable);
 
 impl Unreached {
     pub(super) fn gone(sandbox: &SandboxId) -> Self {
-        // Every id of ours is one of theirs.
-        Self(match sandbox.as_str().parse() {
-            Ok(id) => Unreachable::gone(id),
-            Err(_) => Unreachable { message: "The sandbox was not found".into(), ..Unreachable::gone(nobody()) },
-        })
+        Self(Unreachable::gone(theirs(sandbox)))
     }
+
+    pub(super) fn closed(sandbox: &SandboxId, port: u16) -> Self {
+        Self(Unreachable::closed(theirs(sandbox), port))
+    }
+
+    /// Its ports ask for a token. Whether one was shown is told, and whether it was the right one for something else is not.
+    pub(super) fn closed_to_public(sandbox: &SandboxId, shown: bool) -> Self {
+        Self(if shown { Unreachable::wrong_token(theirs(sandbox)) } else { Unreachable::no_token(theirs(sandbox)) })
+    }
+}
+
+/// Every id of ours that this front gave out is one of theirs; what is none was never there.
+fn theirs(sandbox: &SandboxId) -> cabana_e2b_wire::SandboxId {
+    sandbox.as_str().parse().unwrap_or_else(|_| nobody())
 }
 
 fn nobody() -> cabana_e2b_wire::SandboxId {
@@ -93,7 +118,8 @@ fn nobody() -> cabana_e2b_wire::SandboxId {
 
 impl IntoResponse for Unreached {
     fn into_response(self) -> Response {
-        (StatusCode::BAD_GATEWAY, Json(self.0)).into_response()
+        let status = StatusCode::from_u16(self.0.code).unwrap_or(StatusCode::BAD_GATEWAY);
+        (status, Json(self.0)).into_response()
     }
 }
 

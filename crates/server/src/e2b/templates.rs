@@ -22,8 +22,8 @@ use cabana_runtime::{Build, BuildState, OwnTemplate, TemplateId, Tenant};
 use serde::{Deserialize, Serialize};
 
 pub use self::image::read_image;
+pub(super) use self::routes::routes;
 pub(crate) use self::seats::Builds;
-pub(super) use self::{inside::Inside, routes::routes};
 use super::{
     brought::Brought,
     control::base::{Files, Found, missing},

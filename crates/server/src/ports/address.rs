@@ -6,29 +6,47 @@ use cabana_runtime::{SandboxId, Signed};
 use super::cookie::NAME;
 use crate::{App, error::Answer, rest};
 
-pub(super) struct Door {
+pub(crate) struct Door {
     pub(super) sandbox: SandboxId,
     pub(super) port: u16,
     pub(super) way: Way,
+    /// What the inside sees as the host; where nothing is said, itself.
+    pub(super) host: Option<String>,
+    /// Headers that open it and nothing else: they stay outside.
+    pub(super) opened_by: &'static [&'static str],
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(crate) enum Way {
     Path,
     Host,
+    /// Another front's: nothing of the address says it.
+    Header,
 }
 
 impl Door {
+    pub(crate) fn new(sandbox: SandboxId, port: u16, way: Way) -> Self {
+        Self { sandbox, port, way, host: None, opened_by: &[] }
+    }
+
+    pub(crate) fn seen_as(self, host: Option<String>) -> Self {
+        Self { host, ..self }
+    }
+
+    pub(crate) fn opened_by(self, headers: &'static [&'static str]) -> Self {
+        Self { opened_by: headers, ..self }
+    }
+
     pub(super) fn of_path(path: &str) -> Answer<Self> {
         let mut parts = path.split('/').skip(2);
         let (sandbox, port) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-        Ok(Self { sandbox: rest::id(sandbox)?, port: rest::port(port)?, way: Way::Path })
+        Ok(Self::new(rest::id(sandbox)?, rest::port(port)?, Way::Path))
     }
 
     pub(super) fn of_host(uri: &Uri, headers: &HeaderMap, domain: Option<&str>) -> Option<Self> {
         let host = authority(uri, headers)?;
         let (sandbox, port) = named(host.host(), domain?)?;
-        Some(Self { sandbox, port, way: Way::Host })
+        Some(Self::new(sandbox, port, Way::Host))
     }
 
     /// Whether a page of this origin belongs to the same sandbox.

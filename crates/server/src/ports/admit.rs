@@ -36,6 +36,11 @@ pub(super) async fn admit(app: &App, door: &Door, parts: &Parts) -> Answer<Admit
     by_cookie(app, door, parts).await.map(Admitted::Here)
 }
 
+/// Whether there is something that could open a port of ours.
+pub(crate) fn shows_own(uri: &Uri, headers: &HeaderMap) -> bool {
+    token(uri).is_some() || auth::own_key(headers).is_some() || cookie::tokens(headers).next().is_some()
+}
+
 fn token(uri: &Uri) -> Option<&str> {
     uri.query()?.split('&').find_map(|pair| pair.strip_prefix(cookie::NAME)?.strip_prefix('='))
 }

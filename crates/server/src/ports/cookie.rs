@@ -43,7 +43,7 @@ pub(super) fn scoped(door: &Door, value: &HeaderValue) -> Option<HeaderValue> {
         return None;
     }
     let attribute = |part: &str, name| part.split('=').next().is_some_and(|it| it.trim().eq_ignore_ascii_case(name));
-    let kept = parts.filter(|part| !attribute(part, "domain") && (door.way == Way::Host || !attribute(part, "path")));
+    let kept = parts.filter(|part| !attribute(part, "domain") && (door.way != Way::Path || !attribute(part, "path")));
     let mut cookie = kept.fold(pair.to_owned(), |cookie, part| cookie + "; " + part);
     if door.way == Way::Path {
         cookie = cookie + "; Path=" + &door.prefix();

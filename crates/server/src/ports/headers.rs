@@ -71,7 +71,10 @@ pub(super) fn inwards(app: &App, door: &Door, parts: &Parts) -> HeaderMap {
     cookie::without_ours(&mut headers);
     let is_ours = |name: &&HeaderName| {
         let name = name.as_str();
-        name.starts_with("cabana-") || name.starts_with("x-forwarded-") || name == "forwarded" || name == "expect"
+        name.starts_with("cabana-")
+            || name.starts_with("x-forwarded-")
+            || matches!(name, "forwarded" | "expect")
+            || door.opened_by.contains(&name)
     };
     let ours: Vec<HeaderName> = headers.keys().filter(is_ours).cloned().collect();
     for name in ours {
@@ -82,7 +85,7 @@ pub(super) fn inwards(app: &App, door: &Door, parts: &Parts) -> HeaderMap {
             headers.insert(name, value);
         }
     };
-    say("host", format!("localhost:{}", door.port));
+    say("host", door.host.clone().unwrap_or_else(|| format!("localhost:{}", door.port)));
     say("x-forwarded-proto", if is_secure(app, &parts.headers) { "https" } else { "http" }.to_owned());
     if let Some(host) = authority(&parts.uri, &parts.headers) {
         say("x-forwarded-host", host.to_string());
@@ -105,8 +108,10 @@ pub(super) fn outwards(door: &Door, headers: &mut HeaderMap, upgraded: bool) {
     if upgraded {
         for_websocket(headers);
     }
-    let of_path = door.way == Way::Path;
-    for name in OF_THE_HOST.iter().filter(|name| of_path || matches!(**name, "alt-svc" | "strict-transport-security")) {
+    let shares_ours = door.way != Way::Host;
+    for name in
+        OF_THE_HOST.iter().filter(|name| shares_ours || matches!(**name, "alt-svc" | "strict-transport-security"))
+    {
         headers.remove(*name);
     }
     let cookies: Vec<HeaderValue> =
@@ -119,7 +124,13 @@ pub(super) fn outwards(door: &Door, headers: &mut HeaderMap, upgraded: bool) {
     if let Some(location) = location.and_then(|location| led_back(door, location)) {
         headers.insert(header::LOCATION, location);
     }
-    if of_path {
+    if door.way == Way::Header {
+        // The same address is another page by other headers: nobody may keep it for all.
+        if let Ok(named) = HeaderValue::try_from(door.opened_by.join(", ")) {
+            headers.append(header::VARY, named);
+        }
+    }
+    if shares_ours {
         headers.append(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(NO_ORIGIN));
     }
 }

@@ -47,7 +47,9 @@ pub(super) async fn relay(app: &App, visitor: Visitor, door: &Door, request: Req
 
     let moved = Arc::new(AtomicBool::new(true));
     let stream = TokioIo::new(Watched { stream, moved: moved.clone() });
-    let handshake = http1::Builder::new().max_buf_size(HEAD).handshake::<_, Body>(stream).await;
+    // Names as people write them: there are programs that look for `Host:`.
+    let builder = http1::Builder::new().title_case_headers(true).max_buf_size(HEAD).clone();
+    let handshake = builder.handshake::<_, Body>(stream).await;
     let (mut sender, connection) = handshake.map_err(|error| failed(door.port, error))?;
     let (idle, watched, seat) = (app.bounds.idle, moved.clone(), peer.clone());
     app.tasks.spawn(async move {
@@ -87,7 +89,7 @@ pub(super) async fn relay(app: &App, visitor: Visitor, door: &Door, request: Req
 fn inner(door: &Door, uri: &Uri) -> Answer<Uri> {
     let path = match door.way {
         Way::Path => uri.path().get(door.prefix().len() - 1..).unwrap_or("/"),
-        Way::Host => uri.path(),
+        Way::Host | Way::Header => uri.path(),
     };
     let query = uri.query().map(without_token).filter(|query| !query.is_empty());
     let target = query.map_or(path.to_owned(), |query| format!("{path}?{query}"));

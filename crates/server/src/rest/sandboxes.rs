@@ -193,6 +193,7 @@ async fn change(
         mount: body.mount.map(MountBody::primary).transpose()?,
         extra_mounts: body.extra_mounts.map(MountBody::extra).transpose()?,
         lifecycle: body.lifecycle.map(LifecycleBody::lifecycle),
+        note: None,
     };
     let (sandbox, tenant) = (id(&sandbox)?, caller.tenant.clone());
     let call = app.runtime.call(ask(caller, Place::Sandbox(sandbox.clone()), once), change).await?;

@@ -13,7 +13,7 @@ use cabana_runtime::{
     Place, Role,
     acts::template::{Add, Remove},
 };
-use cabana_sandbox::{Overrides, SandboxPath, Template, User};
+use cabana_sandbox::{Overrides, SandboxPath, Service, Template, User};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -51,6 +51,12 @@ struct AboutBody {
     env: Vec<String>,
     /// Whether setuid programs such as sudo gain something inside.
     sudo: bool,
+    /// What runs in its sandboxes from their start on, if it is E2B's protocol that they are made by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start: Option<String>,
+    /// Succeeds once what was started is there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ready: Option<String>,
     #[schema(format = DateTime)]
     made_at: String,
     /// What it was made from. For the operator: it may be a path of the server's machine.
@@ -62,12 +68,15 @@ struct AboutBody {
 
 impl TemplateBody {
     fn of(template: Template, asks: Role) -> Self {
-        let Template { name, layers, defaults, sudo, made, source } = template;
+        let Template { name, layers, defaults, sudo, service, made, source } = template;
+        let (start, ready) = service.map(|service| (service.start, service.ready)).unzip();
         let about = AboutBody {
             user: defaults.user.to_string(),
             workdir: defaults.workdir.to_string(),
             env: defaults.env.into_keys().collect(),
             sudo,
+            start,
+            ready: ready.flatten(),
             made_at: made,
             source: (asks == Role::Admin).then_some(source),
             layers: layers.iter().map(ToString::to_string).collect(),
@@ -115,6 +124,10 @@ struct AddQuery {
     /// Whether setuid programs such as sudo gain something inside.
     #[serde(default)]
     sudo: bool,
+    /// A command for the shell that runs in its sandboxes from their start on, if it is E2B's protocol that they are made by.
+    start: Option<String>,
+    /// A command for the shell that succeeds once what `start` began is there.
+    ready: Option<String>,
 }
 
 /// Makes a template of a root file system: the body is a tar of it, plain or packed with gzip or zstd. Variables for every
@@ -137,6 +150,7 @@ async fn add(
         workdir: query.workdir.map(SandboxPath::new).transpose().map_err(|error| Refused::invalid("workdir", error))?,
         env: variables(&headers)?,
         sudo: query.sudo,
+        service: service(query.start, query.ready)?,
     };
     let add = Add { name: query.name, wishes, body: received(body) };
     let call = app.runtime.call(ask(caller, Place::Nowhere, once), add).await?;
@@ -187,4 +201,12 @@ async fn remove(
     let id = call.id();
     call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+fn service(start: Option<String>, ready: Option<String>) -> Result<Option<Service>, Refused> {
+    match (start, ready) {
+        (Some(start), ready) => Ok(Some(Service { start, ready })),
+        (None, Some(_)) => Err(Refused::invalid("ready", "is for what `start` begins, and that is not given")),
+        (None, None) => Ok(None),
+    }
 }

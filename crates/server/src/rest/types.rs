@@ -166,9 +166,13 @@ impl LimitsBody {
 #[serde(deny_unknown_fields)]
 pub(super) struct NetworkBody {
     mode: Mode,
-    /// Of `allowlist`: names, `*.` names, addresses and networks, each with a port if wanted.
+    /// Of `allowlist`: names, `*.` names, addresses and networks, each with a port if wanted. Of `public`, beside `deny`:
+    /// addresses and networks that stay open though they are denied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     allow: Vec<String>,
+    /// Of `public`: addresses and networks that are closed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    deny: Vec<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -182,8 +186,19 @@ enum Mode {
 
 impl NetworkBody {
     pub(super) fn policy(self) -> Answer<NetworkPolicy> {
-        if self.mode != Mode::Allowlist && !self.allow.is_empty() {
-            return Err(Refused::invalid("network.allow", "belongs to the mode allowlist alone"));
+        match self.mode {
+            Mode::Public if !self.deny.is_empty() => {
+                return Ok(NetworkPolicy::PublicBut { deny: self.deny, allow: self.allow });
+            }
+            _ if !self.deny.is_empty() => {
+                return Err(Refused::invalid("network.deny", "belongs to the mode public alone"));
+            }
+            Mode::Allowlist => {}
+            _ if !self.allow.is_empty() => {
+                let why = "belongs to the mode allowlist, or to public beside network.deny";
+                return Err(Refused::invalid("network.allow", why));
+            }
+            _ => {}
         }
         Ok(match self.mode {
             Mode::Off => NetworkPolicy::Off,
@@ -198,9 +213,11 @@ impl NetworkBody {
             NetworkPolicy::Off => (Mode::Off, Vec::new()),
             NetworkPolicy::Allow(allow) => (Mode::Allowlist, allow.clone()),
             NetworkPolicy::Public => (Mode::Public, Vec::new()),
+            NetworkPolicy::PublicBut { allow, .. } => (Mode::Public, allow.clone()),
             NetworkPolicy::Host => (Mode::Host, Vec::new()),
         };
-        Self { mode, allow }
+        let deny = if let NetworkPolicy::PublicBut { deny, .. } = policy { deny.clone() } else { Vec::new() };
+        Self { mode, allow, deny }
     }
 }
 

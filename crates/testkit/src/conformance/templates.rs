@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
-use cabana_sandbox::{Base, Error, Overrides, Result, Sandbox, SandboxPath, SandboxSpec, Template, User, read_all};
+use cabana_sandbox::{
+    Base, Error, Overrides, Result, Sandbox, SandboxPath, SandboxSpec, Service, Template, User, read_all,
+};
 use futures_util::TryStreamExt;
 
 use super::{
@@ -80,10 +82,12 @@ pub(super) async fn what_its_maker_wants_is_in_the_template(stage: Arc<Stage>) -
         workdir: Some(SandboxPath::new("/srv/work")?),
         env: BTreeMap::from([("NAME".into(), "value".into())]),
         sudo: true,
+        service: Some(Service { start: "serve".into(), ready: None }),
     };
     stage.provider().add_template(&name, &wishes, MOST, body([archive("")])).await?;
     let template = stage.provider().template(&name).await?;
     same!((&template.name, template.sudo), (&name, true));
+    same!(&template.service, &wishes.service);
     same!((template.defaults.user, template.defaults.workdir), (User::root(), SandboxPath::new("/srv/work")?));
     same!(template.defaults.env.get("NAME").map(String::as_str), Some("value"));
     clear(&stage, &name, []).await

@@ -72,6 +72,7 @@ impl Fake {
             layers: Vec::new(),
             defaults: Defaults { user, workdir, env },
             sudo: wishes.sudo,
+            service: wishes.service.clone(),
             made: "2026-01-01T00:00:00Z".into(),
             source: "upload".into(),
         };

@@ -65,10 +65,10 @@ pub(in super::super) async fn find(app: &App, tenant: &Tenant, template: &str) -
 
 /// `None`: there is none.
 pub(in super::super) async fn of_operator(app: &App, name: &str) -> Result<Option<Found>, Refused> {
-    let base = match app.runtime.template(name).await {
-        Ok(_) => Base::Named(name.to_owned()),
-        Err(_) if name == USUAL => Base::Host,
+    let (base, service) = match app.runtime.template(name).await {
+        Ok(template) => (Base::Named(name.to_owned()), template.service),
+        Err(_) if name == USUAL => (Base::Host, None),
         Err(_) => return Ok(None),
     };
-    Ok(Some(Found { files: Files::Base(base), brought: Brought::default() }))
+    Ok(Some(Found { files: Files::Base(base), brought: Brought::of_service(service) }))
 }

@@ -1,18 +1,16 @@
 //! `POST /sandboxes` and `POST /v2/sandboxes`.
 
-use std::{collections::BTreeMap, time::Duration};
-
 use axum::{Json, extract::State, http::StatusCode};
 use cabana_e2b_wire::control::{self, NewSandbox, NewSandboxV2};
 use cabana_runtime::{
-    Action, Caller, Lifecycle, Place, SandboxId, Time, Wish,
+    Action, Ask, Lifecycle, Place, Time, Wish,
     acts::sandbox::{Become, Ensure, Shape},
 };
-use cabana_sandbox::NetworkPolicy;
 
 use super::{
-    super::{brought::Brought, guest::FRONT, kept::Kept, refused::Refused, templates::Inside},
+    super::{guest::FRONT, kept::Kept, refused::Refused},
     base::{self, Found},
+    network::{policy_of, usual},
     told,
 };
 use crate::{
@@ -20,9 +18,6 @@ use crate::{
     auth::{Once, User},
     extract::Body,
 };
-
-/// Until what a template starts is ready: clients wait for a minute.
-const READY: Duration = Duration::from_secs(50);
 
 type Made = Result<(StatusCode, Json<control::Sandbox>), Refused>;
 
@@ -52,14 +47,20 @@ async fn make(
     secure: bool,
     asked: control::Wanted,
 ) -> Made {
+    // Of the request, and not of the sandbox, which has another end at each try.
+    let said = serde_json::to_vec(&(timeout, secure, &asked)).unwrap_or_default();
+    let key = once.key.map(|key| key.asking(&said));
     let Found { files, brought } = base::find(app, &caller.tenant, &asked.template_id).await?;
-    let kept = Kept::of_asked(&asked, secure, brought.clone());
+    let kept = Kept::of_asked(&asked, timeout, secure, brought.clone());
+    if !kept.is_public() && !secure {
+        return Err(Refused::bad("a sandbox whose ports are not public has to be secure: say 'secure' too"));
+    }
     let wish = Wish {
         limits: brought.limits(app.runtime.settings()).filter(|limits| app.runtime.fits(limits)),
-        user: brought.user.clone(),
-        env: brought.env.clone().into_iter().chain(asked.env_vars).collect(),
+        user: brought.user,
+        env: brought.env.into_iter().chain(asked.env_vars).collect(),
         labels: asked.metadata,
-        network: network_of(asked.network.as_ref(), asked.allow_internet_access),
+        network: policy_of(asked.network.as_ref(), asked.allow_internet_access, &usual(app)?)?,
         lifecycle: lifecycle(
             until(app.runtime.clock().now(), timeout),
             on_timeout(asked.auto_pause, kept.pause_memory),
@@ -68,39 +69,16 @@ async fn make(
     };
     let (mut wanted, _) = app.runtime.settings().wanted(wish)?;
     kept.put(&mut wanted);
-    let (tenant, starter) = (caller.tenant.clone(), caller.clone());
-    let ask =
-        cabana_runtime::Ask { caller, place: Place::New(Some(wanted)), key: once.key, lease: once.lease, front: FRONT };
+    let ask = Ask { caller: caller.clone(), place: Place::New(Some(wanted)), key, lease: once.lease, front: FRONT };
     let made = app.runtime.call(ask, Ensure).await?.answer().await?;
-    let record = app.runtime.sandbox(&tenant, &made.sandbox).await?;
-    begun(app, &starter, made.sandbox, &brought).await?;
+    if let Err(error) = kept.bring_up(app, &caller, &made.sandbox).await {
+        // Nobody was told of it, so nobody else can delete it.
+        let ask = Ask { caller, place: Place::Sandbox(made.sandbox), key: None, lease: None, front: FRONT };
+        app.runtime.call(ask, Become(Shape::Deleted)).await?.answer().await?;
+        return Err(error.into());
+    }
+    let record = app.runtime.sandbox(&caller.tenant, &made.sandbox).await?;
     Ok((StatusCode::CREATED, Json(told::sandbox(app, &record).await?)))
-}
-
-/// With what its template starts, or not at all.
-async fn begun(app: &App, caller: &Caller, sandbox: SandboxId, brought: &Brought) -> Result<(), Refused> {
-    let inside = Inside { app, caller, sandbox };
-    // The sandbox has its variables by now, and those that were asked for count more.
-    let brought = Brought { env: BTreeMap::new(), ..brought.clone() };
-    let Err(why) = inside.begin(&brought, READY).await else { return Ok(()) };
-    if let Err(error) = inside.call(Become(Shape::Deleted)).await {
-        tracing::warn!(sandbox = %inside.sandbox, %error, "a sandbox that did not begin could not be deleted yet");
-    }
-    Err(Refused::new(
-        StatusCode::INTERNAL_SERVER_ERROR,
-        format!("the sandbox did not begin as its template does: {why}"),
-    ))
-}
-
-/// Everything, nothing, or what is listed.
-pub(super) fn network_of(network: Option<&control::NetworkConfig>, internet: Option<bool>) -> Option<NetworkPolicy> {
-    match (network, internet) {
-        (_, Some(false)) => Some(NetworkPolicy::Off),
-        (Some(network), _) if !network.allow_out.is_empty() => Some(NetworkPolicy::Allow(network.allow_out.clone())),
-        (Some(network), _) if network.deny_out.iter().any(|rule| rule == "0.0.0.0/0") => Some(NetworkPolicy::Off),
-        (_, Some(true)) => Some(NetworkPolicy::Public),
-        _ => None,
-    }
 }
 
 fn on_timeout(pauses: bool, memory: bool) -> Action {
@@ -122,6 +100,6 @@ fn lifecycle(until: Time, on_expire: Action) -> Lifecycle {
     }
 }
 
-pub(super) fn until(now: Time, seconds: u32) -> Time {
+pub(in crate::e2b) fn until(now: Time, seconds: u32) -> Time {
     now.saturating_add(jiff::SignedDuration::from_secs(seconds.into())).unwrap_or(Time::MAX)
 }

@@ -18,8 +18,8 @@ use cabana_runtime::{
 
 use super::{
     super::{guest::FRONT, refused::Refused},
+    one::One,
     told,
-    verbs::One,
 };
 use crate::{
     App,

@@ -34,14 +34,9 @@ pub(super) async fn sandbox(app: &App, record: &Record) -> Result<control::Sandb
     Ok(control::Sandbox {
         envd_access_token: token,
         traffic_access_token: traffic,
-        domain: domain(app),
+        domain: app.options.domain.clone(),
         ..control::Sandbox::new(kept.template, id(record)?, ENVD_VERSION.to_owned())
     })
-}
-
-/// Only where names below it lead here by TLS, as clients expect it.
-fn domain(app: &App) -> Option<String> {
-    app.options.preview_domain.clone().filter(|_| app.options.secure)
 }
 
 /// Whether it runs, as far as anybody can tell who does not look inside.

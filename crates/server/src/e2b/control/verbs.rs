@@ -1,19 +1,15 @@
 //! What is done to one sandbox.
 
-use axum::{Json, body::Bytes, extract::State, http::StatusCode};
+use axum::{Json, extract::State, http::StatusCode};
 use cabana_e2b_wire::control::{
-    self, ConnectSandbox, ConnectSandboxV2, PauseSandbox, RefreshSandbox, ResumeSandbox, SetTimeout, maybe_body,
+    self, ConnectSandbox, ConnectSandboxV2, PauseSandbox, RefreshSandbox, ResumeSandbox, SetTimeout,
 };
 use cabana_runtime::{
-    Act, Ask, Caller, Lifecycle, Place, Record, SandboxId, SandboxState, Time,
-    acts::sandbox::{Become, Change, Ensure, Shape},
+    Lifecycle, SandboxState, Time,
+    acts::sandbox::{Become, Change, Shape, Wake},
 };
 
-use super::{
-    super::{guest::FRONT, refused::Refused},
-    create::until,
-    told,
-};
+use super::{super::refused::Refused, create::until, one::One, told};
 use crate::{
     App,
     auth::{Reader, User},
@@ -22,32 +18,7 @@ use crate::{
 
 type Made = Result<(StatusCode, Json<control::Sandbox>), Refused>;
 
-/// A sandbox of the caller's that this front made.
-pub(super) struct One<'a> {
-    app: &'a App,
-    caller: Caller,
-    pub(super) record: Record,
-}
-
-impl<'a> One<'a> {
-    pub(super) async fn find(app: &'a App, caller: Caller, sandbox: &str) -> Result<Self, Refused> {
-        let missing = || Refused::not_found(format!("sandbox \"{sandbox}\" not found"));
-        let id = SandboxId::new(sandbox).map_err(|_| missing())?;
-        let record = app.runtime.sandbox(&caller.tenant, &id).await.map_err(|_| missing())?;
-        told::kept(&record).map_err(|_| missing())?;
-        Ok(Self { app, caller, record })
-    }
-
-    fn is_paused(&self) -> bool {
-        told::state(self.record.state) == control::SandboxState::Paused
-    }
-
-    pub(super) async fn call<A: Act>(&self, act: A) -> Result<A::Answer, Refused> {
-        let place = Place::Sandbox(self.record.id.clone());
-        let ask = Ask { caller: self.caller.clone(), place, key: None, lease: None, front: FRONT };
-        Ok(self.app.runtime.call(ask, act).await?.answer().await?)
-    }
-
+impl One {
     async fn end_at(&self, end: Time) -> Result<(), Refused> {
         let lifecycle = Lifecycle { expires_at: Some(end), ..Lifecycle::default() };
         self.call(Change { lifecycle: Some(lifecycle), ..Change::default() }).await.map(drop)
@@ -62,14 +33,15 @@ impl<'a> One<'a> {
     async fn connect(self, timeout: u32) -> Made {
         let end = until(self.app.runtime.clock().now(), timeout);
         let resumed = self.is_paused();
-        if resumed || end > self.ends()? {
+        if resumed {
+            self.call(Wake { until: end }).await?;
+            let (_, kept) = told::kept(&self.record)?;
+            kept.bring_up(&self.app, &self.caller, &self.record.id).await?;
+        } else if end > self.ends()? {
             self.end_at(end).await?;
         }
-        if resumed {
-            self.call(Ensure).await?;
-        }
         let status = if resumed { StatusCode::CREATED } else { StatusCode::OK };
-        Ok((status, Json(told::sandbox(self.app, &self.record).await?)))
+        Ok((status, Json(told::sandbox(&self.app, &self.record).await?)))
     }
 }
 
@@ -114,9 +86,8 @@ pub(super) async fn pause(
     State(app): State<App>,
     User(caller): User,
     Path(sandbox): Path<String>,
-    body: Bytes,
+    Body(asked): Body<PauseSandbox>,
 ) -> Result<StatusCode, Refused> {
-    let asked: PauseSandbox = maybe_body(&body).map_err(|error| Refused::bad(error.to_string()))?;
     let one = One::find(&app, caller, &sandbox).await?;
     if one.is_paused() {
         return Err(Refused::new(StatusCode::CONFLICT, format!("sandbox \"{sandbox}\" is already paused")));

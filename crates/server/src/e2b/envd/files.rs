@@ -26,6 +26,7 @@ use super::{
     super::{
         guest::{Guest, user},
         refused::Refused,
+        wakes::wake,
     },
     place::{Misplaced, at},
 };
@@ -42,6 +43,9 @@ pub(super) async fn serve(app: &App, guest: &Guest, request: Request) -> Respons
     let operation = if request.method() == Method::GET { Operation::Read } else { Operation::Write };
     if let Err(error) = admitted(app, guest, request.headers(), &query, operation) {
         return of_files(error).into_response();
+    }
+    if let Err(error) = wake(app, guest).await {
+        return Refused::from(error).into_response();
     }
     let served = match operation {
         Operation::Read => download(app, guest, request.headers(), &query).await,

@@ -7,7 +7,7 @@ use axum::{
 use cabana_e2b_wire::files::Metrics;
 use cabana_runtime::acts::measure::{Measure, Measured};
 
-use super::super::{guest::Guest, refused::Refused};
+use super::super::{control::processors, guest::Guest, refused::Refused};
 use crate::App;
 
 const MIB: u64 = 1 << 20;
@@ -18,8 +18,7 @@ pub(super) async fn serve(app: &App, guest: &Guest) -> Response {
         Err(error) => return Refused::from(error).into_response(),
     };
     let Measured { usage, limits, busy } = measured;
-    let processors = std::thread::available_parallelism().map_or(1, |processors| processors.get() as u32);
-    let processors = limits.cpu_milli.map_or(processors, |milli| milli.div_ceil(1000)).max(1);
+    let processors = processors(&limits);
     let memory = limits.memory.unwrap_or(usage.memory);
     Json(Metrics {
         ts: app.runtime.clock().now().as_second(),

@@ -8,7 +8,7 @@ use axum::{
     Json,
     body::Body,
     extract::Request,
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, StatusCode, Version, header},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
@@ -98,11 +98,16 @@ impl From<Error> for Ending {
 pub(super) struct Sending {
     keepalive: Duration,
     peer: Option<Peer>,
+    version: Version,
 }
 
 impl Sending {
     pub(super) fn of(request: &Request) -> Self {
-        Self { keepalive: keepalive(request.headers()), peer: request.extensions().get().cloned() }
+        Self {
+            keepalive: keepalive(request.headers()),
+            peer: request.extensions().get().cloned(),
+            version: request.version(),
+        }
     }
 
     /// Events, a sign of life where there is none for a while, and the end.
@@ -112,7 +117,9 @@ impl Sending {
         alive: E,
         events: impl Stream<Item = Result<E, Ending>> + Send + 'static,
     ) -> Response {
-        let (leaving, gone) = (self.peer.as_ref().map(|peer| peer.leaving.clone()), self.peer);
+        let leaving = self.peer.as_ref().map(|peer| peer.leaving.clone());
+        // Where a connection has many streams, one that breaks off is reset by itself.
+        let gone = self.peer.filter(|_| self.version < Version::HTTP_2);
         let events = events.boxed();
         let frames = stream::unfold((Some(events), seat, gone), move |(events, seat, gone)| {
             let (alive, leaving) = (alive.clone(), leaving.clone().unwrap_or_default());

@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cabana_runtime::{
-    Act, Ask, Caller, Code, Error, IdempotencyKey, Place, SandboxId, TaskId, TaskState,
+    Act, Ask, Caller, Code, Error, Place, SandboxId,
     acts::{
         Asked,
         exec::{Answer, Ending, Exec, Keep},
         files::{At, Unpack},
-        start::Start,
     },
 };
 use cabana_sandbox::{Command, Stream, User};
@@ -20,16 +19,16 @@ use super::{
 };
 use crate::App;
 
-/// Between two looks whether something is ready.
+/// Between two tries.
 const AGAIN: Duration = Duration::from_millis(300);
 
 /// The first that is there.
 const SHELLS: [&str; 2] = ["/bin/bash", "/bin/sh"];
 
-pub(in super::super) struct Inside<'a> {
-    pub(in super::super) app: &'a App,
-    pub(in super::super) caller: &'a Caller,
-    pub(in super::super) sandbox: SandboxId,
+pub(super) struct Inside<'a> {
+    pub(super) app: &'a App,
+    pub(super) caller: &'a Caller,
+    pub(super) sandbox: SandboxId,
 }
 
 /// Who runs what, and where.
@@ -43,7 +42,7 @@ pub(super) struct Script<'a> {
 }
 
 impl Inside<'_> {
-    pub(in super::super) async fn call<A: Act>(&self, act: A) -> Result<A::Answer, Error> {
+    pub(super) async fn call<A: Act>(&self, act: A) -> Result<A::Answer, Error> {
         self.app.runtime.call(self.ask(), act).await?.answer().await
     }
 
@@ -91,54 +90,8 @@ impl Inside<'_> {
     }
 
     pub(super) async fn unpack(&self, path: &str, body: Stream<Bytes>) -> Result<(), Error> {
-        self.call(Unpack { at: At { path: path.to_owned(), user: Some(User::root()) }, body }).await
-    }
-
-    /// Once, however often it is asked for: whoever repeats a request finds it begun.
-    async fn start(&self, start: &str, brought: &Brought) -> Result<TaskId, Error> {
-        let script = Script { text: start, args: &[], user: None, is_login: true, timeout: Duration::ZERO };
-        let mut last = None;
-        for shell in SHELLS {
-            let key = IdempotencyKey::new(format!("start {} {shell}", self.sandbox).as_bytes());
-            let asked = Asked { timeout: None, ..Self::asked(shell, &script, brought) };
-            let ask = Ask { key: Some(key), ..self.ask() };
-            match async { self.app.runtime.call(ask, Start::new(asked)).await?.answer().await }.await {
-                Err(error) if error.code() == Code::ProgramNotFound => last = Some(error),
-                begun => return Ok(begun?.task),
-            }
-        }
-        Err(last.unwrap_or(Error::Cancelled))
-    }
-
-    /// Begins what the template starts, and waits until that is ready. `Err`: why it is not, in words.
-    pub(in super::super) async fn begin(&self, brought: &Brought, patience: Duration) -> Result<(), String> {
-        let begun = match &brought.start {
-            Some(start) => {
-                let begun = self.start(start, brought).await;
-                Some(begun.map_err(|error| format!("the start command could not be run: {error}"))?)
-            }
-            None => None,
-        };
-        let Some(ready) = &brought.ready else { return Ok(()) };
-        let waiting = async {
-            loop {
-                let script = Script { text: ready, args: &[], user: None, is_login: true, timeout: patience };
-                let answer = self.run(&script, brought, None).await;
-                let answer = answer.map_err(|error| format!("the ready command could not be run: {error}"))?;
-                if let Some(task) = begun {
-                    let task = self.app.runtime.task(&self.caller.tenant, task).await;
-                    if task.is_ok_and(|task| task.state == TaskState::Failed) {
-                        return Err("the start command failed".to_owned());
-                    }
-                }
-                if answer.exit.exit_code == Some(0) {
-                    return Ok(());
-                }
-                tokio::time::sleep(AGAIN).await;
-            }
-        };
-        let waited = tokio::time::timeout(patience, waiting).await;
-        waited.unwrap_or_else(|_| Err(format!("the ready command did not succeed within {} s", patience.as_secs())))
+        let at = At { user: Some(User::root()), ..At::new(path) };
+        self.call(Unpack { at, body }).await
     }
 }
 

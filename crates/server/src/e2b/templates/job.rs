@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use cabana_e2b_wire::control::{BuildStart, LogLevel, Step as Sent};
 use cabana_runtime::{
-    AboutSnapshot, Action, Ask, BUILDING, Build, Built, Caller, Layer, Lifecycle, Place, SandboxId, Wish,
+    AboutSnapshot, Action, Ask, BUILDING, BringUp, Build, Built, Caller, Layer, Lifecycle, Place, SandboxId, Wish,
     acts::{
-        sandbox::{Become, Ensure, Shape},
+        sandbox::{Become, Change, Ensure, Shape},
         snapshot::Take,
     },
 };
-use cabana_sandbox::Base;
+use cabana_sandbox::{Base, Service};
 use jiff::SignedDuration;
 use serde_json::Value;
 
@@ -29,8 +29,6 @@ use crate::App;
 
 /// Of all its steps together.
 const LONGEST: Duration = Duration::from_secs(4 * 60 * 60);
-/// Until what it starts is ready.
-const READY: Duration = Duration::from_secs(300);
 /// What clients call the beginning and the end of a build.
 const BASE: &str = "base";
 const FINALIZE: &str = "finalize";
@@ -104,15 +102,16 @@ impl Job {
         let all = all.collect::<Result<Vec<_>, _>>()?;
         let from_base = at.clone();
         let mut done = self.resume(&all, &mut at).await?;
+        let ready = self.asked.ready_cmd.clone().or(ready);
         let begun = Brought {
-            start: self.asked.start_cmd.clone().or(start),
-            ready: self.asked.ready_cmd.clone().or(ready),
+            // What is only waited for starts nothing.
+            start: self.asked.start_cmd.clone().or(start).or_else(|| ready.as_ref().map(|_| "true".to_owned())),
+            ready,
             cpus: self.wishes.cpus,
             memory_mb: self.wishes.memory_mb,
             ..Brought::default()
         };
-        let starts = begun.start.is_some() || begun.ready.is_some();
-        if done < all.len() || starts {
+        if done < all.len() || begun.service().is_some() {
             let sandbox = match self.sandbox(&at).await {
                 Err(why) if done > 0 => {
                     self.log.add(LogLevel::Warn, Some(BASE), format!("What was done before is of no use: {why}"));
@@ -233,12 +232,24 @@ impl Job {
                 at.files = layer;
             }
         }
-        if begun.start.is_some() || begun.ready.is_some() {
+        if let Some(service) = &begun.service() {
             self.log.info(Some(FINALIZE), "Waiting until the start command is ready");
-            let brought = Brought { start: begun.start.clone(), ready: begun.ready.clone(), ..at.brought.clone() };
-            inside.begin(&brought, READY).await.map_err(Failed::at(FINALIZE))?;
+            self.finalize(inside, service, &at.brought).await.map_err(Failed::at(FINALIZE))?;
         }
         Ok(())
+    }
+
+    /// As it will be in each sandbox: with what the steps have set.
+    async fn finalize(&self, inside: &Inside<'_>, service: &Service, brought: &Brought) -> Result<(), String> {
+        let env = || Some(brought.env.clone());
+        let finalized = async {
+            patiently(|| async { inside.call(Change { env: env(), ..Change::default() }).await }).await?;
+            let Brought { user, workdir: cwd, .. } = brought.clone();
+            let (caller, sandbox) = (inside.caller, &inside.sandbox);
+            let what = BringUp { caller, front: FRONT, sandbox, template: "it", service, user, cwd };
+            self.app.runtime.bring_up(what).await
+        };
+        finalized.await.map_err(|error| error.to_string())
     }
 
     /// What the step left, for this build and for those after it.

@@ -1,0 +1,41 @@
+//! A sandbox that a request names.
+
+use cabana_e2b_wire::control;
+use cabana_runtime::{Act, Ask, Caller, Place, Record, SandboxId};
+
+use super::{
+    super::{guest::FRONT, refused::Refused},
+    told,
+};
+use crate::App;
+
+/// One of the caller's that this front made. What is another's is not found, in the same words as what nobody has.
+pub(super) struct One {
+    pub(super) app: App,
+    pub(super) caller: Caller,
+    pub(super) record: Record,
+}
+
+impl One {
+    pub(super) async fn find(app: &App, caller: Caller, sandbox: &str) -> Result<Self, Refused> {
+        let missing = || Refused::not_found(format!("sandbox \"{sandbox}\" not found"));
+        let id = SandboxId::new(sandbox).map_err(|_| missing())?;
+        let record = app.runtime.sandbox(&caller.tenant, &id).await.map_err(|_| missing())?;
+        told::kept(&record).map_err(|_| missing())?;
+        Ok(Self { app: app.clone(), caller, record })
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        told::state(self.record.state) == control::SandboxState::Paused
+    }
+
+    pub(super) async fn call<A: Act>(&self, act: A) -> Result<A::Answer, Refused> {
+        self.call_at(Place::Sandbox(self.record.id.clone()), act).await
+    }
+
+    /// Of the same caller, somewhere else.
+    pub(super) async fn call_at<A: Act>(&self, place: Place, act: A) -> Result<A::Answer, Refused> {
+        let ask = Ask { caller: self.caller.clone(), place, key: None, lease: None, front: FRONT };
+        Ok(self.app.runtime.call(ask, act).await?.answer().await?)
+    }
+}

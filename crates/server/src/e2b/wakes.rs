@@ -1,0 +1,71 @@
+//! Waking by whoever comes.
+//!
+//! Many come at once, and one of them wakes the sandbox: the others wait for that one, and then find it awake.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use cabana_runtime::{Error, SandboxId, acts::sandbox::Wake};
+use tokio::sync::Mutex as Turn;
+
+use super::{
+    control::until,
+    guest::{Guest, is_awake},
+};
+use crate::App;
+
+/// A sandbox that was made for less is awake for this long.
+const LEAST: u32 = 300;
+
+/// Those that somebody wakes.
+#[derive(Default)]
+pub(crate) struct Wakes(Mutex<HashMap<SandboxId, Arc<Turn<()>>>>);
+
+impl Wakes {
+    fn all<T>(&self, act: impl FnOnce(&mut HashMap<SandboxId, Arc<Turn<()>>>) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// One's place in the queue of a sandbox. The last to leave takes the queue along.
+struct Place<'a> {
+    wakes: &'a Wakes,
+    sandbox: &'a SandboxId,
+    turn: Option<Arc<Turn<()>>>,
+}
+
+impl<'a> Place<'a> {
+    fn take(wakes: &'a Wakes, sandbox: &'a SandboxId) -> (Self, Arc<Turn<()>>) {
+        let turn = wakes.all(|all| all.entry(sandbox.clone()).or_default().clone());
+        (Self { wakes, sandbox, turn: Some(turn.clone()) }, turn)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.wakes.all(|all| {
+            drop(self.turn.take());
+            if all.get(self.sandbox).is_some_and(|turn| Arc::strong_count(turn) == 1) {
+                all.remove(self.sandbox);
+            }
+        });
+    }
+}
+
+/// It is awake from here on, for as long as it was made for. Only for those who may come in.
+pub(super) async fn wake(app: &App, guest: &Guest) -> Result<(), Error> {
+    if is_awake(guest.record.state) {
+        return Ok(());
+    }
+    let (_place, turn) = Place::take(&app.wakes, &guest.record.id);
+    let _alone = turn.lock().await;
+    let record = app.runtime.sandbox(&guest.record.tenant, &guest.record.id).await?;
+    if is_awake(record.state) {
+        return Ok(());
+    }
+    let until = until(app.runtime.clock().now(), guest.kept.timeout.max(LEAST));
+    app.runtime.call(guest.ask(), Wake { until }).await?.answer().await?;
+    guest.kept.bring_up(app, &guest.caller, &guest.record.id).await
+}

@@ -1,0 +1,63 @@
+//! Refusals that were made before a handler of this front had the request: by the router, by what takes a request apart, at the
+//! door. On E2B's paths they are told in E2B's words, since its SDKs fail over a body in others and hide what it says.
+
+use axum::{
+    extract::Request,
+    http::{HeaderMap, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use cabana_e2b_wire::header as names;
+
+use super::refused::Refused;
+use crate::error::Refused as Ours;
+
+/// Where the paths of the control plane begin. Our own begin otherwise.
+const THEIRS: [&str; 7] = ["sandboxes", "templates", "snapshots", "volumes", "secrets", "v2", "v3"];
+
+fn is_theirs(path: &str) -> bool {
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    THEIRS.contains(&first)
+}
+
+/// Around the routes, and inside of what leads to sandboxes: what answers in there has words of its own.
+pub(crate) async fn in_their_words(request: Request, next: Next) -> Response {
+    let is_theirs = is_theirs(request.uri().path());
+    let response = next.run(request).await;
+    if is_theirs { said_anew(response) } else { response }
+}
+
+/// The same for what is said at the door, where a sandbox that is named is all that tells of its agent.
+pub(crate) fn worded(path: &str, headers: &HeaderMap, response: Response) -> Response {
+    let is_theirs = is_theirs(path) || headers.contains_key(names::SANDBOX_ID);
+    if is_theirs { said_anew(response) } else { response }
+}
+
+fn said_anew(mut response: Response) -> Response {
+    if let Some(ours) = response.extensions_mut().remove::<Ours>() {
+        return Refused::from(ours).into_response();
+    }
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    let is_json = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    let status = response.status();
+    if is_json || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    // A library's own, which has no word for what to do.
+    Refused::new(status, status.canonical_reason().unwrap_or("refused")).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_theirs;
+
+    #[test]
+    fn paths_of_theirs_are_known_by_how_they_begin() {
+        for path in ["/sandboxes", "/sandboxes/i1/nothing", "/v2/anything", "/v3/templates", "//secrets", "/volumes/"] {
+            assert!(is_theirs(path), "{path}");
+        }
+        for path in ["/", "/v1/sandboxes", "/sandboxesx", "/healthz", "/p/i1/80/sandboxes"] {
+            assert!(!is_theirs(path), "{path}");
+        }
+    }
+}
