@@ -241,11 +241,11 @@ async fn limits_and_records_hold_for_this_front_too() {
     let sdk = Sdk::start().await;
     sdk.run("true").await;
     good(sdk.write("a.txt", "x").await).await;
-    let calls = sdk.server.get(&format!("/v1/calls?sandbox={}", sdk.sandbox)).await;
-    let calls = calls["calls"].as_array().unwrap();
+    let logs = sdk.control(Method::GET, &format!("/v2/sandboxes/{}/logs", sdk.sandbox)).send().await.unwrap();
+    let logs = good(logs).await["logs"].as_array().unwrap().clone();
     for verb in ["ensure", "start", "file.write"] {
-        let call = calls.iter().find(|call| call["verb"] == verb).unwrap_or_else(|| panic!("{verb}: {calls:?}"));
-        assert_eq!(call["front"], "e2b");
+        let of_it = |entry: &Value| entry["fields"]["event_type"] == verb && entry["fields"]["front"] == "e2b";
+        assert!(logs.iter().any(of_it), "{verb}: {logs:?}");
     }
     let ledger = sdk.server.get("/v1/ledger?limit=1000").await;
     let of_it = |row: &&Value| row["sandbox"] == sdk.sandbox.as_str();
