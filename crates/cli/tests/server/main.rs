@@ -17,6 +17,7 @@ mod e2b_base;
 mod e2b_control;
 mod e2b_domain;
 mod e2b_fork;
+mod e2b_interpreter;
 mod e2b_network;
 mod e2b_ports;
 mod e2b_services;
