@@ -1,8 +1,37 @@
-//! What the fuzz targets throw bytes at: the envelope's reader, held against a second one that has all bytes at once.
+//! What the fuzz targets throw bytes at: the envelope's reader, held against a second one that has all bytes at once; and what is
+//! read from queries and headers.
 
 use bytes::Bytes;
 
-use crate::envelope::{EnvelopeError, Frame, Reader};
+use crate::{
+    SandboxHost,
+    envelope::{EnvelopeError, Frame, Reader},
+    header,
+    metadata::{key_of_header, read_filter, write_filter},
+    signature::{Grant, Operation},
+};
+
+/// A text that came in a query or a header. What was read of it is written so that the same is read again.
+pub fn texts(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Ok(filter) = read_filter(text) {
+        assert_eq!(read_filter(&write_filter(&filter)), Ok(filter));
+    }
+    if let Some(user) = header::user_of_authorization(text) {
+        assert_eq!(header::user_of_authorization(&header::authorization_of_user(&user)), Some(user));
+    }
+    if let Some(host) = SandboxHost::parse(text, "sandboxes.test") {
+        assert_eq!(SandboxHost::parse(&host.under("sandboxes.test"), "sandboxes.test"), Some(host));
+    }
+    let _ = key_of_header(text);
+    let (path, rest) = text.split_once('\n').unwrap_or((text, ""));
+    let read = Grant { path, operation: Operation::Read, user: Some(rest), expiration: None };
+    let write = Grant { operation: Operation::Write, ..read };
+    let now = jiff::Timestamp::UNIX_EPOCH;
+    assert_eq!(read.verify("token", Some(&read.sign("token")), now), Ok(()));
+    assert!(write.verify("token", Some(&read.sign("token")), now).is_err(), "who may read may not write");
+    assert!(read.verify("token", Some(rest), now).is_err(), "nobody guesses a signature");
+}
 
 /// The first byte says how long a frame may be, the second how many of the following bytes are places to cut at.
 pub fn envelope(bytes: &[u8]) {

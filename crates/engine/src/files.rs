@@ -46,6 +46,8 @@ pub(crate) struct EngineFiles {
     /// Entered for every change, so that none happens while a snapshot is taken.
     gate: Gate,
     user: Option<User>,
+    /// Whether modes and owners are overridden, as root inside may, whoever the user is.
+    by_root: bool,
 }
 
 /// Something open that ends with the sandbox, in whosever hands it is.
@@ -112,7 +114,11 @@ async fn joined<T>(hop: JoinHandle<Result<T>>) -> Result<T> {
 
 impl EngineFiles {
     pub(crate) fn new(live: Arc<Live>, gate: Gate, user: Option<User>) -> Self {
-        Self { live, gate, user }
+        Self { live, gate, user, by_root: false }
+    }
+
+    pub(crate) fn by_root(self) -> Self {
+        Self { by_root: true, ..self }
     }
 
     /// One hop: on a thread that is the user for as long as it takes.
@@ -124,7 +130,8 @@ impl EngineFiles {
     /// On this thread, which may block.
     fn act_here<T>(&self, act: impl FnOnce(&Rooted) -> Result<T>) -> Result<T> {
         let root = self.live.root()?;
-        let identity = self.live.identity(self.user.as_ref())?;
+        let mut identity = self.live.identity(self.user.as_ref())?;
+        identity.root |= self.by_root;
         let _acting = ActingAs::new(&identity);
         act(&root)
     }
@@ -153,7 +160,7 @@ impl EngineFiles {
     }
 
     fn again(&self) -> Self {
-        Self { live: self.live.clone(), gate: self.gate.clone(), user: self.user.clone() }
+        Self { live: self.live.clone(), gate: self.gate.clone(), user: self.user.clone(), by_root: self.by_root }
     }
 }
 

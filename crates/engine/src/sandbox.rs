@@ -114,6 +114,11 @@ impl Sandbox for EngineSandbox {
         Arc::new(EngineFiles::new(self.live.clone(), self.shared.gates.of(&self.live.id), user.cloned()))
     }
 
+    fn files_by_root(&self, user: Option<&User>) -> Arc<dyn Files> {
+        let files = EngineFiles::new(self.live.clone(), self.shared.gates.of(&self.live.id), user.cloned());
+        Arc::new(files.by_root())
+    }
+
     async fn connect(&self, port: u16) -> Result<Box<dyn Duplex>> {
         self.live.awake()?;
         Ok(Box::new(self.live.connect(port).await?))

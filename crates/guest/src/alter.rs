@@ -22,7 +22,7 @@ use crate::{
     tree, xattr,
 };
 
-/// What one attribute's name may have beside `user.cabana.`.
+/// What one attribute's name may have beside `user.e2b.`.
 const MAX_TAG_NAME: usize = 255 - xattr::TAG.len();
 const MAX_LINK_TEXT: usize = 4095;
 

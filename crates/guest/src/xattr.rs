@@ -1,10 +1,11 @@
-//! Extended attributes: those of users, `user.*`, of which tags are named `user.cabana.*`; and the few others of a layer.
+//! Extended attributes: those of users, `user.*`, of which tags are named `user.e2b.*`; and the few others of a layer.
 
 use std::{collections::BTreeMap, ffi::CString};
 
 use rustix::{fs::XattrFlags, io::Errno};
 
-pub(crate) const TAG: &[u8] = b"user.cabana.";
+/// Where programs inside that were written for E2B's agent look for them, and put them. One name for one thing: there is no other.
+pub(crate) const TAG: &[u8] = b"user.e2b.";
 /// Of a directory in a layer: nothing of the layers below is seen in it.
 pub(crate) const OPAQUE: &[u8] = b"user.overlay.opaque";
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";

@@ -1,10 +1,10 @@
 //! What a template has running in its sandboxes from their start on: it is started, and waited for until it is there.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use cabana_model::{SandboxId, TaskId, TaskState};
 use cabana_sandbox::{Error as SandboxError, Service, User};
-use cabana_store::{Log, Stream};
+use cabana_store::Stream;
 use serde_json::{Value, json};
 
 use crate::{
@@ -41,8 +41,6 @@ impl Runtime {
     pub async fn bring_up(&self, what: BringUp<'_>) -> Result<()> {
         let task = self.started(&what).await?;
         let Some(ready) = what.service.ready.as_deref() else { return Ok(()) };
-        // Of one that has ended there is no log to look into; then its end says enough.
-        let log = self.0.live_tasks.get(task).map(|live| live.log);
         let mut asked = what.asked(&format!("until (\n{ready}\n); do sleep 0.1; done"));
         asked.timeout = Some(PATIENCE);
         let exec = Exec { asked, keep: Keep::tail(WORDS), clamped: Vec::new() };
@@ -50,7 +48,7 @@ impl Runtime {
         let cancel = waiting.0.cancel.clone();
         tokio::select! {
             answer = waiting.answer() => what.judge(&answer?),
-            why = self.failed(&what, task, log) => {
+            why = self.failed(&what, task) => {
                 cancel.cancel();
                 Err(what.bad(why?))
             }
@@ -71,16 +69,15 @@ impl Runtime {
     }
 
     /// Comes back when the command has ended badly, and says how. One that ends well has left what it started behind.
-    async fn failed(&self, what: &BringUp<'_>, task: TaskId, log: Option<Arc<Log>>) -> Result<String> {
+    async fn failed(&self, what: &BringUp<'_>, task: TaskId) -> Result<String> {
         let ended = self.ended_task(&what.caller.tenant, task).await?;
         if ended.state == TaskState::Succeeded {
             return std::future::pending().await;
         }
+        let log = self.task_output(&what.caller.tenant, task).await?;
         let mut words = String::new();
-        if let Some(log) = log {
-            for stream in [Stream::Stdout, Stream::Stderr] {
-                words += &text(&Said::of(&log, stream, Keep::tail(WORDS)).await?);
-            }
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            words += &text(&Said::of(&log, stream, Keep::tail(WORDS)).await?);
         }
         Ok(format!("its start command ended ({}){}", ended.state, quoted(&words)))
     }

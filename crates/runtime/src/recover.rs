@@ -162,14 +162,14 @@ impl Runtime {
                 let slot = self.0.sandboxes.of_id(&task.tenant, &task.sandbox).await?;
                 let pass = Some(self.0.quotas.left_task(&task.tenant, task.key));
                 let hands = Some(Hands::of(&mut process, About::of(&task).typed));
-                let staying = Staying { awake: Some(slot.awake(Kind::Task)), pass, hands };
+                let staying = Staying { awake: Some(slot.awake(Kind::Task)), pass, hands, env: Arc::default() };
                 self.follow_task(task, sandbox, log, staying, move |log, cancel, grace| async move {
                     follow(process, None, &log, &cancel, grace, |_| ()).await
                 });
                 Ok(())
             }
             Reattached::Exited(exit, rest) => {
-                let staying = Staying { awake: None, pass: None, hands: None };
+                let staying = Staying { awake: None, pass: None, hands: None, env: Arc::default() };
                 self.follow_task(task, sandbox, log, staying, move |log, _, _| async move {
                     said_meanwhile(&log, rest).await?;
                     Ok(Followed { exit, cancelled: false })

@@ -1,7 +1,7 @@
 //! Commands in the background: followed to their end, whoever began to follow them.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     future::Future,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -67,6 +67,8 @@ pub(crate) struct Staying {
     pub(crate) awake: Option<Awake>,
     pub(crate) pass: Option<Pass>,
     pub(crate) hands: Option<Hands>,
+    /// As it was begun with. They may be secrets, so they are written nowhere, and the next server does not know them.
+    pub(crate) env: Arc<BTreeMap<String, String>>,
 }
 
 /// What can be done to a command while it runs.
@@ -101,6 +103,8 @@ pub struct Seen {
     pub typed: Typed,
     /// As whoever began it gave it.
     pub note: Option<Value>,
+    /// What it was begun with beside the sandbox's own, if this server began it.
+    pub env: Arc<BTreeMap<String, String>>,
     pub has_ended: bool,
 }
 
@@ -126,12 +130,20 @@ pub(crate) struct LiveTask {
     /// None of one that had ended when it was found again.
     pub(crate) hands: Option<Hands>,
     about: About,
+    env: Arc<BTreeMap<String, String>>,
 }
 
 impl LiveTask {
     fn seen(&self, task: TaskId, has_ended: bool) -> Option<Seen> {
         let pid = self.hands.as_ref()?.pid?;
-        Some(Seen { task, pid, typed: self.about.typed, note: self.about.note.clone(), has_ended })
+        Some(Seen {
+            task,
+            pid,
+            typed: self.about.typed,
+            note: self.about.note.clone(),
+            env: self.env.clone(),
+            has_ended,
+        })
     }
 }
 
@@ -203,9 +215,10 @@ impl Runtime {
         F: Future<Output = Result<Followed>> + Send,
     {
         let (tell, ended) = watch::channel(None);
-        let Staying { awake, pass, hands } = staying;
+        let Staying { awake, pass, hands, env } = staying;
         let place = (task.tenant.clone(), task.sandbox.clone());
-        let live = LiveTask { log, cancel: CancellationToken::new(), ended, place, hands, about: About::of(&task) };
+        let live =
+            LiveTask { log, cancel: CancellationToken::new(), ended, place, hands, about: About::of(&task), env };
         self.0.live_tasks.all(|tasks| tasks.live.insert(task.id, live.clone()));
         self.tell_task(&task, Event::TaskStarted { task: task.id });
         let runtime = self.clone();

@@ -39,14 +39,13 @@ impl Runtime {
         }))
     }
 
-    /// The first whose token is the right one, whosever it is: for what names no sandbox and proves that it knows the token.
-    pub async fn by_token(&self, opens: Opens, is_right: impl Fn(&str) -> bool) -> Result<Option<SandboxId>> {
-        for record in self.0.store.restless_sandboxes().await? {
-            if is_right(&self.token(&record, opens).await?) {
-                return Ok(Some(record.id));
-            }
+    /// Of those that do not rest and are meant, whosever they are: for what names no sandbox and proves that it knows the token.
+    pub async fn tokens(&self, opens: Opens, is_meant: impl Fn(&Record) -> bool) -> Result<Vec<(SandboxId, String)>> {
+        let mut tokens = Vec::new();
+        for record in self.0.store.restless_sandboxes().await?.iter().filter(|record| is_meant(record)) {
+            tokens.push((record.id.clone(), self.token(record, opens).await?));
         }
-        Ok(None)
+        Ok(tokens)
     }
 
     /// One that is known by its number alone, whosever it is, and who it is that uses it by its token: for whoever holds the

@@ -10,7 +10,7 @@ use cabana_sandbox::{Depth, Files, SandboxPath, Stream, User, WatchEvent};
 use futures_util::{StreamExt, stream, stream::BoxStream};
 use tokio::sync::{OnceCell, broadcast};
 
-use crate::{Error, Result, Runtime};
+use crate::{Error, Result, Runtime, acts::files::Rights};
 
 /// Directories that one tenant watches at a time, and all together: below what the kernel gives one user.
 const EACH: usize = 24;
@@ -23,6 +23,7 @@ const BEHIND: usize = 1024;
 pub(crate) struct Watched {
     pub(crate) physical: SandboxId,
     pub(crate) user: Option<User>,
+    pub(crate) rights: Rights,
     pub(crate) dir: SandboxPath,
     pub(crate) depth: Depth,
 }

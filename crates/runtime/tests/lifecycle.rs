@@ -84,7 +84,7 @@ impl Stage {
     }
 
     fn write(&self, body: cabana_sandbox::Stream<Bytes>) -> Write {
-        let at = At { path: "file".into(), user: None };
+        let at = At::new("file");
         Write { at, mode: WriteMode::Replace, perm: None, len: None, parents: false, tags: None, body }
     }
 
@@ -94,7 +94,7 @@ impl Stage {
     }
 
     async fn reads(&self, scope: &str) -> String {
-        let read = Read { at: At { path: "file".into(), user: None }, part: Part::Whole };
+        let read = Read { at: At::new("file"), part: Part::Whole };
         let (_, opened) = self.runtime.look(self.ask(scope), read).await.unwrap();
         let parts: Vec<Bytes> = opened.body.try_collect().await.unwrap();
         String::from_utf8(parts.concat()).unwrap()

@@ -92,7 +92,7 @@ impl Stage {
 
     async fn write(&self, sandbox: &SandboxId, bytes: usize) -> Result<()> {
         let body = stream::iter([Ok(Bytes::from(vec![7; bytes]))]).boxed();
-        let (at, mode) = (At { path: "file".into(), user: None }, WriteMode::Replace);
+        let (at, mode) = (At::new("file"), WriteMode::Replace);
         let write = Write { at, mode, perm: None, len: None, parents: false, tags: None, body };
         self.runtime.call(self.ask(Place::Sandbox(sandbox.clone())), write).await?.answer().await.map(drop)
     }
@@ -408,7 +408,7 @@ async fn who_stores_too_much_can_read_and_delete_and_store_nothing_more() {
     let stage = stage.again().await;
     stage.runtime.measure_stored().await.unwrap();
     assert_eq!(exceeded(stage.write(&other, 1).await).quota, Resource::Stored);
-    let remove = Alter { at: At { path: "file".into(), user: None }, step: Step::Remove { tree: false } };
+    let remove = Alter { at: At::new("file"), step: Step::Remove { tree: false } };
     stage.runtime.call(stage.ask(Place::Sandbox(sandbox)), remove).await.unwrap().answer().await.unwrap();
     stage.runtime.measure_stored().await.unwrap();
     stage.write(&other, 10).await.unwrap();

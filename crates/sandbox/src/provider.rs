@@ -138,6 +138,8 @@ pub trait Sandbox: Send + Sync {
     async fn processes(&self) -> Result<Vec<(ExecId, u32)>>;
     /// No file operation without an identity; `None` is the default user.
     fn files(&self, user: Option<&User>) -> Arc<dyn Files>;
+    /// The same with the rights that root inside has over files. What is made belongs to the user all the same.
+    fn files_by_root(&self, user: Option<&User>) -> Arc<dyn Files>;
     /// A byte stream to a TCP port on its loopback.
     async fn connect(&self, port: u16) -> Result<Box<dyn Duplex>>;
     /// At run time, without making it again.

@@ -11,6 +11,7 @@ mod guest;
 mod kept;
 mod ports;
 mod refused;
+mod signers;
 mod wakes;
 mod words;
 
@@ -23,10 +24,11 @@ use axum::{
 
 pub(crate) use self::{
     envd::Watchers,
+    signers::Signers,
     wakes::Wakes,
     words::{in_their_words, worded},
 };
-use crate::App;
+use crate::{App, listen::Peer};
 
 /// What SDKs decide by what they may ask for.
 const ENVD_VERSION: &str = "0.6.13";
@@ -43,10 +45,13 @@ pub(crate) async fn by_name(State(app): State<App>, request: Request, next: Next
         Err(refused) => refused.into_response(),
         Ok(Some(named)) if named.port == ENVD_PORT => envd::serve(&app, named, request).await,
         Ok(Some(named)) => ports::serve(&app, &named, request, next).await,
-        Ok(None) => match guest::signed(&app, request.method().clone(), request.uri().clone()).await {
-            Some(Ok(named)) => envd::serve(&app, named, request).await,
-            Some(Err(refused)) => refused.into_response(),
-            None => next.run(request).await,
-        },
+        Ok(None) => {
+            let peer = request.extensions().get::<Peer>().map(|peer| peer.address.ip());
+            match guest::signed(&app, peer, request.method().clone(), request.uri().clone()).await {
+                Some(Ok(named)) => envd::serve(&app, named, request).await,
+                Some(Err(refused)) => refused.into_response(),
+                None => next.run(request).await,
+            }
+        }
     }
 }

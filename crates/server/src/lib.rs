@@ -121,6 +121,7 @@ pub(crate) struct App {
     /// What goes on between a client and a port.
     pub(crate) tasks: TaskTracker,
     pub(crate) watchers: Arc<e2b::Watchers>,
+    pub(crate) signers: Arc<e2b::Signers>,
     pub(crate) wakes: Arc<e2b::Wakes>,
 }
 
@@ -135,6 +136,7 @@ pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> 
         streams,
         tasks: TaskTracker::new(),
         watchers: Arc::default(),
+        signers: Arc::default(),
         wakes: Arc::default(),
     };
     let (router, api) = openapi::routes().split_for_parts();

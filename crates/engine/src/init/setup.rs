@@ -96,6 +96,7 @@ pub(super) fn finish(prepared: Prepared, plan: &SetupPlan, mounts: &[OwnedFd]) -
     mount_views(plan, mounts, new_root.as_fd())?;
     mount_proc(new_root.as_fd(), plan.shared_memory)?;
     let terminals = mount_dev(prepared.single_id, plan.shared_memory, new_root.as_fd())?;
+    mount_boot_id()?;
     close_root(plan, &new_root)?;
     rustix::process::fchdir(&new_root).map_err(rx_at(Step::Pivot))?;
     mounts::pivot_here().map_err(io_at(Step::Pivot))?;
@@ -283,6 +284,22 @@ fn mount_dev(single_id: bool, shared_memory: u64, root: BorrowedFd<'_>) -> Done<
     let options = CString::new(format!("mode=1777,size={shared_memory},nr_inodes=65536")).unwrap_or_default();
     mounts::plain(c"shm", c"/n/dev/shm", c"tmpfs", flags, &options).map_err(io_at(Step::Dev))?;
     open_dir(c"/n/dev/pts", Step::Dev)
+}
+
+/// Another one at each start, as a machine of its own would have: the host's would tell sandboxes which of them are neighbours, and
+/// would tell nobody that everything in memory is gone. The file is on the memory to share, and has a mount and no name there.
+fn mount_boot_id() -> Done {
+    const MADE: &CStr = c"/n/dev/shm/boot_id";
+    const SEEN: &CStr = c"/n/proc/sys/kernel/random/boot_id";
+    let id = make_secret()?.0.map(|half| format!("{half:016x}")).concat();
+    // Chance in the form of a UUID: of the fourth version, and of the usual variant.
+    let id = format!("{}-{}-4{}-a{}-{}\n", &id[..8], &id[8..12], &id[13..16], &id[17..20], &id[20..]);
+    std::fs::write("/n/dev/shm/boot_id", id).map_err(io_at(Step::Mask))?;
+    mounts::plain(MADE, SEEN, c"none", libc::MS_BIND, c"").map_err(io_at(Step::Mask))?;
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    let read_only = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | flags;
+    mounts::plain(c"none", SEEN, c"none", read_only, c"").map_err(io_at(Step::Mask))?;
+    std::fs::remove_file("/n/dev/shm/boot_id").map_err(io_at(Step::Mask))
 }
 
 fn bring_loopback_up() -> Done {

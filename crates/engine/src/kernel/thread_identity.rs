@@ -14,7 +14,7 @@ pub(crate) struct Identity {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) groups: Vec<u32>,
-    /// Root inside may override modes and owners inside, as it may there; nothing more.
+    /// Whether it may override modes and owners inside, as root may there; nothing more.
     pub(crate) root: bool,
 }
 

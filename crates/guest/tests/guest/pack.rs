@@ -53,7 +53,7 @@ fn attributes_travel_along() {
     kit.file("d/f", "x");
     kit.dir("d/e");
     for name in ["d/f", "d/e"] {
-        set_xattr(&kit.at(name), "user.cabana.tag", b"value");
+        set_xattr(&kit.at(name), "user.e2b.tag", b"value");
     }
     let tar = pack(&kit, "/d");
     kit.dir("out");

@@ -31,18 +31,41 @@ use crate::{
 pub struct At {
     pub path: String,
     pub user: Option<User>,
+    #[serde(default)]
+    pub rights: Rights,
+}
+
+/// What a user may.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rights {
+    /// What the modes of files say.
+    #[default]
+    Own,
+    /// What root inside may. What is made belongs to the user, and so does what is written.
+    Root,
 }
 
 impl At {
     pub fn new(path: impl Into<String>) -> Self {
-        Self { path: path.into(), user: None }
+        Self { path: path.into(), user: None, rights: Rights::Own }
     }
 
     fn open(&self, cx: &Cx) -> Result<(Arc<dyn Files>, SandboxPath)> {
         let sandbox = cx.sandbox()?;
         let workdir = &sandbox.defaults().workdir;
         let path = if self.path.is_empty() { workdir.clone() } else { within(workdir, &self.path)? };
-        Ok((sandbox.files(self.user.as_ref()), path))
+        let files = match self.rights {
+            Rights::Own => sandbox.files(self.user.as_ref()),
+            Rights::Root => sandbox.files_by_root(self.user.as_ref()),
+        };
+        Ok((files, path))
+    }
+
+    /// Who owns what is written, where that is not left as it was.
+    fn owner(&self, cx: &Cx) -> Result<Option<User>> {
+        let user = || self.user.clone().map_or_else(|| Ok(cx.sandbox()?.defaults().user.clone()), Ok);
+        (self.rights == Rights::Root).then(user).transpose()
     }
 }
 
@@ -365,7 +388,13 @@ impl Look for Watch {
 
     async fn run(self, cx: Cx) -> Result<Self::Answer> {
         let (files, dir) = self.at.open(&cx)?;
-        let whose = Watched { physical: cx.record()?.physical.clone(), user: self.at.user, dir, depth: self.depth };
+        let whose = Watched {
+            physical: cx.record()?.physical.clone(),
+            user: self.at.user,
+            rights: self.at.rights,
+            dir,
+            depth: self.depth,
+        };
         let told = cx.runtime.watch(&cx.caller.tenant, whose, files.as_ref()).await?;
         let describes = self.describes.then_some(files);
         let told = told.then(move |event| {
@@ -439,6 +468,10 @@ impl Act for Write {
         let Some(written) = cancelled.run_until_cancelled(written).await else { return Err(Error::Cancelled) };
         let mut entry = Entry::from(written?);
         fault::at(Point::FileWritten);
+        if let Some(owner) = self.at.owner(&cx)?.filter(|owner| owner.as_str() != entry.owner) {
+            files.alter(sandbox::Alter::SetOwner(path.clone(), owner)).await?;
+            entry = Entry::from(files.stat(&path).await?);
+        }
         if let Some(tags) = self.tags {
             // Whoever watches hears of a change, so there is none without need.
             if files.stat(&path).await?.tags != tags {

@@ -43,8 +43,8 @@ impl Act for Ensure {
     }
 }
 
-/// Running, and from now on until this time. One that runs already stays as it is; one that cannot be started keeps the end that
-/// it had.
+/// Running, and from now on until this time. One that runs already ends no sooner than it would; one that cannot be started keeps
+/// the end that it had.
 pub struct Wake {
     pub until: Time,
 }
@@ -71,10 +71,10 @@ impl Act for Wake {
 
     async fn run(self, cx: Cx) -> Result<()> {
         let (sandboxes, slot) = (&cx.runtime.0.sandboxes, cx.slot().await?);
-        if slot.live().is_some() {
+        let before = slot.wanted()?.lifecycle.expires_at;
+        if slot.live().is_some() && before.is_none_or(|end| end >= self.until) {
             return Ok(());
         }
-        let before = slot.wanted()?.lifecycle.expires_at;
         // First its end: where that has come, it would be put to rest again as soon as it runs.
         sandboxes.change(&slot, |wanted| wanted.lifecycle.expires_at = Some(self.until)).await?;
         match sandboxes.running(&slot, Self::VERB).await {

@@ -1,5 +1,7 @@
 //! A command in the background: a task.
 
+use std::sync::Arc;
+
 use cabana_model::TaskId;
 use cabana_sandbox::Stdio;
 use cabana_store::NewTask;
@@ -62,6 +64,7 @@ impl Act for Start {
     async fn run(self, cx: Cx) -> Result<Answer> {
         let id = TaskId::from(cx.call.uuid());
         let (argv, timeout) = (self.asked.argv(), self.asked.timeout);
+        let env = Arc::new(self.asked.env.clone());
         let (mut spec, input) = self.asked.spec(id.into(), &cx, timeout)?;
         match self.typed {
             Typed::Whole => {}
@@ -86,7 +89,7 @@ impl Act for Start {
             Ok(process) => {
                 fault::at(Point::TaskBegun);
                 let awake = cx.awake.as_ref().map(|awake| awake.and(Kind::Task));
-                let staying = Staying { awake, pass: cx.note(|notes| notes.task.take()), hands: None };
+                let staying = Staying { awake, pass: cx.note(|notes| notes.task.take()), hands: None, env };
                 let pid = process.pid;
                 cx.runtime.begin_task(task, sandbox.clone(), process, input, staying);
                 Ok(Answer { task: id, pid })

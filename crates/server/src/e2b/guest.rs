@@ -1,8 +1,10 @@
 //! Which sandbox a request is for, and whether it may come in.
 
+use std::net::IpAddr;
+
 use axum::{
     extract::{Query, Request},
-    http::{HeaderMap, Method, StatusCode, Uri, header},
+    http::{HeaderMap, Method, Uri, header},
 };
 use cabana_e2b_wire::{
     SandboxHost,
@@ -80,7 +82,12 @@ fn only<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Refus
 
 /// A URL of a file that was signed says nothing of its sandbox: it is the one whose token signed it. `None`: it is no such URL;
 /// `Err`: nobody signed it.
-pub(super) async fn signed(app: &App, method: Method, uri: Uri) -> Option<Result<Named, Refused>> {
+pub(super) async fn signed(
+    app: &App,
+    peer: Option<IpAddr>,
+    method: Method,
+    uri: Uri,
+) -> Option<Result<Named, Refused>> {
     let operation = match method {
         Method::GET => Operation::Read,
         Method::POST => Operation::Write,
@@ -97,12 +104,8 @@ pub(super) async fn signed(app: &App, method: Method, uri: Uri) -> Option<Result
         user: query.username.as_deref(),
         expiration: query.signature_expiration,
     };
-    let is_right = |token: &str| is_same(&grant.sign(token), signature);
-    Some(match app.runtime.by_token(Opens::Inside, is_right).await {
-        Ok(Some(sandbox)) => Ok(Named { sandbox, port: ENVD_PORT, way: Way::Header }),
-        Ok(None) => Err(Refused::new(StatusCode::UNAUTHORIZED, "invalid signature")),
-        Err(error) => Err(error.into()),
-    })
+    let found = app.signers.find(&app.runtime, peer, &grant, signature).await;
+    Some(found.map(|sandbox| Named { sandbox, port: ENVD_PORT, way: Way::Header }))
 }
 
 /// A sandbox that a request may use.

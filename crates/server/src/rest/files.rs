@@ -56,7 +56,7 @@ impl AtQuery {
 
 pub(super) fn at(path: String, user: Option<String>) -> Answer<At> {
     let user = user.map(Inside::new).transpose().map_err(|error| Refused::invalid("user", error))?;
-    Ok(At { path, user })
+    Ok(At { user, ..At::new(path) })
 }
 
 /// Permission bits as people write them.

@@ -52,6 +52,29 @@ pub(super) async fn a_closed_directory_is_denied_to_others(stage: Arc<Stage>) ->
     Ok(())
 }
 
+pub(super) async fn what_is_made_with_roots_rights_is_the_users_own(stage: Arc<Stage>) -> Outcome {
+    let room = stage.room().await?;
+    let (root, closed, secret) = (room.root(), room.path("closed")?, room.path("closed/secret")?);
+    root.alter(Alter::MakeDir(closed.clone(), 0o700)).await?;
+    write_all(&*root, &secret, "of root").await?;
+    root.alter(Alter::SetMode(secret.clone(), 0o600)).await?;
+    let files = room.sandbox.files_by_root(None);
+    same!(read_all(&*files, &secret, 100).await?, "of root");
+    same!(names(&*files, &closed).await?, [b"secret".to_vec()]);
+    let (dir, new) = (room.path("closed/dir")?, room.path("closed/dir/new")?);
+    files.alter(Alter::MakeDir(dir.clone(), 0o755)).await?;
+    write_all(&*files, &new, "of the user").await?;
+    let user = &stage.subject().user().name;
+    for made in [&dir, &new] {
+        same!(&files.stat(made).await?.owner, user, "{made}");
+    }
+    write_all(&*files, &secret, "changed").await?;
+    same!(files.stat(&secret).await?.owner, "root", "what was there stays whose it was");
+    files.alter(Alter::RemoveAll(closed)).await?;
+    refused!(room.sandbox.files_by_root(Some(&User::new("nobody-here")?)).stat(&new).await, Error::UnknownUser(_));
+    Ok(())
+}
+
 pub(super) async fn root_may_do_everything(stage: Arc<Stage>) -> Outcome {
     let room = stage.room().await?;
     let (root, secret) = (room.root(), room.path("dir/secret")?);

@@ -321,6 +321,7 @@ suite! { $
         a_secret_file_is_denied_to_others,
         a_closed_directory_is_denied_to_others,
         root_may_do_everything,
+        what_is_made_with_roots_rights_is_the_users_own,
         only_the_owner_sets_a_mode,
         only_root_gives_files_away,
         in_a_sticky_directory_only_owners_remove,

@@ -24,12 +24,17 @@ const CHUNK: usize = 64 * 1024;
 pub(super) struct FakeFiles {
     session: Arc<Session>,
     user: User,
+    by_root: bool,
     fault: Option<Fault>,
 }
 
 impl FakeFiles {
     pub(super) fn new(session: Arc<Session>, user: User, fault: Option<Fault>) -> Self {
-        Self { session, user, fault }
+        Self { session, user, by_root: false, fault }
+    }
+
+    pub(super) fn by_root(self) -> Self {
+        Self { by_root: true, ..self }
     }
 
     fn has(&self, fault: Fault) -> bool {
@@ -39,13 +44,14 @@ impl FakeFiles {
     /// Each operation begins with it: is the sandbox there, and is there such a user?
     fn with<T>(&self, act: impl FnOnce(&mut Fs, Who) -> Result<T>) -> Result<T> {
         let mut fs = self.session.fs()?;
-        let who = fs.user(&self.user)?;
+        let mut who = fs.user(&self.user)?;
+        who.rules |= self.by_root;
         act(&mut fs, who)
     }
 
     /// The same files without faults of search, pack and unpack, to do the rest of these with.
     fn plain(&self) -> Arc<dyn Files> {
-        Arc::new(Self { session: self.session.clone(), user: self.user.clone(), fault: None })
+        Arc::new(Self { session: self.session.clone(), user: self.user.clone(), by_root: self.by_root, fault: None })
     }
 }
 
@@ -232,7 +238,7 @@ fn lazily(session: Arc<Session>, path: SandboxPath) -> Stream<Bytes> {
     stream::try_unfold((session, path, 0), |(session, path, at)| async move {
         let next = {
             let fs = session.fs()?;
-            let ino = fs.find(Who(0), &path, Last::Follow)?;
+            let ino = fs.find(Who::of(0), &path, Last::Follow)?;
             match &fs.inode(ino).node {
                 Node::File(content) if at < content.len() => {
                     Bytes::copy_from_slice(&content[at..content.len().min(at + CHUNK)])
@@ -419,7 +425,7 @@ impl Fs {
                         inode.mode = mode;
                     }
                     if new_owner {
-                        (inode.uid, inode.gid) = (who.0, who.0);
+                        (inode.uid, inode.gid) = (who.uid, who.uid);
                     }
                 });
                 ino
@@ -502,7 +508,7 @@ impl Fs {
 
     fn set_mode(&mut self, who: Who, path: &SandboxPath, mode: u32) -> Result<()> {
         let ino = self.find(who, path, Last::Follow)?;
-        if who.0 != 0 && who.0 != self.inode(ino).uid && !self.has(Fault::ModesAreAnybodys) {
+        if !who.rules && who.uid != self.inode(ino).uid && !self.has(Fault::ModesAreAnybodys) {
             return Err(Error::Denied(path.clone()));
         }
         let mode = match self.fault {
@@ -517,11 +523,11 @@ impl Fs {
     fn set_owner(&mut self, who: Who, path: &SandboxPath, owner: &User) -> Result<()> {
         let ino = self.find(who, path, Last::Follow)?;
         let owner = self.user(owner)?;
-        if who.0 != 0 && !self.has(Fault::OwnersAreAnybodys) {
+        if !who.rules && !self.has(Fault::OwnersAreAnybodys) {
             return Err(Error::Denied(path.clone()));
         }
         if !self.has(Fault::SetOwnerDoesNothing) {
-            self.change(ino, Change::Chmod, |inode| inode.uid = owner.0);
+            self.change(ino, Change::Chmod, |inode| inode.uid = owner.uid);
         }
         Ok(())
     }

@@ -20,7 +20,17 @@ const USERS: [(&str, u32); 3] = [("root", 0), ("user", 1000), ("nobody", 65534)]
 
 /// A user's number; its group has the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Who(pub(super) u32);
+pub(super) struct Who {
+    pub(super) uid: u32,
+    /// Whether it has the rights of root.
+    pub(super) rules: bool,
+}
+
+impl Who {
+    pub(super) fn of(uid: u32) -> Self {
+        Self { uid, rules: uid == 0 }
+    }
+}
 
 pub(super) struct Fs {
     pub(super) inodes: BTreeMap<Ino, Inode>,
@@ -62,13 +72,13 @@ impl Fs {
             limits: Limits::NONE,
             peak: 0,
         };
-        let root = Who(0);
+        let root = Who::of(0);
         fs.insert(Inode::new(ROOT, b"", Node::Dir(BTreeMap::new()), 0o755, root));
         fs.add_dir(root, ROOT, b"etc", 0o755);
         fs.add_dir(root, ROOT, b"root", 0o700);
         fs.add_dir(root, ROOT, b"tmp", 0o1777);
         let home = fs.add_dir(root, ROOT, b"home", 0o755);
-        fs.add_dir(Who(1000), home, b"user", 0o755);
+        fs.add_dir(Who::of(1000), home, b"user", 0o755);
         fs.fault = fault;
         fs
     }
@@ -107,7 +117,7 @@ impl Fs {
     /// A new entry; the caller has checked that it may be there.
     pub(super) fn add(&mut self, who: Who, dir: Ino, name: &[u8], node: Node, mode: u32) -> Ino {
         let roots = self.has(Fault::FilesBelongToRoot) && matches!(node, Node::File(_));
-        let ino = self.insert(Inode::new(dir, name, node, mode, if roots { Who(0) } else { who }));
+        let ino = self.insert(Inode::new(dir, name, node, mode, if roots { Who::of(0) } else { who }));
         self.enter(dir, name, ino);
         self.tell(Change::Create, dir, name);
         ino
@@ -147,7 +157,7 @@ impl Fs {
     fn check_take(&self, who: Who, spot: &Spot, ino: Ino, path: &SandboxPath) -> Result<()> {
         self.check_dir(who, spot.dir, path)?;
         let (dir, inode) = (self.inode(spot.dir), self.inode(ino));
-        let mine = who.0 == 0 || who.0 == dir.uid || who.0 == inode.uid;
+        let mine = who.rules || who.uid == dir.uid || who.uid == inode.uid;
         let sticky = dir.mode & 0o1000 != 0 && !self.has(Fault::StickyIsIgnored);
         if sticky && !mine { Err(Error::Denied(path.clone())) } else { Ok(()) }
     }
@@ -305,7 +315,7 @@ impl Fs {
         let named = USERS.iter().find(|(name, _)| *name == user.as_str()).map(|(_, number)| *number);
         let number = user.as_str().parse().ok().filter(|_| !self.has(Fault::UsersHaveNoNumbers));
         let unknown = self.has(Fault::UnknownUserIsRoot).then_some(0);
-        named.or(number).or(unknown).map(Who).ok_or_else(|| Error::UnknownUser(user.clone()))
+        named.or(number).or(unknown).map(Who::of).ok_or_else(|| Error::UnknownUser(user.clone()))
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -352,7 +362,7 @@ impl Fs {
 
 impl Inode {
     fn new(up: Ino, name: &[u8], node: Node, mode: u32, owner: Who) -> Self {
-        let (uid, gid) = (owner.0, owner.0);
+        let (uid, gid) = (owner.uid, owner.uid);
         Self { up, name: name.to_vec(), node, mode, uid, gid, modified: now(), tags: BTreeMap::new() }
     }
 }

@@ -107,17 +107,17 @@ impl Fs {
     /// Bits as in a mode: 4 to read, 2 to write, 1 to enter.
     pub(super) fn may(&self, who: Who, ino: Ino, bits: u32) -> bool {
         let inode = self.inode(ino);
-        if self.has(Fault::RootIsLikeAnybody) && who.0 == 0 && inode.uid != 0 {
+        if self.has(Fault::RootIsLikeAnybody) && who.rules && inode.uid != 0 {
             return inode.mode & bits == bits;
         }
         let is_dir = matches!(inode.node, Node::Dir(_));
         let ignored = self.has(if is_dir { Fault::DirectoriesAreOpen } else { Fault::FilesAreOpen });
-        if who.0 == 0 || ignored {
+        if who.rules || ignored {
             return true;
         }
         let shift = match () {
-            () if inode.uid == who.0 => 6,
-            () if inode.gid == who.0 => 3,
+            () if inode.uid == who.uid => 6,
+            () if inode.gid == who.uid => 3,
             () => 0,
         };
         inode.mode >> shift & bits == bits

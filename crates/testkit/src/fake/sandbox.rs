@@ -99,6 +99,11 @@ impl Sandbox for FakeSandbox {
         Arc::new(FakeFiles::new(self.session.clone(), user, self.fault))
     }
 
+    fn files_by_root(&self, user: Option<&User>) -> Arc<dyn Files> {
+        let user = user.unwrap_or(&self.defaults.user).clone();
+        Arc::new(FakeFiles::new(self.session.clone(), user, self.fault).by_root())
+    }
+
     async fn connect(&self, _: u16) -> Result<Box<dyn Duplex>> {
         Err(unsupported("connect"))
     }

@@ -163,7 +163,7 @@ def limits():
     raises(e2b.SandboxException, lambda: Sandbox.create("no-such-template"))
     raises(e2b.SandboxException, lambda: Sandbox.connect("i" + "0" * 20))
     first = [Sandbox.create(timeout=60) for _ in range(2)]
-    raises(e2b.RateLimitException, lambda: Sandbox.create(timeout=60, retries=0))
+    raises(e2b.RateLimitException, lambda: Sandbox.create(timeout=60))
     for one in first:
         one.kill()
 

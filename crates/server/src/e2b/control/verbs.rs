@@ -6,7 +6,7 @@ use cabana_e2b_wire::control::{
 };
 use cabana_runtime::{
     Lifecycle, SandboxState, Time,
-    acts::sandbox::{Become, Change, Ensure, Shape},
+    acts::sandbox::{Become, Change, Shape, Wake},
 };
 
 use super::{super::refused::Refused, create::until, one::One, told};
@@ -33,13 +33,12 @@ impl One {
     async fn connect(self, timeout: u32) -> Made {
         let end = until(self.app.runtime.clock().now(), timeout);
         let resumed = self.is_paused();
-        if resumed || end > self.ends()? {
-            self.end_at(end).await?;
-        }
         if resumed {
-            self.call(Ensure).await?;
+            self.call(Wake { until: end }).await?;
             let (_, kept) = told::kept(&self.record)?;
             kept.bring_up(&self.app, &self.caller, &self.record.id).await?;
+        } else if end > self.ends()? {
+            self.end_at(end).await?;
         }
         let status = if resumed { StatusCode::CREATED } else { StatusCode::OK };
         Ok((status, Json(told::sandbox(&self.app, &self.record).await?)))

@@ -108,7 +108,7 @@ impl Files<'_> {
             && self.info(&from).await.is_ok()
             && let Some((above, _)) = to.path.rsplit_once('/')
         {
-            let above = At { path: above.to_owned(), user: to.user.clone() };
+            let above = At { path: above.to_owned(), ..to.clone() };
             let made = self.alter(&above, Step::MakeDir { perm: 0o755, parents: true }).await;
             made.map_err(|error| of_path(&error, &above))?;
             moved = self.alter(&from, step()).await;

@@ -4,7 +4,7 @@ use axum::http::HeaderMap;
 use cabana_e2b_wire::connect;
 use cabana_runtime::{
     Error,
-    acts::files::{At, Part, Read},
+    acts::files::{At, Part, Read, Rights},
 };
 use cabana_sandbox::User;
 use futures_util::TryStreamExt;
@@ -79,9 +79,10 @@ fn clean(path: &str) -> String {
     format!("{}{}", if is_absolute { "/" } else { "" }, parts.join("/"))
 }
 
+/// The agent is root, and makes for the user what it makes.
 pub(super) async fn at(app: &App, guest: &Guest, user: Option<User>, path: &str) -> Result<At, Misplaced> {
     let path = place(app, guest, user.as_ref(), path).await?;
-    Ok(At { path, user })
+    Ok(At { path, user, rights: Rights::Root })
 }
 
 async fn home(app: &App, guest: &Guest, user: &User) -> Result<String, Misplaced> {

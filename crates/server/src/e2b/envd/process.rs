@@ -48,7 +48,7 @@ pub(super) async fn serve(app: &App, guest: &Guest, request: Request) -> Option<
     })
 }
 
-/// What is kept of a command to tell it in a list. Its variables are not: they may be secrets.
+/// What is kept of a command to tell it in a list. Its variables are not: they may be secrets, and are told from memory.
 #[derive(Serialize, Deserialize)]
 struct Note {
     #[serde(default)]
@@ -70,6 +70,7 @@ fn list(app: &App, guest: &Guest) -> ListResponse {
     let mut processes: Vec<_> = running
         .filter_map(|seen| {
             let Note { config, tag } = Note::of(seen)?;
+            let config = ProcessConfig { envs: (*seen.env).clone(), ..config };
             Some(ProcessInfo { config, pid: seen.pid, tag })
         })
         .collect();
