@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::Command};
 
 use crate::stage::{Server, cache};
 
-const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/server/clients");
+pub(crate) const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/server/clients");
 /// As scripts/setup installs them.
 const PYTHON: [&str; 2] = ["2.45.1", "2.63.0"];
 const NODE: [&str; 2] = ["e2b-2.45.0", "e2b-2.51.0"];
@@ -18,7 +18,7 @@ pub(crate) fn installed(what: &str) -> PathBuf {
 }
 
 /// Three variables are all that is changed.
-fn examine(server: &Server, command: &mut Command) {
+pub(crate) fn examine(server: &Server, command: &mut Command) {
     for (name, value) in [("E2B_API_URL", &server.url), ("E2B_SANDBOX_URL", &server.url), ("E2B_API_KEY", &server.key)]
     {
         command.env(name, value);

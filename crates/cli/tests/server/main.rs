@@ -19,6 +19,7 @@ mod e2b_control;
 mod e2b_domain;
 mod e2b_files;
 mod e2b_fork;
+mod e2b_interpreter;
 mod e2b_network;
 mod e2b_ports;
 mod e2b_services;
