@@ -31,7 +31,10 @@ pub(crate) enum Verb {
     /// Make a template
     #[command(after_help = "Examples:\n  cabana template add base --from debian:bookworm,git,python3\n  \
                             docker export CONTAINER | cabana template add image --from -\n  \
-                            cabana template add mine --from ./rootfs.tar.zst --user me --workdir /src")]
+                            cabana template add mine --from ./rootfs.tar.zst --user me --workdir /src\n  \
+                            docker save python:3.12 -o python.tar && cabana template add python --from docker-archive:python.tar\n\n\
+                            Of an image, user, working directory and variables become the template's, where nothing else is\n\
+                            said here. Its entry point and its command are left aside: --start says what runs.")]
     Add(Add),
     /// Make a template by a recipe: what E2B's SDKs expect of their `base`, and of their code interpreter
     #[command(after_help = "Examples:\n  cabana template build base\n  cabana template build code-interpreter\n  \
@@ -57,10 +60,13 @@ pub(crate) enum Verb {
 #[derive(clap::Args)]
 pub(crate) struct Add {
     pub(crate) name: String,
-    /// A directory, a tar (plain, .gz or .zst), `-` for a tar on standard input, or debian:SUITE[,PACKAGE…]. A server takes
-    /// tars alone
+    /// A directory, a tar (plain, .gz or .zst), `-` for a tar on standard input, debian:SUITE[,PACKAGE…], oci:PATH for an OCI
+    /// image layout (a directory or a tar), or docker-archive:PATH for what `docker save` writes. A server takes tars alone
     #[arg(long, value_name = "SOURCE")]
     pub(crate) from: String,
+    /// Which image, where oci:PATH or docker-archive:PATH has several
+    #[arg(long = "ref", value_name = "NAME")]
+    pub(crate) reference: Option<String>,
     /// Who runs commands, unless they say otherwise
     #[arg(long)]
     pub(crate) user: Option<String>,
@@ -128,9 +134,9 @@ impl Job {
             Verb::Ls { json } => Self::Ls { json },
             Verb::Inspect { name, json } => Self::Inspect { name, json },
             Verb::Rm { name } => Self::Rm { name },
-            Verb::Add(Add { name, from, user, workdir, env, sudo, start, ready }) => Self::Add {
+            Verb::Add(Add { name, from, reference, user, workdir, env, sudo, start, ready }) => Self::Add {
                 name,
-                source: from.parse()?,
+                source: source(&from, reference)?,
                 wishes: Overrides {
                     user: user.map(|user| user_of(&user)).transpose()?,
                     workdir: workdir.map(|dir| path_of("--workdir", &dir)).transpose()?,
@@ -163,6 +169,14 @@ impl Job {
                 Ok(())
             }
         }
+    }
+}
+
+fn source(from: &str, reference: Option<String>) -> Result<TemplateSource, Error> {
+    let source: TemplateSource = from.parse()?;
+    match reference {
+        Some(name) => source.with_reference(name),
+        None => Ok(source),
     }
 }
 

@@ -53,6 +53,9 @@ pub(super) async fn work(args: Args, server: &Server) -> Result<(), Failure> {
 
 async fn send(add: Add, server: &Server) -> Result<(), Failure> {
     let env = variables(&add.env)?;
+    if add.reference.is_some() {
+        return Err(Failure::bad("--ref: a server takes tars alone, and no images with names"));
+    }
     let bar = Bar::start(&add.name, length(&add.from)?.unwrap_or(0));
     let (tar, length) = opened(&add.from, &bar).await?;
     check_free(&add.name, server).await?;
@@ -98,6 +101,9 @@ fn length(from: &str) -> Result<Option<u64>, Failure> {
         return Err(bad(
             "a server makes no Debian: pipe `mmdebstrap SUITE -` to --from -, or add it where the server is",
         ));
+    }
+    if ["oci:", "docker-archive:"].iter().any(|image| from.starts_with(image)) {
+        return Err(bad("a server takes no image in layers: add it where the server is, or export a container of it"));
     }
     let info = Path::new(from).metadata().map_err(|error| bad(&error.to_string()))?;
     match info.is_dir() {

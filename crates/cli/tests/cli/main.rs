@@ -4,6 +4,7 @@
 
 mod config;
 mod doctor;
+mod image;
 mod kit;
 mod network;
 #[path = "../common/root.rs"]

@@ -52,9 +52,12 @@ fn templates_of_a_server_are_made_listed_shown_used_and_removed() {
     well(at(&server, key, &["template", "rm", "mine"]));
     fails(at(&server, key, &["template", "inspect", "mine"]), 1, "template_not_found");
     fails(at(&server, key, &["template", "add", "piped", "--from", from]), 1, "template_exists");
-    for (from, says) in
-        [(dir.to_str().unwrap(), "tar --numeric-owner"), ("debian:bookworm", "mmdebstrap"), ("/no/such", "No such")]
-    {
+    for (from, says) in [
+        (dir.to_str().unwrap(), "tar --numeric-owner"),
+        ("debian:bookworm", "mmdebstrap"),
+        ("oci:/tmp", "image in layers"),
+        ("/no/such", "No such"),
+    ] {
         let told = fails(at(&server, key, &["template", "add", "other", "--from", from]), 1, "bad_request");
         assert!(told.contains(says), "{told}");
     }
