@@ -1,6 +1,8 @@
-//! What the fuzz targets throw bytes at: the messages between server, spawner and init, and the text of the filter's rules.
+//! What the fuzz targets throw bytes at: the messages between server, spawner and init, the text of the
+//! filter's rules, and what container images say of themselves.
 
 use crate::{
+    layers,
     walls::{Arch, Policy, compile},
     wire::{ExecPlan, FromInit, SetupPlan, Spawned, ToInit, ToSpawner},
 };
@@ -74,3 +76,8 @@ pub fn filter_rules(bytes: &[u8]) {
 const JUMP: u16 = 0x05;
 const JUMP_ALWAYS: u16 = 0x05;
 const RETURN: u16 = 0x06;
+
+/// The JSON of an image: index, manifest, configuration, and what `docker save` writes.
+pub fn image_manifest(bytes: &[u8]) {
+    layers::read_image(bytes);
+}
