@@ -66,8 +66,8 @@ pub use engine::{Config, Engine};
 pub use fault::ALL as FAULT_POINTS;
 pub use home::remove_tree;
 pub use layers::{
-    HiddenTool, HostBase, HostTree, LayerName, NoLayerName, Progress, Store, TemplateSource, Templates, Unnamed,
-    hidden_tools,
+    HiddenTool, HostBase, HostTree, ImageForm, LayerName, NoLayerName, Progress, Store, TemplateSource, Templates,
+    Unnamed, hidden_tools,
 };
 pub use network::NetworkSettings;
 pub use rootless::enter_user_namespace;

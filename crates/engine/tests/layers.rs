@@ -15,6 +15,9 @@ use cabana_guest::IdMap;
 use cabana_sandbox::{Code, Error, LayerId, Overrides, Template, User};
 use tempfile::TempDir;
 
+#[path = "layers/images.rs"]
+mod images;
+
 const IDS: IdMap = IdMap { base: 0x7ffe_0000, count: 65_536 };
 
 fn run(program: &str, args: &[&str]) {
@@ -487,7 +490,7 @@ mod templates {
     fn what_is_no_root_file_system_is_refused_and_not_kept() {
         let house = House::new();
         let root = house.dir.path().join("poor");
-        for (path, why) in [("other", "/etc"), ("etc/x", "/bin/sh"), ("bin/sh/dir", "/bin/sh"), ("oci-layout", "image")]
+        for (path, why) in [("other", "/etc"), ("etc/x", "/bin/sh"), ("bin/sh/dir", "/bin/sh"), ("oci-layout", "oci:")]
         {
             fs::create_dir_all(root.join(path)).unwrap();
             let error = house.add("poor", &root).unwrap_err();

@@ -17,6 +17,7 @@ use super::{
     WORKSPACE,
     accounts::{Account, NOBODY, USER, USER_ID, parse_group, parse_passwd, with_line},
     defaults, failed,
+    image::ImageForm,
     rooted::{Rooted, kind},
     writer::{Meta, Writer},
 };
@@ -30,16 +31,24 @@ pub(crate) fn objection(tree: &Rooted<'_>) -> Result<Option<String>> {
 }
 
 fn find_objection(tree: &Rooted<'_>) -> io::Result<Option<String>> {
-    if tree.entry("/oci-layout")?.is_some()
-        || (tree.entry("/manifest.json")?.is_some() && tree.entry("/etc")?.is_none())
-    {
-        return Ok(Some("it is an image in layers, not a root file system: export a container of it instead".into()));
+    if let Some(source) = image_source(tree)? {
+        let instead = format!("give it as --from {source}:PATH, or export a container of it");
+        return Ok(Some(format!("it is an image in layers, not a root file system: {instead}")));
     }
     if !tree.is_dir("/etc")? {
         return Ok(Some("it has no directory /etc: it is no root file system".into()));
     }
     let shell = tree.stat("/bin/sh")?.filter(|stat| kind(stat) == FileType::RegularFile && stat.st_mode & 0o111 != 0);
     Ok(shell.is_none().then(|| "it has no program /bin/sh: a sandbox needs a shell".into()))
+}
+
+/// As what an image that was given as it lies there would be taken.
+fn image_source(tree: &Rooted<'_>) -> io::Result<Option<ImageForm>> {
+    if tree.entry("/oci-layout")?.is_some() {
+        return Ok(Some(ImageForm::Oci));
+    }
+    let saved = tree.entry("/manifest.json")?.is_some() && tree.entry("/etc")?.is_none();
+    Ok(saved.then_some(ImageForm::DockerArchive))
 }
 
 /// Writes the layer into `into` and says what commands get by default.

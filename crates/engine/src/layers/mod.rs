@@ -1,13 +1,14 @@
 //! Layers: the immutable trees that sandboxes stand on.
 //!
-//! [`Store`] keeps them by content. [`Templates`] names stacks of them, made from a directory, a tar or a set of Debian
-//! packages. [`HostBase`] is the stack without a download: the machine's own programs, with a generated root around them.
+//! [`Store`] keeps them by content. [`Templates`] names stacks of them, made from a directory, a tar, a set of Debian
+//! packages or a container image. [`HostBase`] is the stack without a download: the machine's own programs, with a generated root around them.
 //! All of them lie on disk in one range of ids (the `IdMap` that each function takes) and are idmapped when a sandbox runs.
 
 mod accounts;
 mod completion;
 mod debian;
 mod host_base;
+mod image;
 mod lock;
 mod name;
 mod rooted;
@@ -22,6 +23,9 @@ use std::{collections::BTreeMap, io};
 use cabana_sandbox::{Defaults, Error, SandboxPath, User};
 
 pub use host_base::{HiddenTool, HostBase, HostTree, hidden_tools};
+pub use image::ImageForm;
+#[cfg(fuzzing)]
+pub(crate) use image::read_all as read_image;
 pub(crate) use lock::Lock;
 pub use name::{LayerName, NoLayerName};
 pub use source::{Progress, TemplateSource};

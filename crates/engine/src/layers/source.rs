@@ -10,10 +10,15 @@ use std::{
 };
 
 use cabana_guest::{IdMap, tree};
-use cabana_sandbox::{Error, Result};
+use cabana_sandbox::{Error, Overrides, Result};
 use rustix::fs::FileType;
 
-use super::{debian, failed, rooted::kind};
+use super::{
+    debian, failed,
+    image::{self, ImageForm},
+    rooted::kind,
+    store::Store,
+};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TemplateSource {
@@ -25,6 +30,8 @@ pub enum TemplateSource {
     Stdin,
     /// A fresh Debian system, from the machine's own package sources.
     Debian { suite: String, packages: Vec<String> },
+    /// A container image. `reference` is its name where there are several in one place.
+    Image { form: ImageForm, path: PathBuf, reference: Option<String> },
 }
 
 /// How far the making of a template is.
@@ -41,7 +48,7 @@ pub enum Progress<'a> {
 impl FromStr for TemplateSource {
     type Err = Error;
 
-    /// `-`, `debian:SUITE[,PACKAGE…]`, a directory or a tar file.
+    /// `-`, `debian:SUITE[,PACKAGE…]`, `oci:PATH`, `docker-archive:PATH`, a directory or a tar file.
     fn from_str(text: &str) -> Result<Self> {
         if text == "-" {
             return Ok(Self::Stdin);
@@ -52,18 +59,42 @@ impl FromStr for TemplateSource {
             let packages: Vec<_> = words.collect();
             return debian::check_names(&suite, &packages).map(|()| Self::Debian { suite, packages });
         }
+        let form = ImageForm::ALL.into_iter().find_map(|form| {
+            let path = text.strip_prefix(&form.to_string())?.strip_prefix(':')?;
+            Some((form, PathBuf::from(path)))
+        });
+        if let Some((form, path)) = form {
+            return match std::fs::metadata(&path) {
+                Ok(_) => Ok(Self::Image { form, path, reference: None }),
+                Err(e) => {
+                    Err(Error::invalid("from", format!("{text}: {e}; after `{form}:` comes the path of an image")))
+                }
+            };
+        }
         let path = PathBuf::from(text);
         match std::fs::metadata(&path) {
             Ok(found) if found.is_dir() => Ok(Self::Directory(path)),
             Ok(_) => Ok(Self::Tar(path)),
             Err(e) => {
-                Err(Error::invalid("from", format!("{text}: {e}; give a directory, a tar file, `-` or debian:SUITE")))
+                let which = "give a directory, a tar file, `-`, debian:SUITE, oci:PATH or docker-archive:PATH";
+                Err(Error::invalid("from", format!("{text}: {e}; {which}")))
             }
         }
     }
 }
 
 impl TemplateSource {
+    /// Which of several images is meant.
+    pub fn with_reference(self, name: String) -> Result<Self> {
+        match self {
+            Self::Image { form, path, .. } => Ok(Self::Image { form, path, reference: Some(name) }),
+            _ => Err(Error::invalid(
+                "ref",
+                "only what is given as oci:PATH or docker-archive:PATH can have several images",
+            )),
+        }
+    }
+
     /// As it is written down in the template.
     pub(crate) fn describe(&self) -> String {
         match self {
@@ -72,18 +103,24 @@ impl TemplateSource {
             Self::Debian { suite, packages } => {
                 packages.iter().fold(format!("debian:{suite}"), |text, package| text + "," + package)
             }
+            Self::Image { form, path, reference } => {
+                let reference = reference.as_ref().map(|name| format!(" --ref {name}")).unwrap_or_default();
+                format!("{form}:{}{reference}", path.display())
+            }
         }
     }
 
-    /// Fills the empty directory `into`. `avoid` is the data directory, which a copy of `/` must not copy into itself.
+    /// Fills the empty directory `into`, and tells what the source suggests for commands. `avoid` is the data directory, which
+    /// a copy of `/` must not copy into itself.
     pub(crate) fn fill(
         &self,
         name: &str,
         into: &File,
-        ids: IdMap,
+        store: &Store,
         avoid: &dyn AsFd,
         on_progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<()> {
+    ) -> Result<Overrides> {
+        let ids = store.ids();
         match self {
             Self::Directory(path) => copy_directory(path, into, ids, avoid, on_progress),
             Self::Tar(path) => {
@@ -97,7 +134,12 @@ impl TemplateSource {
                     import(tar, into, ids, &mut |progress| on_progress.borrow_mut()(progress))
                 })
             }
-        }
+            Self::Image { form, path, reference } => {
+                let image = (*form, path.as_path(), reference.as_deref());
+                return image::fill(name, image, store, into, on_progress);
+            }
+        }?;
+        Ok(Overrides::default())
     }
 }
 
@@ -123,7 +165,12 @@ fn copy_directory(
         .map_err(failed("copying the directory"))
 }
 
-fn import(tar: &mut dyn Read, into: &File, ids: IdMap, on_progress: &mut dyn FnMut(Progress<'_>)) -> Result<()> {
+pub(super) fn import(
+    tar: &mut dyn Read,
+    into: &File,
+    ids: IdMap,
+    on_progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<()> {
     /// Beyond the end of a tar lies its padding. Whoever writes it is let finish, but not for ever.
     const PADDING: u64 = 16 << 20;
     tree::import_tar(into.as_fd(), tar, ids, &mut |bytes| on_progress(Progress::Copied(bytes)))?;
@@ -133,15 +180,21 @@ fn import(tar: &mut dyn Read, into: &File, ids: IdMap, on_progress: &mut dyn FnM
 
 /// From elsewhere: what a few bytes unpack to has an end.
 pub(super) fn unpack_sent(tar: &mut dyn Read, most: u64, into: &File, ids: IdMap) -> Result<()> {
-    let mut bounded = Bounded { from: decoded(tar)?, left: most, over: false };
+    let mut bounded = Bounded::new(decoded(tar)?, most);
     let unpacked = import(&mut bounded, into, ids, &mut |_| {});
     if bounded.over { Err(Error::TooLarge { cap: most }) } else { unpacked }
 }
 
-struct Bounded<R> {
+pub(super) struct Bounded<R> {
     from: R,
-    left: u64,
-    over: bool,
+    pub(super) left: u64,
+    pub(super) over: bool,
+}
+
+impl<R> Bounded<R> {
+    pub(super) fn new(from: R, left: u64) -> Self {
+        Self { from, left, over: false }
+    }
 }
 
 impl<R: Read> Read for Bounded<R> {
@@ -161,7 +214,7 @@ impl<R: Read> Read for Bounded<R> {
 }
 
 /// The tar itself, whatever it is packed in: what it is, its first bytes say and not its name.
-fn decoded<'a>(from: impl Read + 'a) -> Result<Box<dyn Read + 'a>> {
+pub(super) fn decoded<'a>(from: impl Read + 'a) -> Result<Box<dyn Read + 'a>> {
     const HEAD: usize = 6;
     let mut from = BufReader::with_capacity(256 << 10, from);
     let mut head = Vec::with_capacity(HEAD);

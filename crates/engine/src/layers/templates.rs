@@ -24,8 +24,8 @@ use crate::DataDir;
 /// The name of the host base, which is no template but stands where a template's name stands.
 const HOST: &str = "host";
 
-/// What puts a tree into an empty directory.
-type Fill<'a> = &'a mut dyn FnMut(&File, &mut dyn FnMut(Progress<'_>)) -> Result<()>;
+/// What puts a tree into an empty directory, and tells what it suggests for commands.
+type Fill<'a> = &'a mut dyn FnMut(&File, &mut dyn FnMut(Progress<'_>)) -> Result<Overrides>;
 
 /// A template before it has its name. Its layers stay as long as this lives.
 pub struct Unnamed {
@@ -70,7 +70,7 @@ impl<'a> Templates<'a> {
         on_progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Template> {
         self.make(name, source.describe(), wishes, on_progress, &mut |into, on_progress| {
-            source.fill(name, into, self.store.ids(), self.data.dir(), on_progress)
+            source.fill(name, into, self.store, self.data.dir(), on_progress)
         })
     }
 
@@ -84,8 +84,7 @@ impl<'a> Templates<'a> {
         on_progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Unnamed> {
         check_name(name)?;
-        let fill: Fill<'_> =
-            &mut |into, on_progress| source.fill(name, into, self.store.ids(), self.data.dir(), on_progress);
+        let fill: Fill<'_> = &mut |into, on_progress| source.fill(name, into, self.store, self.data.dir(), on_progress);
         let (template, layers, _layers_stay) = self.filled(name, source.describe(), wishes, on_progress, fill)?;
         for layer in layers {
             layer.keep()?;
@@ -125,7 +124,7 @@ impl<'a> Templates<'a> {
     /// From what comes from elsewhere: at most so many bytes, once they are unpacked.
     pub(crate) fn add_sent(&self, name: &str, tar: &mut dyn Read, most: u64, wishes: &Overrides) -> Result<Template> {
         self.make(name, "upload".into(), wishes, &mut |_| {}, &mut |into, _| {
-            source::unpack_sent(tar, most, into, self.store.ids())
+            source::unpack_sent(tar, most, into, self.store.ids()).map(|()| Overrides::default())
         })
     }
 
@@ -159,7 +158,7 @@ impl<'a> Templates<'a> {
     ) -> Result<(Template, [Sealed; 2], Hold)> {
         let hold = self.store.hold()?;
         let draft = self.store.draft()?;
-        fill(&draft.root, on_progress)?;
+        let wishes = &over(fill(&draft.root, on_progress)?, wishes);
         let tree = Rooted::new(&draft.root, &draft.tree, self.store.ids());
         if let Some(why) = completion::objection(&tree)? {
             return Err(Error::BadTemplate { name: name.into(), why });
@@ -270,6 +269,15 @@ impl<'a> Templates<'a> {
     fn file(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{name}.json"))
     }
+}
+
+/// What was wished, and what was suggested where nothing was.
+fn over(suggested: Overrides, wishes: &Overrides) -> Overrides {
+    let mut all = wishes.clone();
+    all.user = all.user.or(suggested.user);
+    all.workdir = all.workdir.or(suggested.workdir);
+    all.env = suggested.env.into_iter().chain(all.env).collect();
+    all
 }
 
 /// A name is part of a file's name, and of what people type.
