@@ -10,7 +10,7 @@ SOAK_ROUNDS ?= 1000
 # Seconds for each target in `make fuzz`; in `make test` each gets a few.
 FUZZ_SECONDS ?= 300
 
-.PHONY: run test soak fuzz bench fmt lint deny setup build
+.PHONY: run test test-e2b soak fuzz bench fmt lint deny setup build
 
 # A server on its embedded default: it prints its address, its key and a first thing to try. Ctrl-C ends it, and what it made
 # is there again the next time.
@@ -25,6 +25,11 @@ test: setup
 	$(CARGO) build --locked --bin cabana
 	scripts/readme target/debug
 	scripts/fuzz
+
+# The official Python SDK's own tests: make test-e2b SUITE=…/packages/python-sdk [SDK=2.63.0] [WAY=domain]
+test-e2b: setup
+	$(CARGO) build --locked --bin cabana
+	scripts/test-e2b "$(SUITE)" $(or $(SDK),2.45.1) $(or $(WAY),plain)
 
 # The tests whose name says `soak`, at full length.
 soak: setup

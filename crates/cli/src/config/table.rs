@@ -200,6 +200,7 @@ mod tests {
             match setting.name {
                 // As `cabana run` calls it.
                 "mode" => assert_eq!(setting.flag, "net"),
+                "map" => assert_eq!(setting.flag, "images-map"),
                 // Alone, their names would say too little.
                 name if ["log", "mounts", "quotas", "retention", "telemetry", "webhooks"]
                     .contains(&setting.section) =>

@@ -281,7 +281,9 @@ fn mount_dev(single_id: bool, shared_memory: u64, root: BorrowedFd<'_>) -> Done<
     };
     mounts::plain(c"devpts", c"/n/dev/pts", c"devpts", flags, options).map_err(io_at(Step::Dev))?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
-    let options = CString::new(format!("mode=1777,size={shared_memory},nr_inodes=65536")).unwrap_or_default();
+    // A page more than it is given: the boot id lies on it.
+    let size = shared_memory.saturating_add(rustix::param::page_size() as u64);
+    let options = CString::new(format!("mode=1777,size={size},nr_inodes=65536")).unwrap_or_default();
     mounts::plain(c"shm", c"/n/dev/shm", c"tmpfs", flags, &options).map_err(io_at(Step::Dev))?;
     open_dir(c"/n/dev/pts", Step::Dev)
 }

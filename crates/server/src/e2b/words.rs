@@ -13,7 +13,7 @@ use super::refused::Refused;
 use crate::error::Refused as Ours;
 
 /// Where the paths of the control plane begin. Our own begin otherwise.
-const THEIRS: [&str; 7] = ["sandboxes", "templates", "snapshots", "volumes", "secrets", "v2", "v3"];
+const THEIRS: [&str; 8] = ["sandboxes", "templates", "snapshots", "volumes", "secrets", "v2", "v3", "e2b"];
 
 fn is_theirs(path: &str) -> bool {
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();

@@ -1,6 +1,7 @@
 """What the Python SDK's other half does: the same, without threads. `python aio.py AREA`."""
 
 import asyncio
+import os
 import sys
 
 import e2b
@@ -79,5 +80,28 @@ async def lifecycle():
     assert not await AsyncSandbox.kill(sandbox.sandbox_id)
 
 
+async def snapshots():
+    async with await AsyncSandbox.create(timeout=300) as sandbox:
+        await sandbox.files.write("kept", "kept")
+        taken = await sandbox.create_snapshot()
+        forks = await sandbox.fork(count=2, timeout=300)
+        other = await AsyncSandbox.create(taken.snapshot_id, timeout=300)
+        for one in [other, *forks]:
+            assert await one.files.read("kept") == "kept"
+            await one.kill()
+        assert await AsyncSandbox.delete_snapshot(taken.snapshot_id)
+
+
+async def templates():
+    template = e2b.AsyncTemplate().from_base_image().run_cmd("echo built > /home/user/made")
+    await e2b.AsyncTemplate.build(template, "mine")
+    async with await AsyncSandbox.create("mine", timeout=300) as sandbox:
+        assert await sandbox.files.read("/home/user/made") == "built\n"
+    bad = e2b.AsyncTemplate().from_base_image().run_cmd("exit 3")
+    await raises(e2b.BuildException, e2b.AsyncTemplate.build(bad, "bad"))
+
+
 if __name__ == "__main__":
     asyncio.run(globals()[sys.argv[1]]())
+    # Threads of the SDK's own may crash the interpreter while it ends, and say nothing of what was looked at.
+    os._exit(0)

@@ -96,11 +96,32 @@ const areas = {
     await again.setTimeout(900_000)
     assert.ok((await again.getInfo()).endAt > new Date(Date.now() + 600_000))
     const sleeper = await again.commands.run('sleep 900', { background: true })
-    const ended = assert.rejects(sleeper.wait(), /killed or reached its end of life/)
+    // SDKs until 2.5 have no better word for it.
+    const ended = assert.rejects(sleeper.wait(), /killed or reached its end of life|terminated/)
     assert.ok(await Sandbox.kill(id))
     await ended
     assert.ok(!(await Sandbox.kill(id)))
     assert.ok(!(await again.isRunning()))
+  },
+
+  snapshots: () =>
+    within(async (sandbox) => {
+      await sandbox.files.write('kept', 'kept')
+      const taken = await sandbox.createSnapshot()
+      const other = await Sandbox.create(taken.snapshotId, { timeoutMs: 300_000 })
+      assert.equal(await other.files.read('kept'), 'kept')
+      await other.kill()
+      assert.ok(await Sandbox.deleteSnapshot(taken.snapshotId))
+      assert.ok(!(await Sandbox.deleteSnapshot(taken.snapshotId)))
+    }),
+
+  templates: async () => {
+    const template = e2b.Template().fromBaseImage().runCmd('echo built > /home/user/made')
+    await e2b.Template.build(template, 'mine', {})
+    const sandbox = await Sandbox.create('mine', { timeoutMs: 300_000 })
+    assert.equal(await sandbox.files.read('/home/user/made'), 'built\n')
+    await sandbox.kill()
+    await assert.rejects(e2b.Template.build(e2b.Template().fromBaseImage().runCmd('exit 3'), 'bad', {}), e2b.BuildError)
   },
 }
 

@@ -48,7 +48,7 @@ pub(super) async fn fork(
 
 /// Each becomes one or fails by itself. The snapshot between is nobody's: what was made from it needs it no longer.
 async fn forked(one: &One, asked: ForkSandbox) -> Result<Vec<ForkResult>, Refused> {
-    let snapshot = one.call(Take { about: AboutSnapshot::default() }).await?.snapshot;
+    let snapshot = one.call(Take { about: AboutSnapshot { built: true, ..AboutSnapshot::default() } }).await?.snapshot;
     let fork = |_| async move {
         match made(one, snapshot, asked.timeout).await {
             Ok(sandbox) => ForkResult::Sandbox(sandbox),
