@@ -28,7 +28,8 @@ def main(junit, document, sdk):
     unknown = 0
     for part, name, why in sorted(failed):
         # A test of both halves of the SDK is named once.
-        is_known = name.split("::")[1].split("[")[0] in known
+        test = name.split("::")[1].split("[")[0]
+        is_known = test in known or (test.startswith("test_traces_on_") and "test_traces_on_*" in known)
         unknown += not is_known
         print(f"  {'known  ' if is_known else 'UNKNOWN'} {part} {name}: {''.join(why)[:160]}")
     short = [part for part, goal in GOALS.items() if sdk == "2.45.1" and counts[part]["passed"] < goal]

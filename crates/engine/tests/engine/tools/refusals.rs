@@ -128,7 +128,10 @@ os.chmod("/tmp/small", 0o755)
 #[tokio::test]
 async fn what_is_not_there_is_told_and_what_shows_the_machine_does() {
     let inside = Inside::new().await;
-    assert_eq!(inside.root("ls -A /sys | wc -l; df -k --output=size /dev/shm | tail -1 | xargs").await.ok(), "0\n262148");
+    assert_eq!(
+        inside.root("ls -A /sys | wc -l; df -k --output=size /dev/shm | tail -1 | xargs").await.ok(),
+        "0\n262148"
+    );
     let said = inside.user("dd if=/dev/zero of=/dev/shm/full bs=1M count=257 status=none").await.refused();
     assert!(said.contains("No space left on device"), "{said}");
     let cpus = std::thread::available_parallelism().unwrap().to_string();

@@ -48,6 +48,9 @@ pub(super) async fn serve(app: &App, guest: &Guest, request: Request) -> Option<
     })
 }
 
+/// So long a killed process is waited for.
+const GONE: std::time::Duration = std::time::Duration::from_secs(1);
+
 /// What is kept of a command to tell it in a list. Its variables are not: they may be secrets, and are told from memory.
 #[derive(Serialize, Deserialize)]
 struct Note {
@@ -197,7 +200,12 @@ async fn signal(app: &App, guest: &Guest, asked: SendSignalRequest) -> Result<Em
         Signal::Sigkill => 9,
         Signal::Unspecified => return Err(Error::new(Code::Unimplemented, "there is no such signal")),
     };
-    tell(app, guest, &seen, What::Signal(number, Target::Tree)).await
+    tell(app, guest, &seen, What::Signal(number, Target::Tree)).await?;
+    if asked.signal == Signal::Sigkill {
+        // Whoever hears that it was killed looks for it next. What the kernel holds up is not waited for.
+        let _ = tokio::time::timeout(GONE, app.runtime.ended_task(&guest.record.tenant, seen.task)).await;
+    }
+    Ok(Empty {})
 }
 
 async fn tell(app: &App, guest: &Guest, seen: &Seen, what: What) -> Result<Empty, Error> {
