@@ -35,8 +35,8 @@ pub(crate) fn markdown() -> String {
         }
     }
     page + "\n## Example\n\n```toml\n[server]\nlisten = \"0.0.0.0:7070\"\ntls_cert = \"/etc/cabana/chain.pem\"\n\
-            tls_key = \"/etc/cabana/key.pem\"\n\n[network]\nmode = \"allowlist\"\nallow = [\"pypi.org:443\", \
-            \"*.pythonhosted.org:443\"]\n\n[limits]\nmemory = \"2G\"\ncpus = 2\npids = 512\n```\n"
+            tls_key = \"/etc/cabana/key.pem\"\n\n[network]\nmode = \"allowlist\"\nallow = [\"api.example.com:443\", \
+            \"*.example.net:443\"]\n\n[limits]\nmemory = \"2G\"\ncpus = 2\npids = 512\n```\n"
 }
 
 #[cfg(test)]
