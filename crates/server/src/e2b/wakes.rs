@@ -56,7 +56,8 @@ impl Drop for Place<'_> {
 
 /// It is awake from here on, for as long as it was made for. Only for those who may come in.
 pub(super) async fn wake(app: &App, guest: &Guest) -> Result<(), Error> {
-    if is_awake(guest.record.state) {
+    // What its template starts may not be ready yet while somebody is at it.
+    if is_awake(guest.record.state) && !app.wakes.all(|all| all.contains_key(&guest.record.id)) {
         return Ok(());
     }
     let (_place, turn) = Place::take(&app.wakes, &guest.record.id);
