@@ -120,15 +120,17 @@ impl Runtime {
             self.0.sandboxes.tell(&record);
         }
         let slot = self.0.sandboxes.of_record(record);
+        let judged = slot.record().version;
         let seen = self.judge(&slot).await;
         if let Err(error) = &seen {
             let record = slot.record();
             tracing::warn!(sandbox = %record.id, state = %record.state, %error, "a sandbox could not be seen to yet");
         }
-        // Whatever failed, it is not looked at again at once.
+        // Whatever failed, it is not looked at again at once; what somebody else changed meanwhile is.
         let record = slot.record();
         let now = self.0.clock.now();
-        if record.due.is_some_and(|due| due <= now) {
+        let was_changed = matches!(seen, Ok(Did::Nothing)) && record.version != judged;
+        if record.due.is_some_and(|due| due <= now) && !was_changed {
             let later = match &seen {
                 Err(Error::Busy { until, .. }) => *until,
                 _ => now.saturating_add(AGAIN).unwrap_or(Time::MAX),
@@ -153,7 +155,7 @@ impl Runtime {
             Verdict::Never => return sandboxes.look_at(slot, record.version, None).await.map(|()| Did::Nothing),
         };
         let by = if spares_work { By::Somebody(None) } else { By::Itself };
-        let change = Change { by, why: &why, unless_used: spares_work.then_some(record.version) };
+        let change = Change { by, why: &why, at: Some(record.version), spares_work };
         let (operation, did) = match what {
             Due::Stop => (Operation::Stop, Did::Stopped),
             Due::Pause => (Operation::Pause, Did::Paused),

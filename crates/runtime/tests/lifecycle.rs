@@ -10,12 +10,12 @@ use std::{
 
 use bytes::Bytes;
 use cabana_runtime::{
-    Ask, Caller, Clock, Credential, Event, Heard, Lifecycle, Place, Reaped, Record, Role, Runtime, SandboxState, Scope,
-    Settings, Tenant, Time, Which,
+    Action, Ask, Caller, Clock, Credential, Event, Heard, Lifecycle, Place, Reaped, Record, Role, Runtime,
+    SandboxState, Scope, Settings, Tenant, Time, Which,
     acts::{
         files::{At, Part, Read, Write},
         purge::Purge,
-        sandbox::{Become, Ensure, Shape},
+        sandbox::{Become, Change, Ensure, Shape, Wake},
     },
 };
 use cabana_sandbox::WriteMode;
@@ -142,6 +142,33 @@ async fn no_call_is_hurt_by_a_stop_for_idleness_that_comes_at_the_same_moment() 
         assert_eq!(stage.reads("one").await, text);
     }
     assert_eq!(stage.pass(61).await.stopped, 1, "with nothing beside it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_given_more_time_while_its_end_comes_goes_on() {
+    let stage = Stage::new(Lifecycle { on_expire: Some(Action::Stop), ..Lifecycle::default() }).await;
+    stage.ensure("one").await;
+    for round in 0..300 {
+        let until = |seconds| stage.clock.now() + SignedDuration::from_secs(seconds);
+        let lifecycle = Lifecycle { expires_at: Some(until(10)), ..Lifecycle::default() };
+        let change = Change { lifecycle: Some(lifecycle), ..Change::default() };
+        stage.runtime.call(stage.ask("one"), change).await.unwrap().answer().await.unwrap();
+        stage.clock.advance(SignedDuration::from_secs(11));
+        // As above: before its end, in each step of it, after it.
+        let begun = Instant::now();
+        let given = async {
+            while begun.elapsed() < Duration::from_micros(5 * round) {
+                tokio::task::yield_now().await;
+            }
+            stage.runtime.call(stage.ask("one"), Wake { until: until(60) }).await.unwrap().answer().await.unwrap();
+        };
+        let (reaped, ()) = tokio::join!(stage.runtime.reap(), given);
+        reaped.unwrap();
+        assert_eq!((round, stage.state("one").await), (round, SandboxState::Running));
+        stage.pass(59).await;
+        assert_eq!((round, stage.state("one").await), (round, SandboxState::Running));
+    }
+    assert_eq!(stage.pass(1).await.stopped, 1, "its new end is one");
 }
 
 #[tokio::test]

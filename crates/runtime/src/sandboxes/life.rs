@@ -35,13 +35,15 @@ const MOST_PATIENCE: SignedDuration = SignedDuration::from_mins(10);
 pub(crate) struct Change<'a> {
     pub(crate) by: By,
     pub(crate) why: &'a str,
-    /// Only if it is what it was at this version, and nothing goes on in it.
-    pub(crate) unless_used: Option<u64>,
+    /// Only if it is what it was at this version: whoever changed it since may have given it more time.
+    pub(crate) at: Option<u64>,
+    /// Only if nothing goes on in it.
+    pub(crate) spares_work: bool,
 }
 
 impl<'a> Change<'a> {
     pub(crate) fn asked(by: By, why: &'a str) -> Self {
-        Self { by, why, unless_used: None }
+        Self { by, why, at: None, spares_work: false }
     }
 }
 
@@ -394,8 +396,8 @@ impl Sandboxes {
             return Err(Error::NoSandbox(slot.record().id.clone()));
         }
         let live = slot.set_live(None);
-        let spared =
-            change.unless_used.is_some_and(|version| slot.record().version != version || !slot.work().is_none());
+        let spared = change.at.is_some_and(|version| slot.record().version != version)
+            || change.spares_work && !slot.work().is_none();
         let begun = match slot.record().life().begin(operation, self.hooked(slot)?) {
             Some(next) if !spared => {
                 self.step(slot, next, change.why, change.by).await.map(|stepped| stepped == Stepped::Done)
