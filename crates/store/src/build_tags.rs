@@ -33,7 +33,7 @@ impl Store {
     /// The build that it leads to.
     pub async fn tagged(&self, tenant: &Tenant, template: TemplateId, tag: &str) -> Result<Option<Build>> {
         let (tenant, tag) = (tenant.clone(), tag.to_owned());
-        self.read(move |db| {
+        self.glance(move |db| {
             let sql = "SELECT build FROM build_tags WHERE tenant = ? AND template = ? AND tag = ?";
             let values = params![Col(&tenant), Col(&template), tag];
             let found: Option<BuildId> =

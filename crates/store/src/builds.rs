@@ -165,7 +165,7 @@ impl Store {
 
     pub async fn build(&self, tenant: &Tenant, id: BuildId) -> Result<Option<Build>> {
         let tenant = tenant.clone();
-        self.read(move |db| Ok(one(db, &tenant, id)?)).await
+        self.glance(move |db| Ok(one(db, &tenant, id)?)).await
     }
 
     /// All of a template, the newest first.
@@ -180,7 +180,7 @@ impl Store {
 
     pub async fn own_template(&self, tenant: &Tenant, id: TemplateId) -> Result<Option<OwnTemplate>> {
         let tenant = tenant.clone();
-        self.read(move |db| {
+        self.glance(move |db| {
             let sql = "SELECT * FROM own_templates WHERE tenant = ? AND id = ?";
             Ok(db.prepare_cached(sql)?.query_row(params![Col(&tenant), Col(&id)], template_row).optional()?)
         })
@@ -189,7 +189,7 @@ impl Store {
 
     pub async fn own_template_named(&self, tenant: &Tenant, name: &str) -> Result<Option<OwnTemplate>> {
         let (tenant, name) = (tenant.clone(), name.to_owned());
-        self.read(move |db| Ok(named(db, &tenant, &name)?)).await
+        self.glance(move |db| Ok(named(db, &tenant, &name)?)).await
     }
 
     /// By name.

@@ -91,7 +91,7 @@ impl Store {
 
     /// What is known of the call that used the same key, and nothing is reserved.
     pub async fn repeated(&self, call: NewCall) -> Result<Option<Reserved>> {
-        self.read(move |db| call.once.as_ref().map_or(Ok(None), |once| earlier(db, &call, once))).await
+        self.glance(move |db| call.once.as_ref().map_or(Ok(None), |once| earlier(db, &call, once))).await
     }
 
     /// The call's outcome and its ledger row, both or neither.
@@ -110,7 +110,7 @@ impl Store {
 
     pub async fn call(&self, tenant: &Tenant, id: CallId) -> Result<Option<CallRow>> {
         let tenant = tenant.clone();
-        self.read(move |db| {
+        self.glance(move |db| {
             let sql = "SELECT * FROM calls WHERE tenant = ? AND id = ?";
             Ok(db.prepare_cached(sql)?.query_row(params![Col(&tenant), Col(&id)], row).optional()?)
         })

@@ -209,7 +209,11 @@ impl Desk {
     /// Reads what is acknowledged, also when the database cannot take it: nothing of it is committed.
     pub(crate) fn look(&mut self, op: &mut dyn Op) -> Result<()> {
         self.begin()?;
-        op.run(&mut self.tx())
+        let seen = op.run(&mut self.tx());
+        if self.db.is_autocommit() {
+            self.give_up(); // a read that failed has ended the transaction
+        }
+        seen
     }
 
     /// Ends the transaction. What was acknowledged in it is in the journal, and the next one begins with that.

@@ -70,11 +70,11 @@ impl Store {
 
     pub async fn key(&self, digest: &[u8; 32]) -> Result<Option<Key>> {
         let digest = *digest;
-        self.read(move |db| Ok(read(db, "digest = ?", &digest)?)).await
+        self.glance(move |db| Ok(read(db, "digest = ?", &digest)?)).await
     }
 
     pub async fn key_of(&self, id: KeyId) -> Result<Option<Key>> {
-        self.read(move |db| Ok(read(db, "id = ?", &Col(&id))?)).await
+        self.glance(move |db| Ok(read(db, "id = ?", &Col(&id))?)).await
     }
 
     /// The first time counts. `None`: there is no such key.

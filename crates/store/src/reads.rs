@@ -34,6 +34,15 @@ impl Reads {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// At once, on whatever thread this is: of a few rows that an index finds, going elsewhere takes longer than the read.
+    /// `Err`: nothing was done, since all are at work.
+    pub(crate) fn glance<T, F: FnOnce(&Connection) -> Result<T>>(&self, read: F) -> std::result::Result<Result<T>, F> {
+        let Some(db) = self.idle().pop() else { return Err(read) };
+        let seen = read(&db);
+        self.idle().push(db);
+        Ok(seen)
+    }
+
     pub(crate) async fn run<T: Send + 'static>(
         self: Arc<Self>,
         read: impl FnOnce(&Connection) -> Result<T> + Send + 'static,

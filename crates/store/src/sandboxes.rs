@@ -135,18 +135,18 @@ impl Store {
 
     pub async fn sandbox(&self, tenant: &Tenant, id: &SandboxId) -> Result<Option<Record>> {
         let (tenant, id) = (tenant.clone(), id.clone());
-        self.read(move |db| Ok(one(db, "tenant = ? AND id = ?", params![Col(&tenant), Col(&id)])?)).await
+        self.glance(move |db| Ok(one(db, "tenant = ? AND id = ?", params![Col(&tenant), Col(&id)])?)).await
     }
 
     pub async fn by_scope(&self, tenant: &Tenant, scope: &Scope) -> Result<Option<Record>> {
         let (tenant, scope) = (tenant.clone(), scope.clone());
-        self.read(move |db| Ok(of_scope(db, &tenant, &scope)?)).await
+        self.glance(move |db| Ok(of_scope(db, &tenant, &scope)?)).await
     }
 
     /// The newest one of this chat, whoever its user is.
     pub async fn by_chat(&self, tenant: &Tenant, app: &str, chat: &str) -> Result<Option<Record>> {
         let (tenant, app, chat) = (tenant.clone(), app.to_owned(), chat.to_owned());
-        self.read(move |db| {
+        self.glance(move |db| {
             let which = "tenant = ? AND app = ? AND chat = ? ORDER BY created DESC, id DESC LIMIT 1";
             Ok(one(db, which, params![Col(&tenant), app, chat])?)
         })
@@ -183,7 +183,7 @@ impl Store {
     /// Whose this one of the provider's is.
     pub async fn by_physical(&self, physical: &SandboxId) -> Result<Option<Record>> {
         let physical = physical.clone();
-        self.read(move |db| Ok(one(db, "physical = ?", [Col(&physical)])?)).await
+        self.glance(move |db| Ok(one(db, "physical = ?", [Col(&physical)])?)).await
     }
 
     pub async fn transition(&self, t: Transition) -> Result<Moved> {

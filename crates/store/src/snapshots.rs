@@ -102,13 +102,13 @@ impl Store {
     /// In whatever state.
     pub async fn any_snapshot(&self, tenant: &Tenant, id: SnapshotId) -> Result<Option<Snapshot>> {
         let tenant = tenant.clone();
-        self.read(move |db| Ok(one(db, &tenant, id)?)).await
+        self.glance(move |db| Ok(one(db, &tenant, id)?)).await
     }
 
     /// Those that are ready and of this name, newest first.
     pub async fn snapshots_named(&self, tenant: &Tenant, name: &str) -> Result<Vec<Snapshot>> {
         let (tenant, name) = (tenant.clone(), name.to_owned());
-        self.read(move |db| {
+        self.glance(move |db| {
             let which = "tenant = ? AND name = ? AND state = ? ORDER BY id DESC";
             Ok(all(db, which, params![Col(&tenant), name, Col(&SnapshotState::Ready)])?)
         })

@@ -85,6 +85,23 @@ impl Store {
         self.0.writer.run(op).await
     }
 
+    /// Of a few rows that an index finds: at once where that is possible, and beside a write that is still open nothing has to
+    /// be committed for it.
+    pub(crate) async fn glance<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let read = match self.0.writer.glance(read) {
+            Ok(seen) => return seen,
+            Err(read) if self.0.writer.is_unfolded() => read,
+            Err(read) => match self.0.reads.glance(read) {
+                Ok(seen) => return seen,
+                Err(read) => read,
+            },
+        };
+        self.read(read).await
+    }
+
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Connection) -> Result<T> + Send + 'static,

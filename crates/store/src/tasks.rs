@@ -121,7 +121,7 @@ impl Store {
 
     pub async fn task(&self, tenant: &Tenant, id: TaskId) -> Result<Option<Task>> {
         let tenant = tenant.clone();
-        self.read(move |db| {
+        self.glance(move |db| {
             let sql = "SELECT * FROM tasks WHERE tenant = ? AND id = ?";
             Ok(db.prepare_cached(sql)?.query_row(params![Col(&tenant), Col(&id)], row).optional()?)
         })

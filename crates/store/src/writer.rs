@@ -126,11 +126,8 @@ impl Writer {
 
     /// `None`: nothing was done.
     fn in_passing(&self, op: &mut dyn Op) -> Option<Result<()>> {
-        if self.waits || !self.shared.handy.load(Ordering::Acquire) {
-            return None;
-        }
-        let mut desk = self.shared.desk();
-        let desk = desk.as_mut().filter(|desk| desk.is_handy())?;
+        let mut at_hand = self.at_hand()?;
+        let desk = at_hand.as_mut()?;
         let mut failure = [None];
         let fate = desk.run(&mut [op], &mut failure);
         self.shared.tell(Some(desk));
@@ -138,14 +135,42 @@ impl Writer {
         Some(failure.map_or(fate, Err))
     }
 
+    /// For a reader of a few rows: what is open stays open, and has all that was acknowledged. `Err`: nothing was done.
+    pub(crate) fn glance<T: Send, F>(&self, read: F) -> std::result::Result<Result<T>, F>
+    where
+        F: FnOnce(&Connection) -> Result<T> + Send,
+    {
+        let Some(mut at_hand) = self.at_hand() else { return Err(read) };
+        let Some(desk) = at_hand.as_mut() else { return Err(read) };
+        let work = |tx: &mut Tx<'_>| read(tx.reads());
+        let mut asked = Asked { work: Some(work), result: None, reply: None };
+        let fate = desk.look(&mut asked);
+        self.shared.tell(Some(desk));
+        Ok(asked.outcome(fate))
+    }
+
+    /// The desk, where it is there in microseconds.
+    fn at_hand(&self) -> Option<MutexGuard<'_, Option<Desk>>> {
+        if self.waits || !self.shared.handy.load(Ordering::Acquire) {
+            return None;
+        }
+        let desk = self.shared.desk();
+        desk.as_ref().is_some_and(Desk::is_handy).then_some(desk)
+    }
+
     /// Whether the database has everything that was acknowledged. Brings it there, if the disk allows.
     pub(crate) async fn is_folded(&self) -> Result<bool> {
-        if !self.shared.unfolded.load(Ordering::Acquire) {
+        if !self.is_unfolded() {
             return Ok(true);
         }
         let (reply, folded) = oneshot::channel();
         self.send(What::Fold(reply)).await?;
         folded.await.map_err(|_| closed())
+    }
+
+    /// Whether something that was acknowledged is not in the database yet.
+    pub(crate) fn is_unfolded(&self) -> bool {
+        self.shared.unfolded.load(Ordering::Acquire)
     }
 
     /// For a reader, where the database lacks something.
