@@ -37,7 +37,7 @@ use crate::{
         mounts, readiness, sys,
         thread_identity::{ActingAs, Identity},
     },
-    network::{Namespace, Network, Ways},
+    network::{Namespace, Network, Outlet, Ways},
     spool,
     wire::{Ended, Failure, FromInit, LONG, PROTOCOL, Stillness, ToInit},
 };
@@ -460,8 +460,8 @@ impl Live {
             (Some(network), wanted) => network.set_policy(wanted),
             (None, NetworkPolicy::Off) => Ok(()),
             (None, wanted) => {
-                let namespace = Namespace::of(self.pidfd.get_ref().as_fd())?;
-                *network = Some(Network::open(ways, namespace, wanted, self.id.clone(), self.happened.clone()).await?);
+                let outlet = Outlet::Bare(Namespace::of(self.pidfd.get_ref().as_fd())?);
+                *network = Some(Network::open(ways, outlet, wanted, self.id.clone(), self.happened.clone()).await?);
                 Ok(())
             }
         }

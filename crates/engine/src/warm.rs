@@ -1,8 +1,8 @@
 //! Inits that wait for a sandbox.
 //!
 //! Cloning namespaces is the larger part of making a sandbox, and the same for all of them. So a few inits are made ahead:
-//! they have a range of ids, a cgroup, a network with its loopback up, and wait for a plan. The directories of new sandboxes
-//! are made ahead with them.
+//! they have a range of ids, a cgroup, a network with its loopback up and, where the last sandbox had one, a way out of it, and
+//! wait for a plan. The directories of new sandboxes are made ahead with them.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -11,7 +11,7 @@ use std::{
 };
 
 use cabana_guest::IdMap;
-use cabana_sandbox::{Error, Lifetime, Limits, Result, SandboxSpec};
+use cabana_sandbox::{Error, Lifetime, Limits, NetworkPolicy, Result, SandboxSpec};
 use tokio::{io::unix::AsyncFd, task::spawn_blocking};
 
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
     identity::Lease,
     kernel::{fdpass, mounts, pidfd, readiness},
     live,
+    network::{Equipped, Namespace},
     plan::{Mount, Mounts, Owners},
     wire::{IdsShown, Place, SetupPlan},
 };
@@ -38,12 +39,20 @@ pub(crate) struct Warm {
     pub(crate) pidfd: AsyncFd<OwnedFd>,
     /// For the mounts of any sandbox. Empty where ids are not mapped.
     maps: Vec<(IdsShown, OwnedFd)>,
+    /// Where the next sandbox was likely to want a way out.
+    pub(crate) equipped: Option<Equipped>,
+}
+
+/// What the last sandbox was like: the next most likely is.
+#[derive(Clone, Copy)]
+struct Likely {
+    limits: Limits,
+    network: bool,
 }
 
 pub(crate) struct Spares {
     wanted: usize,
-    /// What the last sandbox was held to: the next most likely is.
-    likely: Mutex<Limits>,
+    likely: Mutex<Likely>,
     state: Mutex<State>,
 }
 
@@ -56,15 +65,25 @@ struct State {
 
 impl Spares {
     pub(crate) fn new(wanted: usize) -> Self {
-        Self { wanted, likely: Mutex::new(Limits::NONE), state: Mutex::default() }
+        let likely = Likely { limits: Limits::NONE, network: false };
+        Self { wanted, likely: Mutex::new(likely), state: Mutex::default() }
     }
 
-    fn likely(&self) -> MutexGuard<'_, Limits> {
+    fn likely(&self) -> MutexGuard<'_, Likely> {
         self.likely.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self) -> Option<Warm> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).waiting.pop()
+    fn waiting<T>(&self, act: impl FnOnce(&mut Vec<Warm>) -> T) -> T {
+        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).waiting)
+    }
+
+    /// With a way out, or without. One without can still get it, and no other way round.
+    fn take(&self, network: bool) -> Option<Warm> {
+        self.waiting(|waiting| {
+            let fits = waiting.iter().rposition(|warm| warm.equipped.is_some() == network);
+            let fits = fits.or_else(|| waiting.len().checked_sub(1).filter(|_| network));
+            fits.map(|at| waiting.swap_remove(at))
+        })
     }
 
     /// Whether one more is to be made; if so, it is counted.
@@ -95,10 +114,10 @@ impl Spares {
 
 impl Shared {
     /// One that waits, or a new one.
-    pub(crate) async fn warm(self: &Arc<Self>) -> Result<Warm> {
+    pub(crate) async fn warm(self: &Arc<Self>, network: bool) -> Result<Warm> {
         let mut found = None;
         while found.is_none()
-            && let Some(spare) = self.spares.take()
+            && let Some(spare) = self.spares.take(network)
         {
             // One whose process is gone is of no use.
             match spare.is_alive() {
@@ -108,7 +127,14 @@ impl Shared {
         }
         match found {
             Some(spare) => Ok(spare),
-            None => self.make_warm().await,
+            None => {
+                if let Some(other) = self.spares.waiting(Vec::pop) {
+                    // It makes room for one that the next like this can use.
+                    let shared = self.clone();
+                    self.tasks.spawn(async move { shared.cool(other).await });
+                }
+                self.make_warm().await
+            }
         }
     }
 
@@ -123,9 +149,13 @@ impl Shared {
             let made = match shared.make_warm().await {
                 Ok(warm) => {
                     let likely = *shared.spares.likely();
-                    match shared.limit(warm, likely).await {
+                    let warm = match shared.limit(warm, likely.limits).await {
                         Ok(warm) => Some(warm),
                         Err(_) => shared.make_warm().await.ok(), // so little that not even an init can wait in it
+                    };
+                    match warm {
+                        Some(warm) if likely.network => Some(warm.led_out().await),
+                        warm => warm,
                     }
                 }
                 Err(_) => None,
@@ -147,7 +177,7 @@ impl Shared {
     async fn make_warm(&self) -> Result<Warm> {
         let lease = self.ranges.lease().map_err(|error| Error::failed("leasing ids", error))?;
         match self.heat(&lease).await {
-            Ok((channel, pidfd, maps)) => Ok(Warm { lease, channel, pidfd, maps }),
+            Ok((channel, pidfd, maps)) => Ok(Warm { lease, channel, pidfd, maps, equipped: None }),
             Err(error) => {
                 self.ranges.give_back(lease);
                 Err(error)
@@ -156,10 +186,10 @@ impl Shared {
     }
 
     /// One that waited may be held to what another was. What it sets itself up in must not be less than what it gets.
-    pub(crate) async fn unforeseen(&self, warm: Warm, limits: Limits) -> Result<Warm> {
-        *self.spares.likely() = held(&limits);
+    pub(crate) async fn unforeseen(&self, warm: Warm, spec: &SandboxSpec) -> Result<Warm> {
+        *self.spares.likely() = Likely { limits: held(&spec.limits), network: spec.network != NetworkPolicy::Off };
         match warm.lease.differs(&Limits::NONE) {
-            true => self.limit(warm, limits).await,
+            true => self.limit(warm, spec.limits).await,
             false => Ok(warm),
         }
     }
@@ -265,6 +295,14 @@ impl Warm {
             (self, done)
         });
         done.await.map_err(|error| Error::failed("a background step", error))
+    }
+
+    /// With a way out. Where that cannot be made, whoever wants it tries again, and hears why.
+    async fn led_out(mut self) -> Self {
+        if let Ok(namespace) = Namespace::of(self.pidfd.as_fd()) {
+            self.equipped = namespace.equip().await.ok();
+        }
+        self
     }
 
     fn is_alive(&self) -> bool {

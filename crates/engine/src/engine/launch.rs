@@ -20,7 +20,7 @@ use crate::{
     home::{Owned, Record},
     layers::{self, HostBase},
     live::{Holds, Live, Parts, SetupError},
-    network::{Namespace, Network},
+    network::{Namespace, Network, Outlet},
     plan::{self, Mounts},
     presence::Presence,
     snapshot,
@@ -116,15 +116,15 @@ impl Shared {
         let Prepared { record: Record { mut spec, plan, .. }, mounts, home } = prepared;
         spec.sudo |= plan.sudo;
         let overlays = plan.overlays();
-        let (warm, namespace) = match self.begin(mounts, &spec).await {
+        let (warm, outlet) = match self.begin(mounts, &spec).await {
             Ok(begun) => begun,
             Err(error) => return Err((error, Some(home))),
         };
         let network = async {
-            match namespace {
+            match outlet {
                 None => Ok(None),
-                Some(namespace) => {
-                    let opened = Network::open(&self.ways, namespace, &spec.network, id.clone(), self.happened.clone());
+                Some(outlet) => {
+                    let opened = Network::open(&self.ways, outlet, &spec.network, id.clone(), self.happened.clone());
                     opened.await.map(Some)
                 }
             }
@@ -186,19 +186,22 @@ impl Shared {
 
     /// An init that is becoming this sandbox, and the network that it may want: whatever else there is to do is done while
     /// it sets itself up.
-    async fn begin(self: &Arc<Self>, mounts: Mounts, spec: &SandboxSpec) -> Result<(Warm, Option<Namespace>)> {
-        let warm = self.unforeseen(self.warm().await?, spec.limits).await?;
+    async fn begin(self: &Arc<Self>, mounts: Mounts, spec: &SandboxSpec) -> Result<(Warm, Option<Outlet>)> {
+        let warm = self.warm(spec.network != NetworkPolicy::Off).await?;
+        let mut warm = self.unforeseen(warm, spec).await?;
+        let equipped = warm.equipped.take();
         let begun = async {
-            let namespace = match spec.network {
-                NetworkPolicy::Off => None,
-                _ => Some(Namespace::of(warm.pidfd.as_fd())?),
+            let outlet = match (&spec.network, equipped) {
+                (NetworkPolicy::Off, _) => None,
+                (_, Some(equipped)) => Some(Outlet::Equipped(equipped)),
+                (_, None) => Some(Outlet::Bare(Namespace::of(warm.pidfd.as_fd())?)),
             };
             self.hand_over(&warm, mounts, spec).await?;
             fault::at(Point::InitTold);
-            Ok(namespace)
+            Ok(outlet)
         };
         match begun.await {
-            Ok(namespace) => Ok((warm, namespace)),
+            Ok(outlet) => Ok((warm, outlet)),
             Err(error) => {
                 self.cool(warm).await;
                 Err(error)

@@ -32,15 +32,16 @@ pub(crate) struct Network(Egress);
 impl Network {
     pub(crate) async fn open(
         ways: &Ways,
-        namespace: Namespace,
+        outlet: Outlet,
         wanted: &NetworkPolicy,
         id: SandboxId,
         happened: mpsc::Sender<(SandboxId, SandboxEvent)>,
     ) -> Result<Self> {
         let policy = policy(wanted)?;
-        let failed = |error| Error::failed("setting the network up", error);
-        let made = spawn_blocking(move || namespace.inside(|| redirect::set_up(Way::Tproxy))).await;
-        let listeners: Listeners = made.map_err(io::Error::other).flatten().map_err(failed)?;
+        let Equipped(listeners) = match outlet {
+            Outlet::Equipped(equipped) => equipped,
+            Outlet::Bare(namespace) => namespace.equip().await?,
+        };
         let tell = move |event: Event| {
             let Event { host, port, allowed, rule, reason, .. } = event;
             let told = SandboxEvent::Network { host, port, allowed, rule, reason: reason.to_string() };
@@ -76,6 +77,19 @@ fn policy(wanted: &NetworkPolicy) -> Result<Policy> {
     Policy::new(wanted, own_addresses()).map_err(|error| Error::invalid("network", error.to_string()))
 }
 
+fn failed(error: io::Error) -> Error {
+    Error::failed("setting the network up", error)
+}
+
+/// Where the network of a sandbox is made.
+pub(crate) enum Outlet {
+    Bare(Namespace),
+    Equipped(Equipped),
+}
+
+/// What is made inside, for whatever policy there will be.
+pub(crate) struct Equipped(Listeners);
+
 /// Of a sandbox.
 pub(crate) struct Namespace(OwnedFd);
 
@@ -95,6 +109,12 @@ impl Namespace {
             0 => Ok(Self(namespace.into())),
             _ => Err(io::ErrorKind::NotFound.into()),
         }
+    }
+
+    /// Routes, rules and listeners.
+    pub(crate) async fn equip(self) -> Result<Equipped> {
+        let made = spawn_blocking(move || self.inside(|| redirect::set_up(Way::Tproxy))).await;
+        made.map_err(io::Error::other).flatten().map(Equipped).map_err(failed)
     }
 
     /// On a thread that is in it, and ends there: one that came back half-way would be a danger to what runs next.

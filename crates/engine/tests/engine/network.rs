@@ -129,6 +129,21 @@ async fn the_policy_changes_at_run_time_and_stays_through_stop_and_start() {
     end(engine, sandbox).await;
 }
 
+/// Inits wait with a way out or without, as the last sandbox had it: whichever one is taken, the sandbox has what it was made with.
+#[tokio::test(flavor = "multi_thread")]
+async fn sandboxes_with_a_network_and_without_come_one_after_another() {
+    let (server, engine) = (server(), stage::engine().await);
+    let (on, off) = (NetworkPolicy::Allow(vec![server.to_string()]), NetworkPolicy::Off);
+    for network in [&on, &on, &off, &on, &off, &off, &off, &on, &on, &off] {
+        let spec = SandboxSpec { network: network.clone(), ..SandboxSpec::new(Base::Host) };
+        let sandbox = engine.create(&SandboxId::random(), &spec).await.unwrap();
+        let wanted = if *network == off { libc::ENETUNREACH.to_string() } else { "served".to_owned() };
+        assert_eq!(fetch(&*sandbox, server).await, wanted, "{network:?}");
+        engine.destroy(sandbox.id()).await.unwrap();
+    }
+    engine.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_is_not_listed_does_not_exist_whichever_server_is_asked() {
     let (engine, sandbox) = with(NetworkPolicy::Allow(vec!["listed.example".into()])).await;

@@ -6,7 +6,10 @@
 
 use std::{fs, io, path::Path};
 
-use super::{super::writer::Writer, skeleton::copy_public};
+use super::{
+    super::writer::Writer,
+    skeleton::{copy_public, open_public},
+};
 
 const NAMES: &[&str] = &[
     // Programs find each other, their libraries and the certificates of the world.
@@ -46,7 +49,7 @@ const NAMES: &[&str] = &[
     "bash_completion.d",
     "bashrc",
     "inputrc",
-    "profile",
+    PROFILE,
     "skel",
     "terminfo",
     "zsh",
@@ -121,12 +124,34 @@ const NAMES: &[&str] = &[
     "xdg",
 ];
 
+/// What login shells read first.
+const PROFILE: &str = "profile";
+
 pub(super) fn copy(host: &Path, writer: &mut Writer<'_>) -> io::Result<()> {
     for name in NAMES {
         let path = Path::new("etc").join(name);
+        if *name == PROFILE && profile(host, writer)? {
+            continue;
+        }
         copy_public(host, &path, writer, &mut |file| !fs::read(file).is_ok_and(|text| holds_credentials(&text)))?;
     }
     Ok(())
+}
+
+/// False: it is copied like everything else.
+fn profile(host: &Path, writer: &mut Writer<'_>) -> io::Result<bool> {
+    let path = format!("etc/{PROFILE}");
+    let Some((file, meta)) = open_public(&host.join(&path))? else { return Ok(false) };
+    match io::read_to_string(file) {
+        Ok(text) if !holds_credentials(text.as_bytes()) => writer.file(&path, by_itself(&text), meta).map(|()| true),
+        _ => Ok(false),
+    }
+}
+
+/// Shells that know whom they run as are not made to ask: that takes longer than most of what an agent runs in a login shell.
+fn by_itself(profile: &str) -> String {
+    const ASKED: &str = "$(id -u)";
+    profile.replace(&format!("\"{ASKED}\""), &format!("\"${{EUID:-{ASKED}}}\""))
 }
 
 /// Whether an address in it names a user, as in `https://me:secret@host/`: a package source, a proxy.
@@ -155,6 +180,21 @@ mod tests {
         for plain in ["deb https://one.test/a@b main", "mail me@one.test", "https://one.test \"a@b\"", "://", ""] {
             assert!(!holds_credentials(plain.as_bytes()), "{plain}");
         }
+    }
+
+    #[test]
+    fn a_profile_asks_only_where_the_shell_does_not_know() {
+        let profile = "if [ \"$(id -u)\" -eq 0 ]; then echo root; else echo user; fi\n";
+        let changed = by_itself(profile);
+        assert_eq!(changed, "if [ \"${EUID:-$(id -u)}\" -eq 0 ]; then echo root; else echo user; fi\n");
+        let said = |shell: &str, text: &str| {
+            let ran = std::process::Command::new(shell).args(["-c", text]).output().unwrap();
+            String::from_utf8(ran.stdout).unwrap()
+        };
+        for shell in ["bash", "dash"] {
+            assert_eq!(said(shell, &changed), said(shell, profile), "{shell}");
+        }
+        assert_eq!(by_itself("PATH=/bin\n"), "PATH=/bin\n");
     }
 
     #[test]

@@ -191,7 +191,7 @@ pub(super) fn copy_public(
 }
 
 /// A regular file that everybody may read, or nothing.
-fn open_public(path: &Path) -> io::Result<Option<(File, Meta)>> {
+pub(super) fn open_public(path: &Path) -> io::Result<Option<(File, Meta)>> {
     // A pipe is not waited for; a link put there meanwhile is not followed.
     let open = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
     let file = match open {
