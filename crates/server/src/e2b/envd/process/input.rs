@@ -24,7 +24,7 @@ use super::{
     super::{super::guest::Guest, rpc},
     find_running, of_one, tell,
 };
-use crate::App;
+use crate::{App, linger::lingering};
 
 /// A client's stream says at least that it is alive.
 const QUIET: Duration = Duration::from_secs(600);
@@ -71,8 +71,8 @@ pub(super) async fn close(app: &App, guest: &Guest, asked: CloseStdinRequest) ->
 
 /// The first message says to which; each that follows is typed as it comes.
 pub(super) async fn stream(app: &App, guest: &Guest, request: Request) -> Response {
-    let mut events =
-        Events { body: request.into_body().into_data_stream(), reader: rpc::frames_of(app), piece: Bytes::new() };
+    let body = lingering(request.into_body()).into_data_stream();
+    let mut events = Events { body, reader: rpc::frames_of(app), piece: Bytes::new() };
     match streamed(app, guest, &mut events).await {
         Ok(empty) => rpc::answered(&empty),
         Err(error) => rpc::ended(&error),
