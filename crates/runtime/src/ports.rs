@@ -32,6 +32,7 @@ pub(crate) fn check(port: u16) -> Result<()> {
 }
 
 /// Who comes to a port.
+#[derive(Clone)]
 pub enum Visitor {
     ByKey(Caller),
     /// For whoever made the link.

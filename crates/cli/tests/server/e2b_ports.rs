@@ -31,9 +31,7 @@ async fn made(server: &Server, more: Value) -> Guest {
 
 async fn listening(server: &Server, more: Value) -> Guest {
     let guest = made(server, more).await;
-    let script = include_str!("inside.py");
-    let argv = json!({ "argv": ["python3", "-c", script, "8000"], "background": true });
-    good(server.post(&format!("/v1/sandboxes/{}/exec", guest.id), &argv).send().await.unwrap()).await;
+    guest.begin_to_listen(server).await;
     let path = format!("/p/{}/8000/echo", guest.id);
     until(|| async { server.request(Method::GET, &path).send().await.unwrap().status().is_success().then_some(()) })
         .await;
@@ -62,6 +60,11 @@ impl Guest {
     async fn exec(&self, server: &Server, command: &str) -> Value {
         let path = format!("/v1/sandboxes/{}/exec", self.id);
         good(server.post(&path, &json!({ "command": command })).send().await.unwrap()).await
+    }
+
+    async fn begin_to_listen(&self, server: &Server) {
+        let argv = json!({ "argv": ["python3", "-c", include_str!("inside.py"), "8000"], "background": true });
+        good(server.post(&format!("/v1/sandboxes/{}/exec", self.id), &argv).send().await.unwrap()).await;
     }
 
     async fn state(&self, server: &Server) -> String {
@@ -286,6 +289,34 @@ async fn asleep(server: &Server, more: Value) -> Guest {
     guest.pause(server).await;
     assert_eq!(guest.state(server).await, "paused");
     guest
+}
+
+#[tokio::test]
+async fn who_comes_between_its_end_and_its_rest_gives_it_time() {
+    let server = Server::start();
+    let wakes_up = json!({ "timeout": 20, "autoPause": true, "autoResume": { "enabled": true } });
+    let (woken, left) = (listening(&server, wakes_up.clone()).await, made(&server, wakes_up).await);
+    let deleted = made(&server, json!({ "timeout": 20, "autoResume": { "enabled": true } })).await;
+    server.pass(30);
+    assert_eq!(woken.by_host(&server, 8000, "echo").send().await.unwrap().status(), 200);
+    assert_eq!(deleted.by_host(&server, 8000, "echo").send().await.unwrap().status(), 502);
+    server.reap().await;
+    assert_eq!(woken.state(&server).await, "running");
+    assert_eq!(left.state(&server).await, "paused");
+    let gone = server.request(Method::GET, &format!("/sandboxes/{}", deleted.id)).send().await.unwrap();
+    assert_eq!(gone.status(), 404, "what ends with its time is given none by whoever comes");
+}
+
+#[tokio::test]
+async fn what_was_about_to_listen_is_waited_for_once_it_is_woken() {
+    let server = Server::start();
+    let guest = made(&server, json!({ "autoPause": true, "autoResume": { "enabled": true } })).await;
+    guest.begin_to_listen(&server).await;
+    guest.pause(&server).await;
+    assert_eq!(guest.by_host(&server, 8000, "echo").send().await.unwrap().status(), 200);
+    // And not without an end.
+    guest.pause(&server).await;
+    assert_eq!(guest.by_host(&server, 8001, "echo").send().await.unwrap().status(), 502);
 }
 
 async fn wakes(server: &Server) -> usize {

@@ -3,6 +3,8 @@
 //! By host name it is the same place that our own links lead to, so whatever opens it there does so here too; beside that, a
 //! sandbox of this front is open to whoever knows its id, or to those who show its token for traffic, as it was made.
 
+use std::time::Duration;
+
 use axum::{
     extract::Request,
     http::HeaderMap,
@@ -15,7 +17,7 @@ use cabana_runtime::{Code, Opens, Visitor};
 use super::{
     guest::{Guest, Named},
     refused::{Refused, Unreached},
-    wakes::wake,
+    wakes::{Found, wake},
 };
 use crate::{
     App,
@@ -24,6 +26,9 @@ use crate::{
 
 /// What opens a sandbox of this front, and leads to it: none of it is for what is inside.
 const OPENED_BY: [&str; 4] = [names::SANDBOX_ID, names::SANDBOX_PORT, names::TRAFFIC_ACCESS_TOKEN, names::ACCESS_TOKEN];
+
+/// What was about to listen when its sandbox was put to rest goes on with that when the sandbox is woken, and has so long for it.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) async fn serve(app: &App, named: &Named, request: Request, next: Next) -> Response {
     let guest = Guest::known(app, &named.sandbox).await;
@@ -64,16 +69,18 @@ async fn admit(app: &App, guest: &Guest, headers: &HeaderMap) -> Result<Visitor,
 
 async fn enter(app: &App, guest: &Guest, visitor: Visitor, named: &Named, request: Request) -> Response {
     let (id, port) = (&guest.record.id, named.port);
-    if let Err(error) = wake(app, guest).await {
-        return Refused::from(error).into_response();
-    }
+    let patience = match wake(app, guest).await {
+        Ok(Found::Awake) => Duration::ZERO,
+        Ok(Found::Woken) => PATIENCE,
+        Err(error) => return Refused::from(error).into_response(),
+    };
     let masked = guest.kept.network.as_ref().and_then(|network| network.mask_request_host.as_ref());
     let host = match (masked, named.way) {
         (Some(masked), _) => Some(masked.replace("${PORT}", &port.to_string())),
         (None, Way::Host) => authority(request.uri(), request.headers()).map(|host| host.to_string()),
         (None, _) => None,
     };
-    let door = Door::new(id.clone(), port, named.way).seen_as(host).opened_by(&OPENED_BY);
+    let door = Door::new(id.clone(), port, named.way).seen_as(host).opened_by(&OPENED_BY).waited_for(patience);
     let answer = pass(app, visitor, &door, request).await;
     answer.unwrap_or_else(|refused| match refused.told() {
         (_, Code::PortClosed, _) => Unreached::closed(id, port).into_response(),

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use cabana_runtime::{Error, SandboxId, acts::sandbox::Wake};
+use cabana_runtime::{Action, Error, Lifecycle, SandboxId, SandboxState, Wanted, acts::sandbox::Wake};
 use tokio::sync::Mutex as Turn;
 
 use super::{
@@ -54,19 +54,35 @@ impl Drop for Place<'_> {
     }
 }
 
+/// Whether somebody had to wake it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Awake,
+    Woken,
+}
+
 /// It is awake from here on, for as long as it was made for. Only for those who may come in.
-pub(super) async fn wake(app: &App, guest: &Guest) -> Result<(), Error> {
+pub(super) async fn wake(app: &App, guest: &Guest) -> Result<Found, Error> {
     // What its template starts may not be ready yet while somebody is at it.
-    if is_awake(guest.record.state) && !app.wakes.all(|all| all.contains_key(&guest.record.id)) {
-        return Ok(());
+    let stays = stays_awake(app, guest, guest.record.state, &guest.wanted.lifecycle);
+    if stays && !app.wakes.all(|all| all.contains_key(&guest.record.id)) {
+        return Ok(Found::Awake);
     }
     let (_place, turn) = Place::take(&app.wakes, &guest.record.id);
     let _alone = turn.lock().await;
     let record = app.runtime.sandbox(&guest.record.tenant, &guest.record.id).await?;
-    if is_awake(record.state) {
-        return Ok(());
+    if stays_awake(app, guest, record.state, &Wanted::of(&record)?.lifecycle) {
+        return Ok(Found::Woken);
     }
     let until = until(app.runtime.clock().now(), guest.kept.timeout.max(LEAST));
     app.runtime.call(guest.ask(), Wake { until }).await?.answer().await?;
-    guest.kept.bring_up(app, &guest.caller, &guest.record.id).await
+    guest.kept.bring_up(app, &guest.caller, &guest.record.id).await?;
+    Ok(Found::Woken)
+}
+
+/// One whose time is over is about to be put to rest, whatever goes on in it: whoever would wake it then gives it time now.
+fn stays_awake(app: &App, guest: &Guest, state: SandboxState, lifecycle: &Lifecycle) -> bool {
+    let rests = guest.kept.auto_resume && lifecycle.on_expire != Some(Action::Delete);
+    let is_over = lifecycle.expires_at.is_some_and(|end| end <= app.runtime.clock().now());
+    is_awake(state) && !(rests && is_over)
 }

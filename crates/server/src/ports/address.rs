@@ -1,5 +1,7 @@
 //! Which port of which sandbox an address means.
 
+use std::time::Duration;
+
 use axum::http::{HeaderMap, Uri, header, uri::Authority};
 use cabana_runtime::{SandboxId, Signed};
 
@@ -14,6 +16,8 @@ pub(crate) struct Door {
     pub(super) host: Option<String>,
     /// Headers that open it and nothing else: they stay outside.
     pub(super) opened_by: &'static [&'static str],
+    /// So long it may take until something listens there.
+    pub(super) patience: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,7 +30,7 @@ pub(crate) enum Way {
 
 impl Door {
     pub(crate) fn new(sandbox: SandboxId, port: u16, way: Way) -> Self {
-        Self { sandbox, port, way, host: None, opened_by: &[] }
+        Self { sandbox, port, way, host: None, opened_by: &[], patience: Duration::ZERO }
     }
 
     pub(crate) fn seen_as(self, host: Option<String>) -> Self {
@@ -35,6 +39,10 @@ impl Door {
 
     pub(crate) fn opened_by(self, headers: &'static [&'static str]) -> Self {
         Self { opened_by: headers, ..self }
+    }
+
+    pub(crate) fn waited_for(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     pub(super) fn of_path(path: &str) -> Answer<Self> {

@@ -8,7 +8,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -17,7 +17,7 @@ use axum::{
     http::{StatusCode, Uri, Version, uri::PathAndQuery},
     response::Response,
 };
-use cabana_runtime::{Connection, Visitor};
+use cabana_runtime::{Code, Connection, Visitor};
 use hyper::{client::conn::http1, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
@@ -38,7 +38,7 @@ const HEAD: usize = 64 << 10;
 
 /// One connection for each request: what one left behind in it cannot reach the next.
 pub(super) async fn relay(app: &App, visitor: Visitor, door: &Door, request: Request) -> Answer<Response> {
-    let stream = app.runtime.connect(visitor, &door.sandbox, door.port).await?;
+    let stream = reach(app, visitor, door).await?;
     let (mut parts, body) = request.into_parts();
     let wants_socket = headers::is_websocket(&parts);
     let (headers, uri) = (headers::inwards(app, door, &parts), inner(door, &parts.uri)?);
@@ -83,6 +83,20 @@ pub(super) async fn relay(app: &App, visitor: Visitor, door: &Door, request: Req
     *answer.version_mut() = Version::HTTP_11; // the inside may speak 1.0; how we speak is between us and the client
     headers::outwards(door, answer.headers_mut(), upgraded);
     Ok(answer.map(Body::new))
+}
+
+async fn reach(app: &App, visitor: Visitor, door: &Door) -> Answer<Connection> {
+    /// Between two tries.
+    const AGAIN: Duration = Duration::from_millis(50);
+    let begun = Instant::now();
+    loop {
+        match app.runtime.connect(visitor.clone(), &door.sandbox, door.port).await {
+            Err(error) if error.code() == Code::PortClosed && begun.elapsed() < door.patience => {
+                tokio::time::sleep(AGAIN).await;
+            }
+            reached => return Ok(reached?),
+        }
+    }
 }
 
 /// As the sandbox sees it: below the door, and without a host.
