@@ -26,10 +26,10 @@ test: setup
 	scripts/readme target/debug
 	scripts/fuzz
 
-# The official Python SDK's own tests: make test-e2b SUITE=…/packages/python-sdk [SDK=2.63.0] [WAY=domain]
+# The official Python SDK's own tests: make test-e2b SUITE=…/packages/python-sdk [SDK=2.63.0] [WAY=plain]
 test-e2b: setup
 	$(CARGO) build --locked --bin cabana
-	scripts/test-e2b "$(SUITE)" $(or $(SDK),2.45.1) $(or $(WAY),plain)
+	scripts/test-e2b "$(SUITE)" $(or $(SDK),2.45.1) $(or $(WAY),domain)
 
 # The tests whose name says `soak`, at full length.
 soak: setup
