@@ -19,6 +19,11 @@ impl Runtime {
         self.0.store.snapshot(tenant, id).await?.ok_or(Error::NoSnapshot(id))
     }
 
+    /// The newest one of this name.
+    pub async fn snapshot_named(&self, tenant: &Tenant, name: &str) -> Result<Option<Snapshot>> {
+        Ok(self.0.store.snapshot_named(tenant, name).await?)
+    }
+
     /// The newest first.
     pub async fn snapshots_named(&self, tenant: &Tenant, name: &str) -> Result<Vec<Snapshot>> {
         Ok(self.0.store.snapshots_named(tenant, name).await?)

@@ -105,10 +105,20 @@ impl Store {
         self.glance(move |db| Ok(one(db, &tenant, id)?)).await
     }
 
+    /// The newest of those that are ready and of this name.
+    pub async fn snapshot_named(&self, tenant: &Tenant, name: &str) -> Result<Option<Snapshot>> {
+        let (tenant, name) = (tenant.clone(), name.to_owned());
+        self.glance(move |db| {
+            let which = "tenant = ? AND name = ? AND state = ? ORDER BY id DESC LIMIT 1";
+            Ok(all(db, which, params![Col(&tenant), name, Col(&SnapshotState::Ready)])?.pop())
+        })
+        .await
+    }
+
     /// Those that are ready and of this name, newest first.
     pub async fn snapshots_named(&self, tenant: &Tenant, name: &str) -> Result<Vec<Snapshot>> {
         let (tenant, name) = (tenant.clone(), name.to_owned());
-        self.glance(move |db| {
+        self.read(move |db| {
             let which = "tenant = ? AND name = ? AND state = ? ORDER BY id DESC";
             Ok(all(db, which, params![Col(&tenant), name, Col(&SnapshotState::Ready)])?)
         })

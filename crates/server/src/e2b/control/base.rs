@@ -57,8 +57,8 @@ pub(in super::super) async fn find(app: &App, tenant: &Tenant, template: &str) -
     if let Some(found) = templates::find(app, tenant, &named).await? {
         return Ok(found);
     }
-    if let Some(snapshot) = app.runtime.snapshots_named(tenant, &named.name).await?.first() {
-        return Ok(Found::of_snapshot(snapshot));
+    if let Some(snapshot) = app.runtime.snapshot_named(tenant, &named.name).await? {
+        return Ok(Found::of_snapshot(&snapshot));
     }
     of_operator(app, &named.name).await?.ok_or_else(|| missing(template))
 }
