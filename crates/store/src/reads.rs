@@ -17,12 +17,14 @@ pub(crate) struct Reads {
     path: PathBuf,
     idle: Mutex<Vec<Connection>>,
     turns: Arc<Semaphore>,
+    glancing: Mutex<()>,
 }
 
 impl Reads {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let first = schema::open_reader(path)?;
-        Ok(Self { path: path.into(), idle: Mutex::new(vec![first]), turns: Arc::new(Semaphore::new(MOST)) })
+        let (idle, turns) = (Mutex::new(vec![first]), Arc::new(Semaphore::new(MOST)));
+        Ok(Self { path: path.into(), idle, turns, glancing: Mutex::default() })
     }
 
     /// Those that rest; one that is at work is closed with the store.
@@ -34,9 +36,10 @@ impl Reads {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// At once, on whatever thread this is: of a few rows that an index finds, going elsewhere takes longer than the read.
-    /// `Err`: nothing was done, since all are at work.
+    /// At once, on whatever thread this is: of a few rows that an index finds, going elsewhere takes longer than the read. One at
+    /// a time, so that a slow disk holds up one thread and no more. `Err`: nothing was done, since others are at it.
     pub(crate) fn glance<T, F: FnOnce(&Connection) -> Result<T>>(&self, read: F) -> std::result::Result<Result<T>, F> {
+        let Ok(_alone) = self.glancing.try_lock() else { return Err(read) };
         let Some(db) = self.idle().pop() else { return Err(read) };
         let seen = read(&db);
         self.idle().push(db);
