@@ -17,7 +17,7 @@ use cabana_runtime::{Code, Opens, Visitor};
 use super::{
     guest::{Guest, Named},
     refused::{Refused, Unreached},
-    wakes::{Found, wake},
+    wakes::{Woken, wake},
 };
 use crate::{
     App,
@@ -70,8 +70,8 @@ async fn admit(app: &App, guest: &Guest, headers: &HeaderMap) -> Result<Visitor,
 async fn enter(app: &App, guest: &Guest, visitor: Visitor, named: &Named, request: Request) -> Response {
     let (id, port) = (&guest.record.id, named.port);
     let patience = match wake(app, guest).await {
-        Ok(Found::Awake) => Duration::ZERO,
-        Ok(Found::Woken) => PATIENCE,
+        Ok(Woken::Before) => Duration::ZERO,
+        Ok(Woken::Now) => PATIENCE,
         Err(error) => return Refused::from(error).into_response(),
     };
     let masked = guest.kept.network.as_ref().and_then(|network| network.mask_request_host.as_ref());

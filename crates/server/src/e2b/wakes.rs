@@ -54,30 +54,30 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Whether somebody had to wake it.
+/// Since when it is awake, for whoever comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    Awake,
-    Woken,
+pub(super) enum Woken {
+    Before,
+    Now,
 }
 
 /// It is awake from here on, for as long as it was made for. Only for those who may come in.
-pub(super) async fn wake(app: &App, guest: &Guest) -> Result<Found, Error> {
+pub(super) async fn wake(app: &App, guest: &Guest) -> Result<Woken, Error> {
     // What its template starts may not be ready yet while somebody is at it.
     let stays = stays_awake(app, guest, guest.record.state, &guest.wanted.lifecycle);
     if stays && !app.wakes.all(|all| all.contains_key(&guest.record.id)) {
-        return Ok(Found::Awake);
+        return Ok(Woken::Before);
     }
     let (_place, turn) = Place::take(&app.wakes, &guest.record.id);
     let _alone = turn.lock().await;
     let record = app.runtime.sandbox(&guest.record.tenant, &guest.record.id).await?;
     if stays_awake(app, guest, record.state, &Wanted::of(&record)?.lifecycle) {
-        return Ok(Found::Woken);
+        return Ok(Woken::Now);
     }
     let until = until(app.runtime.clock().now(), guest.kept.timeout.max(LEAST));
     app.runtime.call(guest.ask(), Wake { until }).await?.answer().await?;
     guest.kept.bring_up(app, &guest.caller, &guest.record.id).await?;
-    Ok(Found::Woken)
+    Ok(Woken::Now)
 }
 
 /// One whose time is over is about to be put to rest, whatever goes on in it: whoever would wake it then gives it time now.
