@@ -15,7 +15,7 @@ use cabana_sandbox::{Error, Lifetime, Limits, NetworkPolicy, Result, SandboxSpec
 use tokio::{io::unix::AsyncFd, task::spawn_blocking};
 
 use crate::{
-    cgroup::held,
+    cgroup::{Cgroup, held},
     channel::Channel,
     engine::{Shared, launch_error, map_error},
     identity::Lease,
@@ -213,7 +213,8 @@ impl Shared {
     async fn heat(&self, lease: &Lease) -> Result<(Channel, AsyncFd<OwnedFd>, Vec<(IdsShown, OwnedFd)>)> {
         let failed = |error| Error::failed("opening the control socket", error);
         let (ours, theirs) = fdpass::pair().map_err(failed)?;
-        let cgroup = lease.cgroup.as_ref().map(|cgroup| cgroup.dir.as_fd());
+        let cgroup = lease.cgroup.as_ref().map(Cgroup::detach).transpose();
+        let cgroup = cgroup.map_err(|error| Error::failed("opening the control group", error))?;
         let storage = self.ranges.storage();
         let mut maps = Vec::new();
         if storage.base != lease.ids.base {
@@ -222,7 +223,8 @@ impl Shared {
                 maps.push((ids, self.spawner.map(ids).await.map_err(launch_error)?));
             }
         }
-        let pidfd = self.spawner.clone_init(lease.ids, theirs.as_fd(), cgroup).await.map_err(launch_error)?;
+        let cloned = self.spawner.clone_init(lease.ids, theirs.as_fd(), cgroup.as_ref().map(AsFd::as_fd));
+        let pidfd = cloned.await.map_err(launch_error)?;
         Ok((Channel::new(ours).map_err(failed)?, readiness::watch(pidfd).map_err(failed)?, maps))
     }
 

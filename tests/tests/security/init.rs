@@ -218,3 +218,31 @@ async fn an_exit_status_that_is_no_exit() {
     assert_eq!(ran.expect("told in time").status, Status::Signal(11));
     inside.end().await;
 }
+
+#[tokio::test]
+async fn a_command_that_asks_to_be_traced_and_stops_keeps_its_timeout() {
+    const TRACED: &str = "import ctypes, os, signal
+ctypes.CDLL(None).ptrace(0, 0, 0, 0)
+print('asked', flush=True)
+os.kill(os.getpid(), signal.SIGUSR1)";
+    // The control: who waits for such a child hears of it while it lives.
+    let parent = format!(
+        "import os\npid = os.fork()\nif not pid: exec({TRACED:?}); os._exit(0)\n_, status = os.waitpid(pid, 0)\n\
+         print(os.WIFSTOPPED(status)); os.kill(pid, 9)"
+    );
+    let inside = Inside::new().await;
+    let ran = inside.command("user", ExecSpec::argv(["/usr/bin/python3", "-c", &parent], SandboxPath::root())).await;
+    assert_eq!(ran.ok(), "asked\nTrue");
+    for inside in [inside, Inside::without_cgroups().await] {
+        for user in ["root", "user"] {
+            let mut spec = ExecSpec::argv(["/usr/bin/python3", "-c", TRACED], SandboxPath::root());
+            spec.user = Some(named(user));
+            spec.timeout = Some(Duration::from_millis(700));
+            let outcome = soon("the timeout", cabana_sandbox::run(&*inside.sandbox, spec, 1024)).await.unwrap();
+            assert_eq!(outcome.exit.status, Status::TimedOut, "as {user}");
+            let left = inside.root("ps -e -o stat= | grep -c '^t' || true").await.ok();
+            assert_eq!(left, "0", "nothing of it is left");
+        }
+        inside.end().await;
+    }
+}

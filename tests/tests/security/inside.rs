@@ -33,8 +33,16 @@ pub(crate) fn config(data: PathBuf) -> Config {
 
 /// One data directory for all tests, as for the processes of one machine: the host base is made once.
 pub(crate) async fn engine() -> Arc<Engine> {
-    let data = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("data");
-    Engine::open(config(data)).await.expect("an engine on this host")
+    Engine::open(config(data())).await.expect("an engine on this host")
+}
+
+/// One whose commands are kept together by a supervisor each.
+async fn engine_without_cgroups() -> Arc<Engine> {
+    Engine::open(Config { cgroups: false, ..config(data()) }).await.expect("an engine on this host")
+}
+
+fn data() -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("data")
 }
 
 /// A sandbox that ends with its owner, on the host base.
@@ -49,6 +57,10 @@ impl Inside {
 
     pub(crate) async fn with(spec: SandboxSpec) -> Self {
         Self::of(engine().await, &spec).await
+    }
+
+    pub(crate) async fn without_cgroups() -> Self {
+        Self::of(engine_without_cgroups().await, &passing()).await
     }
 
     pub(crate) async fn of(engine: Arc<Engine>, spec: &SandboxSpec) -> Self {

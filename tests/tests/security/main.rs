@@ -6,6 +6,7 @@
 mod archives;
 mod attacks;
 mod capabilities;
+mod descriptors;
 mod exhaustion;
 mod filter;
 mod fresh;
@@ -15,6 +16,7 @@ mod init;
 mod inside;
 mod kernel_calls;
 mod kernel_files;
+mod magic_links;
 mod mounts;
 mod namespaces;
 mod neighbours;

@@ -27,6 +27,7 @@ mod e2b_snapshots;
 mod e2b_stage;
 mod e2b_templates;
 mod ends;
+mod escapes;
 mod events;
 mod faults;
 mod files;

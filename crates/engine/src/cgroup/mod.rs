@@ -18,12 +18,11 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    fs::{Mode as FileMode, OFlags},
     io::Errno,
 };
 
 pub(crate) use self::limits::{Controllers, Limiter, held};
-use crate::rootless::Mode;
+use crate::{kernel::mounts, rootless::Mode};
 
 /// A process stands still when it comes back from the kernel, which may be in the middle of something.
 const FREEZING: Duration = Duration::from_secs(10);
@@ -38,7 +37,6 @@ pub(crate) struct Cgroups {
 
 pub(crate) struct Cgroup {
     path: PathBuf,
-    pub(crate) dir: OwnedFd,
 }
 
 impl Cgroups {
@@ -86,10 +84,7 @@ impl Cgroups {
 
     /// Removes what is left of a group, unless something lives in it. The caller has leased the range.
     pub(crate) fn remove_left_over(&self, number: u32) {
-        let path = self.parent.join(self.name(number));
-        let dir = rustix::fs::open(&path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, FileMode::empty());
-        let Ok(dir) = dir else { return self.controllers.limiter(&self.name(number)).remove() };
-        let cgroup = Cgroup { path, dir };
+        let Ok(cgroup) = self.open(number) else { return self.controllers.limiter(&self.name(number)).remove() };
         if cgroup.is_empty() {
             cgroup.remove();
             self.controllers.limiter(&self.name(number)).remove();
@@ -99,8 +94,10 @@ impl Cgroups {
     /// The group of a sandbox that lives.
     pub(crate) fn open(&self, number: u32) -> io::Result<Cgroup> {
         let path = self.parent.join(self.name(number));
-        let dir = rustix::fs::open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, FileMode::empty())?;
-        Ok(Cgroup { path, dir })
+        match fs::metadata(&path)?.is_dir() {
+            true => Ok(Cgroup { path }),
+            false => Err(io::ErrorKind::NotADirectory.into()),
+        }
     }
 
     /// A group whose files belong to `owner`; `None` when there is one with living processes in it.
@@ -129,6 +126,12 @@ impl Cgroups {
 }
 
 impl Cgroup {
+    /// The group for its init, as the root of a mount of its own: no `..` leads from it to the host's other groups, nor to the
+    /// host's root.
+    pub(crate) fn detach(&self) -> io::Result<OwnedFd> {
+        mounts::detach(&self.path)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         fs::read_to_string(self.path.join("cgroup.events"))
             .is_ok_and(|text| text.lines().any(|line| line == "populated 0"))

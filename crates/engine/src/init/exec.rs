@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     kernel::sys::{self, Stack},
+    walls,
     wire::{Ended, ExecPlan, Failure, FromInit, Step, Stillness},
 };
 
@@ -96,14 +97,15 @@ impl Execs {
         for fd in fds.iter().filter(|_| !plan.terminal && plan.uid != 0) {
             let _ = rustix::fs::fchown(fd, Some(rustix::process::Uid::from_raw(plan.uid)), None);
         }
-        let child = Box::new(Child::new(plan, fds, &self.null, self.open_files(plan.open_files)));
+        let child = Box::new(Child::new(plan, fds, &self.null, &closed_by_exec, self.open_files(plan.open_files)));
         let stack = match self.stack.take() {
             Some(stack) => stack,
             None => Stack::new().map_err(|errno| (Step::Fork, errno))?,
         };
         let (began, argument) = (sys::monotonic_ns(), ptr::from_ref::<Child>(&child) as usize);
+        let needed = child.descriptors();
         // SAFETY: `run` makes raw calls only and ends in exec or exit; child and stack are kept until `done` says so.
-        let planted = unsafe { self.forest.plant(self.secret, &stack, run, argument) };
+        let planted = unsafe { self.forest.plant(self.secret, &stack, run, argument, needed) };
         drop(closed_by_exec);
         let (pid, tree) = match planted {
             Ok(planted) => planted,
@@ -275,6 +277,8 @@ struct Child {
     groups: Vec<u32>,
     terminal: bool,
     stdio: [RawFd; 3],
+    /// The pipe whose end tells init that the exec is through.
+    status: RawFd,
     open_files: (u64, u64),
     cwd: *const libc::c_char,
     programs: Vec<*const libc::c_char>,
@@ -287,7 +291,7 @@ struct Child {
 }
 
 impl Child {
-    fn new(plan: &ExecPlan<'_>, fds: &[OwnedFd], null: &OwnedFd, open_files: (u64, u64)) -> Self {
+    fn new(plan: &ExecPlan<'_>, fds: &[OwnedFd], null: &OwnedFd, status: &OwnedFd, open_files: (u64, u64)) -> Self {
         let mut texts = Vec::new();
         let mut keep = |text: &std::ffi::CStr| {
             texts.push(text.to_owned());
@@ -311,6 +315,7 @@ impl Child {
             groups: plan.groups.clone(),
             terminal: plan.terminal,
             stdio,
+            status: status.as_raw_fd(),
             open_files,
             cwd,
             programs,
@@ -320,6 +325,11 @@ impl Child {
             errno: AtomicI32::new(0),
             _texts: texts,
         }
+    }
+
+    /// All that it needs of init's.
+    fn descriptors(&self) -> [RawFd; 4] {
+        [self.stdio[0], self.stdio[1], self.stdio[2], self.status]
     }
 
     fn failure(&self) -> Option<Failure> {
@@ -333,6 +343,10 @@ impl Child {
             _ => Step::Exec,
         };
         (errno != 0).then_some(Failure { step, errno })
+    }
+
+    fn give_up_capabilities(&self) -> sys::Result<()> {
+        sys::set_capabilities(&sys::capabilities()?.only(walls::kept_mask()))
     }
 
     /// In the child. The steps are counted, so that a failure names its own.
@@ -350,11 +364,12 @@ impl Child {
         attempt!(2, sys::dup3(self.stdio[0], 0, 0));
         attempt!(2, sys::dup3(self.stdio[1], 1, 0));
         attempt!(2, sys::dup3(self.stdio[2], 2, 0));
+        // Closed now, not by the exec: every path below may lead through /proc/self/fd, and what is open there is a way to
+        // it. What stays is the pipe to init, which the exec closes.
+        attempt!(2, sys::close_all_but(&[self.status]));
         if self.terminal {
             attempt!(1, sys::ioctl(0, libc::TIOCSCTTY, 0));
         }
-        // Closed by the exec, not before: the pipe to init is among them.
-        attempt!(2, sys::close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC));
         // The host's own setting says where a core goes: to a program of the host, or beside its limits.
         let _ = sys::set_rlimit(libc::RLIMIT_CORE, 0, 0);
         let _ = sys::set_rlimit(libc::RLIMIT_NOFILE, self.open_files.0, self.open_files.1);
@@ -367,8 +382,12 @@ impl Child {
         attempt!(3, sys::setresuid(self.uid, self.uid, self.uid));
         // Where fs.suid_dumpable is 1, a change of user opens the memory to that user, and until the exec it is init's.
         let _ = sys::prctl(libc::PR_SET_DUMPABLE, 0);
+        // Root's child has init's capabilities until its exec, and by them /proc/1 would be open to the paths below. In
+        // effect are only those that root inside has; the others stay permitted, so that root inside may not trace it.
+        attempt!(3, self.give_up_capabilities());
         // As the user: a directory that it may not enter is no working directory for it.
         attempt!(4, sys::chdir(self.cwd));
+        attempt!(4, sys::check_workdir());
         count(5);
         sys::default_signals();
         let mut first = None;

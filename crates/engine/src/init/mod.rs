@@ -41,7 +41,7 @@ pub(crate) fn main(
         sys::exit(1);
     }
     let ready = setup::prepare(hostname, cgroup, devices).and_then(|prepared| {
-        prepared.close_all_others(&control);
+        prepared.close_all_others(&control)?;
         let (plan, mounts) = wait_for_plan(&control);
         setup::finish(prepared, &plan, &mounts)
     });
@@ -271,6 +271,9 @@ impl Init {
                 self.unwaited = false;
                 break;
             };
+            if !waited.has_ended() {
+                continue;
+            }
             // A command that could not start has no exit, and orphans that were given to us have nobody who asks.
             for answer in self.execs.ended(&waited) {
                 self.say(answer, None);

@@ -4,7 +4,7 @@
 use std::{
     ffi::{CStr, CString},
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
 };
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
@@ -43,18 +43,11 @@ pub(super) struct Prepared {
 
 impl Prepared {
     /// The clone has whatever the spawner had open. Nothing of it stays.
-    pub(super) fn close_all_others(&self, control: &OwnedFd) {
-        let kept = [control, &self.null, &self.signals].map(|fd| fd.as_raw_fd() as u32);
-        let mut kept: Vec<u32> = kept.into_iter().chain(self.forest.descriptors()).collect();
+    pub(super) fn close_all_others(&self, control: &OwnedFd) -> Done {
+        let kept = [control, &self.null, &self.signals].map(AsRawFd::as_raw_fd);
+        let mut kept: Vec<RawFd> = kept.into_iter().chain(self.forest.descriptors()).collect();
         kept.sort_unstable();
-        let mut first = 3; // the standard ones are /dev/null by now
-        for keep in kept {
-            if keep > first {
-                let _ = sys::close_range(first, keep - 1, 0);
-            }
-            first = keep + 1;
-        }
-        let _ = sys::close_range(first, u32::MAX, 0);
+        sys::close_all_but(&kept).map_err(sys_at(Step::Descriptors)) // the standard ones are /dev/null by now
     }
 }
 

@@ -20,6 +20,8 @@ pub(super) struct Supervisor {
     command: extern "C" fn(usize) -> !,
     argument: usize,
     report: RawFd,
+    /// What the command takes with it and the report, in ascending order: all that is open when the command is started.
+    open: [RawFd; 5],
     /// Written by the supervisor, read by init: they share their memory.
     leader: AtomicI32,
 }
@@ -36,7 +38,7 @@ pub(super) struct Supervised {
 const REPORT: usize = 24;
 
 impl Supervised {
-    /// Starts `command(argument)` below a supervisor.
+    /// Starts `command(argument)` below a supervisor. `needed` are the descriptors that the command takes with it.
     ///
     /// # Safety
     /// As for [`sys::spawn`].
@@ -44,17 +46,22 @@ impl Supervised {
         secret: sys::Secret,
         command: extern "C" fn(usize) -> !,
         argument: usize,
+        needed: [RawFd; 4],
     ) -> sys::Result<Self> {
         let (report, write) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK)
                 .map_err(|errno| sys::Errno(errno.raw_os_error()))?;
         let (stack, report_to) = (Stack::new()?, write.as_raw_fd());
+        let [input, output, errors, status] = needed;
+        let mut open = [input, output, errors, status, report_to];
+        open.sort_unstable();
         let supervisor = Box::new(Supervisor {
             secret,
             stack: Stack::new()?,
             command,
             argument,
             report: report_to,
+            open,
             leader: AtomicI32::new(0),
         });
         let argument = std::ptr::from_ref::<Supervisor>(&supervisor) as usize;
@@ -130,17 +137,19 @@ extern "C" fn supervise(supervisor: usize) -> ! {
     // SAFETY: init keeps the box until this process is gone.
     let supervisor = unsafe { &*(supervisor as *const Supervisor) };
     let _ = sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
+    // Before the command is there: it has what is open here until it has closed all but its own.
+    if sys::close_all_but(&supervisor.open).is_err() {
+        sys::exit(126)
+    }
     // SAFETY: as init promised; the stack lies in the box.
     let command = unsafe {
         sys::spawn(sys::Clone::default(), supervisor.secret, &supervisor.stack, supervisor.command, supervisor.argument)
     };
     supervisor.leader.store(command.unwrap_or(0), Ordering::Release);
     // The command's pipes are its own: with a copy here, nobody would ever see them closed.
-    let report = supervisor.report as u32;
-    let _ = sys::close_range(3, report - 1, 0);
-    let _ = sys::close_range(report + 1, u32::MAX, 0);
+    let _ = sys::close_all_but(&[supervisor.report]);
     while let Some(waited) = sys::wait_for_any() {
-        if command == Ok(waited.pid) {
+        if command == Ok(waited.pid) && waited.has_ended() {
             let mut bytes = [0; REPORT];
             bytes[..8].copy_from_slice(&(waited.status as u64).to_le_bytes());
             bytes[8..16].copy_from_slice(&waited.cpu_us.to_le_bytes());

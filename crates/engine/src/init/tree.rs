@@ -52,17 +52,18 @@ impl Forest {
         Self::Supervised
     }
 
-    pub(super) fn descriptors(&self) -> Vec<u32> {
+    pub(super) fn descriptors(&self) -> Vec<RawFd> {
         match self {
             Self::Cgroups { run, spare, .. } => {
                 let leaves = spare.iter().flat_map(|leaf| [&leaf.dir, &leaf.events]);
-                leaves.chain([run]).map(|fd| fd.as_raw_fd() as u32).collect()
+                leaves.chain([run]).map(AsRawFd::as_raw_fd).collect()
             }
             Self::Supervised => Vec::new(),
         }
     }
 
-    /// Starts `command(argument)` in a tree of its own. Gives the pid of the command, or of its supervisor.
+    /// Starts `command(argument)` in a tree of its own. Gives the pid of the command, or of its supervisor. `needed` are the
+    /// descriptors that the command takes with it.
     ///
     /// # Safety
     /// As for [`sys::spawn`].
@@ -72,11 +73,12 @@ impl Forest {
         stack: &Stack,
         command: extern "C" fn(usize) -> !,
         argument: usize,
+        needed: [RawFd; 4],
     ) -> Result<(i32, Tree), Errno> {
         match self {
             Self::Supervised => {
                 // SAFETY: promised by our caller.
-                let supervised = unsafe { Supervised::start(secret, command, argument) }?;
+                let supervised = unsafe { Supervised::start(secret, command, argument, needed) }?;
                 Ok((supervised.pid(), Tree::Supervised(supervised)))
             }
             Self::Cgroups { .. } => {

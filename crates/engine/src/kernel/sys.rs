@@ -250,12 +250,19 @@ pub(crate) struct Waited {
     pub(crate) peak_kib: u64,
 }
 
-/// One child that has ended, if any.
+impl Waited {
+    /// A child that asked to be traced is waited for whenever it stops, too: then it lives on.
+    pub(crate) fn has_ended(&self) -> bool {
+        libc::WIFEXITED(self.status) || libc::WIFSIGNALED(self.status)
+    }
+}
+
+/// One child that has ended or stopped, if any.
 pub(crate) fn wait_any() -> Option<Waited> {
     wait(libc::WNOHANG)
 }
 
-/// The next child that ends; `None` when there is none left.
+/// The next child that ends or stops; `None` when there is none left.
 pub(crate) fn wait_for_any() -> Option<Waited> {
     wait(0)
 }
@@ -432,6 +439,19 @@ pub(crate) fn close_range(first: u32, last: u32, flags: u32) -> Result<()> {
     unsafe { sys!(SYS_close_range, first, last, flags) }.map(drop)
 }
 
+/// Closes every descriptor from 3 on but these, which must be in ascending order. Allocates nothing: for children that share
+/// our memory, too.
+pub(crate) fn close_all_but(kept: &[RawFd]) -> Result<()> {
+    let mut first = 3;
+    for keep in kept.iter().map(|fd| *fd as u32).filter(|fd| *fd >= 3) {
+        if keep > first {
+            close_range(first, keep - 1, 0)?;
+        }
+        first = keep + 1;
+    }
+    close_range(first, u32::MAX, 0)
+}
+
 pub(crate) fn write(fd: RawFd, bytes: &[u8]) -> Result<usize> {
     // SAFETY: reads the slice.
     unsafe { sys!(SYS_write, fd, bytes.as_ptr(), bytes.len()) }
@@ -455,6 +475,23 @@ pub(crate) fn open_at(dir: RawFd, path: &CStr, flags: i32) -> Result<RawFd> {
 pub(crate) fn chdir(path: *const libc::c_char) -> Result<()> {
     // SAFETY: the callers pass NUL-terminated strings.
     unsafe { sys!(SYS_chdir, path) }.map(drop)
+}
+
+/// Refuses a working directory that the root does not lead to, or that lies in a `/proc`: a path that went through a
+/// descriptor or a process ends in such a place. The kernel answers, not the text of a path.
+pub(crate) fn check_workdir() -> Result<()> {
+    let mut path = [0u8; libc::PATH_MAX as usize];
+    // SAFETY: fills the buffer at most.
+    unsafe { sys!(SYS_getcwd, path.as_mut_ptr(), path.len()) }?;
+    // SAFETY: plain numbers: all zero is a value of it.
+    let mut of: libc::statfs = unsafe { mem::zeroed() };
+    // SAFETY: a NUL-terminated string; fills a local.
+    unsafe { sys!(SYS_statfs, c".".as_ptr(), &raw mut of) }?;
+    // An unreachable one is told with words in brackets before it.
+    match path[0] == b'/' && of.f_type != libc::PROC_SUPER_MAGIC {
+        true => Ok(()),
+        false => Err(Errno(libc::EXDEV)),
+    }
 }
 
 pub(crate) fn umask(mask: u32) {

@@ -20,5 +20,5 @@ mod tests;
 
 #[cfg(fuzzing)]
 pub(crate) use self::{arch::Arch, bpf::compile, policy::Policy};
-pub(crate) use caps::drop_bounding;
+pub(crate) use caps::{drop_bounding, kept_mask};
 pub(crate) use seccomp::{install_seccomp, no_new_privs, prepare, program};
