@@ -370,8 +370,6 @@ impl Child {
         if self.terminal {
             attempt!(1, sys::ioctl(0, libc::TIOCSCTTY, 0));
         }
-        // The host's own setting says where a core goes: to a program of the host, or beside its limits.
-        let _ = sys::set_rlimit(libc::RLIMIT_CORE, 0, 0);
         let _ = sys::set_rlimit(libc::RLIMIT_NOFILE, self.open_files.0, self.open_files.1);
         // Refused where there is a single id, and then there are no groups to have.
         let groups = sys::setgroups(&self.groups);

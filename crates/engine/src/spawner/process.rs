@@ -44,6 +44,7 @@ fn prepare() -> io::Result<()> {
     sys::prctl(libc::PR_SET_DUMPABLE, 0)?;
     sys::umask(0);
     raise_open_files();
+    forbid_core_dumps();
     give_up_privileges_of_time();
     // Children are not waited for: the server holds a pidfd of each.
     // SAFETY: ignoring a signal installs no handler.
@@ -57,6 +58,14 @@ fn raise_open_files() {
     // SAFETY: fills a local.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0 {
         let _ = sys::set_rlimit(libc::RLIMIT_NOFILE, limit.rlim_max, limit.rlim_max);
+    }
+}
+
+/// The host's own setting says where a core goes: into a file, or to a program of the host that runs as its root, which the
+/// kernel starts whatever the limit is, unless that is exactly one byte. The filter keeps it there.
+fn forbid_core_dumps() {
+    if sys::set_rlimit(libc::RLIMIT_CORE, 1, 1).is_err() {
+        let _ = sys::set_rlimit(libc::RLIMIT_CORE, 0, 0); // it was less already, and only root raises it
     }
 }
 

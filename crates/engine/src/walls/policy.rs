@@ -117,6 +117,7 @@ impl Policy {
 fn verdict_of(word: &str) -> Result<Verdict, Problem> {
     Ok(match word {
         "allow" => Verdict::Allow,
+        "done" => Verdict::Errno(0),
         "eperm" => Verdict::Errno(libc::EPERM as u16),
         "enosys" => Verdict::Errno(libc::ENOSYS as u16),
         "eafnosupport" => Verdict::Errno(libc::EAFNOSUPPORT as u16),
@@ -207,6 +208,7 @@ const CONSTANTS: &[(&str, u32)] = &[
     ("NETLINK_ROUTE", libc::NETLINK_ROUTE as u32),
     ("PER_LINUX32", 8),
     ("PR_SCHED_CORE", libc::PR_SCHED_CORE as u32),
+    ("RLIMIT_CORE", libc::RLIMIT_CORE),
     ("SOCK_DGRAM", libc::SOCK_DGRAM as u32),
     ("SOCK_RAW", libc::SOCK_RAW as u32),
     ("SOCK_STREAM", libc::SOCK_STREAM as u32),

@@ -1,6 +1,6 @@
 //! What the kernel tells and gives to anybody who asks in the right words.
 
-use cabana_sandbox::{ExecSpec, Provider};
+use cabana_sandbox::{ExecSpec, Provider, Status};
 
 use crate::{
     attacks::{HALVES, HUGE, NSFS},
@@ -117,4 +117,36 @@ print(came[{host}], came[-1])",
     let spec = ExecSpec::argv(["python3", "-c", &script], path("/"));
     assert_eq!(inside.command("user", spec).await.ok(), "False False", "only processes of the sandbox are found");
     inside.end().await;
+}
+
+/// Where core dumps are piped to a program of the host, the kernel starts it as the host's root for a crash inside, whatever
+/// the limit is, unless that is exactly one byte (the ground of CVE-2025-4598 and CVE-2025-5054).
+#[tokio::test]
+async fn raising_or_lowering_the_limit_that_keeps_core_dumps_from_the_hosts_program() {
+    const CHANGE: &str = "import resource, subprocess, ctypes, os
+def limit(): return [line.split()[4:6] for line in open('/proc/self/limits') if 'core' in line][0]
+for most in [(0, 0), (resource.RLIM_INFINITY, resource.RLIM_INFINITY), (1 << 20, 1 << 20), (0, 1)]:
+    try: resource.setrlimit(resource.RLIMIT_CORE, most)
+    except (OSError, ValueError): pass
+    print(*limit())
+both = (ctypes.c_uint64 * 2)(0, 0)
+libc = ctypes.CDLL(None)
+libc.prlimit64(0, 4, both, None); libc.syscall(160, 4, both); libc.prlimit(os.getpid(), 4, both, None)
+print(*limit(), libc.prlimit(0, 4, both, None))
+print(*[line.split()[4:6] for line in subprocess.check_output(['cat', '/proc/self/limits'], text=True).splitlines() if 'core' in line][0])";
+    // The control: where nothing holds it, it is what was asked for last.
+    let host = std::process::Command::new("python3").args(["-c", CHANGE]).output().unwrap();
+    let host = String::from_utf8_lossy(&host.stdout).into_owned();
+    assert!(host.lines().next() == Some("0 0") && !host.contains("\n1 1\n"), "{host}");
+    for inside in [Inside::new().await, Inside::without_cgroups().await] {
+        for user in ["root", "user"] {
+            let spec = ExecSpec::argv(["/usr/bin/python3", "-c", CHANGE], path("/"));
+            let said = inside.command(user, spec).await.ok();
+            assert_eq!(said, "1 1\n1 1\n1 1\n1 1\n1 1 0\n1 1", "as {user}: held, and answered as done");
+        }
+        // A crash is told as one, without a core.
+        let ran = inside.user("kill -SEGV $$").await;
+        assert_eq!(ran.status, Status::Signal(11));
+        inside.end().await;
+    }
 }
