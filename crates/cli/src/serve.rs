@@ -52,6 +52,10 @@ pub(crate) struct Args {
     stop_all: bool,
 }
 
+/// Threads that may be held up in the kernel, made when they are needed: a guest can hold a few for each sandbox, and a
+/// runtime that has none left stands still.
+const MAX_HELD_UP: usize = 16_384;
+
 pub(crate) fn main(args: Args, data: Option<PathBuf>) -> ExitCode {
     match start(args, data) {
         Ok(()) => ExitCode::SUCCESS,
@@ -65,6 +69,7 @@ fn start(args: Args, data: Option<PathBuf>) -> Result<(), Failure> {
     cabana_engine::enter_user_namespace()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
+        .max_blocking_threads(MAX_HELD_UP)
         .build()
         .map_err(|error| Failure::new(Code::Internal, format!("starting threads: {error}")))?;
     runtime.block_on(serve(source, serving, args.show_key, args.stop_all))

@@ -254,7 +254,7 @@ pub(crate) async fn exec(live: &Arc<Live>, spec: ExecSpec) -> Result<Process> {
     };
     let Io { ours, spool, stdin, terminal, theirs } = io;
     let (starting, started) = oneshot::channel();
-    let log = Log::new(ours, spool, has_exited, live.tasks.clone());
+    let log = Log::new(ours, spool, has_exited, live);
     let reader = log.read(0);
     let ooms_before = live.oom_kills();
     let exec = live.execs.add(spec.id, |number| Exec {
@@ -329,7 +329,7 @@ pub(crate) fn take_up(live: &Arc<Live>, kept: &KeptExec, exit: Option<Exit>, fds
     let stdin = watched(next(kept.stdin))?;
     let (exited, has_exited) = watch::channel(exit);
     let source = Source { pipes, terminal: master.clone().zip(into) };
-    let log = Log::new(source, spool, has_exited, live.tasks.clone());
+    let log = Log::new(source, spool, has_exited, live);
     let id = ExecId::from(uuid::Uuid::from_u128(kept.id));
     let stdin = typed(live, kept.exec, stdin, master.as_ref());
     let exec = Arc::new(Exec {
@@ -360,8 +360,8 @@ fn typed(
     pipe: Option<AsyncFd<OwnedFd>>,
     terminal: Option<&Arc<AsyncFd<OwnedFd>>>,
 ) -> Option<Stdin> {
-    let pipe = pipe.map(|pipe| input::pipe(pipe, Arc::downgrade(live), exec));
-    pipe.or_else(|| terminal.map(|master| input::terminal(master.clone())))
+    let pipe = pipe.map(|pipe| input::pipe(pipe, live, exec));
+    pipe.or_else(|| terminal.map(|master| input::terminal(master.clone(), &live.lane)))
 }
 
 struct Io {

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
 use cabana_sandbox::Channel;
@@ -18,12 +18,17 @@ pub(crate) struct Feed<P, T> {
 }
 
 impl<P: AsFd, T: AsFd> Feed<P, T> {
-    /// Takes some of what is there now, without waiting. False when there is nothing.
+    /// Takes some of what is there now into the spool, without waiting. False when there is nothing.
     pub(crate) fn take(&mut self, spool: &mut Spool) -> bool {
+        self.take_by(|pipe, channel| spool.take(pipe, channel))
+    }
+
+    /// The same, by somebody who knows where it goes.
+    pub(crate) fn take_by(&mut self, mut take: impl FnMut(BorrowedFd<'_>, Channel) -> io::Result<usize>) -> bool {
         self.fill_the_pipe();
         let mut place = 0;
         while let Some((channel, pipe)) = self.pipes.get(place) {
-            match spool.take(pipe.as_fd(), *channel) {
+            match take(pipe.as_fd(), *channel) {
                 Ok(0) => drop(self.pipes.remove(place)),
                 Ok(_) => return true,
                 // Where memory has run out, the bytes wait in the pipe.

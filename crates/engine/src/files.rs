@@ -7,10 +7,7 @@ use std::{
     collections::VecDeque,
     io,
     os::fd::{AsFd, OwnedFd},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use async_trait::async_trait;
@@ -23,15 +20,15 @@ use cabana_sandbox::{
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::{
     io::unix::AsyncFd,
-    runtime::{Handle, RuntimeFlavor},
     sync::mpsc,
-    task::{JoinHandle, block_in_place, spawn_blocking},
+    task::{JoinHandle, spawn_blocking},
 };
 use tokio_util::task::TaskTracker;
 
 use crate::{
     disk,
     kernel::{readiness, thread_identity::ActingAs},
+    lane::Lane,
     live::{Close, Live},
     snapshot::{Entered, Gate},
 };
@@ -76,38 +73,6 @@ impl<T: Send + 'static> Held<T> {
     }
 }
 
-/// Waking another thread takes longer than most file operations, so they are done on this one where it may block: on a
-/// runtime of several threads, either because enough others are left to go on, or because another takes its tasks over,
-/// which is a wake-up again.
-fn here<T>(act: impl FnOnce() -> T) -> Result<T, impl FnOnce() -> T> {
-    let runtime = Handle::current();
-    if runtime.runtime_flavor() != RuntimeFlavor::MultiThread {
-        return Err(act);
-    }
-    Ok(match Blocking::of(runtime.metrics().num_workers()) {
-        Some(_blocking) => act(),
-        None => block_in_place(act),
-    })
-}
-
-/// One worker thread that waits for the disk. At most half of them do: a disk that stalls must not stall the process.
-struct Blocking;
-
-static BLOCKING: AtomicUsize = AtomicUsize::new(0);
-
-impl Blocking {
-    fn of(workers: usize) -> Option<Self> {
-        let more = |blocking| (blocking < workers / 2).then_some(blocking + 1);
-        BLOCKING.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok().map(|_| Self)
-    }
-}
-
-impl Drop for Blocking {
-    fn drop(&mut self) {
-        BLOCKING.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
 async fn joined<T>(hop: JoinHandle<Result<T>>) -> Result<T> {
     hop.await.map_err(|error| Error::failed("a file operation", error)).flatten()
 }
@@ -138,10 +103,7 @@ impl EngineFiles {
 
     async fn act<T: Send + 'static>(&self, act: impl FnOnce(&Rooted) -> Result<T> + Send + 'static) -> Result<T> {
         let files = self.again();
-        match here(move || files.act_here(act)) {
-            Ok(done) => done,
-            Err(act) => joined(spawn_blocking(act)).await,
-        }
+        self.live.lane.step(move || files.act_here(act)).await
     }
 
     /// Before something is written: whether the sandbox may take so much more of the disk.
@@ -208,7 +170,9 @@ impl Files for EngineFiles {
         let start = stream::iter(chunks.into_iter().map(Ok));
         match reader {
             None => Ok((info, start.boxed())),
-            Some(reader) => Ok((info, start.chain(read_on(Held::new(&self.live, reader))).boxed())),
+            Some(reader) => {
+                Ok((info, start.chain(read_on(self.live.lane.clone(), Held::new(&self.live, reader))).boxed()))
+            }
         }
     }
 
@@ -353,14 +317,11 @@ async fn told<T: Send + 'static>(
 }
 
 /// Chunk after chunk.
-fn read_on(reader: Arc<Held<Reader>>) -> Stream<Bytes> {
-    let chunks = stream::try_unfold(reader, |reader| async move {
+fn read_on(lane: Lane, reader: Arc<Held<Reader>>) -> Stream<Bytes> {
+    let chunks = stream::try_unfold((lane, reader), |(lane, reader)| async move {
         let next = reader.clone();
-        let chunk = match here(move || next.with(Reader::next_chunk)) {
-            Ok(chunk) => chunk?,
-            Err(read) => joined(spawn_blocking(read)).await?,
-        };
-        Ok(chunk.map(|chunk| (chunk, reader)))
+        let chunk = lane.step(move || next.with(Reader::next_chunk)).await?;
+        Ok(chunk.map(|chunk| (chunk, (lane, reader))))
     });
     chunks.boxed()
 }

@@ -114,6 +114,14 @@ impl Lease {
         Ok(())
     }
 
+    /// Nothing of it is slow by its limits any more: it is to end, and would hold up the file system of the host meanwhile.
+    pub(crate) fn hurry(&mut self) {
+        let limits = Limits { io: None, cpu_milli: None, ..self.limits };
+        if self.limiter.change(&self.limits, &limits).is_ok() {
+            self.limits = limits;
+        }
+    }
+
     /// How often memory ran out in it, since it was first limited.
     pub(crate) fn oom_kills(&self) -> u64 {
         self.ooms_before.map_or(0, |before| self.limiter.oom_kills().saturating_sub(before))

@@ -10,21 +10,31 @@ use std::{
 
 use cabana_sandbox::Stdin;
 use tokio::io::{AsyncWrite, unix::AsyncFd};
+use tokio_util::sync::PollSemaphore;
 
-use crate::{live::Live, wire::ToInit};
+use crate::{
+    lane::{self, Lane},
+    live::Live,
+    wire::ToInit,
+};
 
 /// Into a pipe. Its end is the end of the file; init has a second descriptor of it, and is told to close that.
-pub(crate) fn pipe(pipe: AsyncFd<OwnedFd>, live: Weak<Live>, exec: u64) -> Stdin {
-    Box::pin(PipeInput { pipe: Some(pipe), live, exec })
+pub(crate) fn pipe(pipe: AsyncFd<OwnedFd>, live: &Arc<Live>, exec: u64) -> Stdin {
+    Box::pin(PipeInput { pipe: Some(pipe), turns: turns(&live.lane), live: Arc::downgrade(live), exec })
 }
 
 /// The end of the file is what a person types for it.
-pub(crate) fn terminal(master: Arc<AsyncFd<OwnedFd>>) -> Stdin {
-    Box::pin(TerminalInput(master))
+pub(crate) fn terminal(master: Arc<AsyncFd<OwnedFd>>, lane: &Lane) -> Stdin {
+    Box::pin(TerminalInput { master, turns: turns(lane) })
+}
+
+fn turns(lane: &Lane) -> PollSemaphore {
+    PollSemaphore::new(lane.semaphore())
 }
 
 struct PipeInput {
     pipe: Option<AsyncFd<OwnedFd>>,
+    turns: PollSemaphore,
     live: Weak<Live>,
     exec: u64,
 }
@@ -49,9 +59,10 @@ impl Drop for PipeInput {
 }
 
 impl AsyncWrite for PipeInput {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match &self.pipe {
-            Some(pipe) => write(pipe, context, bytes),
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        match &this.pipe {
+            Some(pipe) => write(pipe, &mut this.turns, context, bytes),
             None => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
         }
     }
@@ -64,11 +75,15 @@ impl AsyncWrite for PipeInput {
     }
 }
 
-struct TerminalInput(Arc<AsyncFd<OwnedFd>>);
+struct TerminalInput {
+    master: Arc<AsyncFd<OwnedFd>>,
+    turns: PollSemaphore,
+}
 
 impl AsyncWrite for TerminalInput {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        write(&self.0, context, bytes)
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        write(&this.master, &mut this.turns, context, bytes)
     }
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
@@ -79,10 +94,17 @@ impl AsyncWrite for TerminalInput {
     }
 }
 
-fn write(fd: &AsyncFd<OwnedFd>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+/// The guest can hold the lock of what it reads from.
+fn write(
+    fd: &AsyncFd<OwnedFd>,
+    turns: &mut PollSemaphore,
+    context: &mut Context<'_>,
+    bytes: &[u8],
+) -> Poll<io::Result<usize>> {
     loop {
         let mut guard = ready!(fd.poll_write_ready(context))?;
-        if let Ok(done) = guard.try_io(|fd| Ok(rustix::io::write(fd.get_ref(), bytes)?)) {
+        let _turn = ready!(turns.poll_acquire(context));
+        if let Ok(done) = guard.try_io(|fd| lane::held_up(|| Ok(rustix::io::write(fd.get_ref(), bytes)?))) {
             return Poll::Ready(done);
         }
     }

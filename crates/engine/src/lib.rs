@@ -43,6 +43,7 @@ mod identity;
 mod init;
 mod input;
 mod kernel;
+mod lane;
 mod layers;
 mod live;
 mod network;

@@ -37,6 +37,7 @@ use crate::{
         mounts, readiness, sys,
         thread_identity::{ActingAs, Identity},
     },
+    lane::Lane,
     network::{Namespace, Network, Outlet, Ways},
     spool,
     wire::{Ended, Failure, FromInit, LONG, PROTOCOL, Stillness, ToInit},
@@ -57,6 +58,7 @@ pub(crate) struct Live {
     pub(crate) ids: IdMap,
     pub(crate) execs: Execs,
     pub(crate) tasks: TaskTracker,
+    pub(crate) lane: Lane,
     channel: Channel,
     pidfd: AsyncFd<OwnedFd>,
     /// Until the sandbox ends: a descriptor of the root keeps everything mounted.
@@ -148,6 +150,7 @@ impl Live {
             ids: holds.lease.ids,
             execs: Execs::default(),
             tasks,
+            lane: Lane::new(),
             channel,
             pidfd,
             inside: Mutex::new(Some(inside)),
@@ -358,6 +361,13 @@ impl Live {
 
     fn kill_now(&self) {
         let _ = sys::pidfd_kill(self.pidfd.get_ref().as_raw_fd());
+        // Who is in the kernel with something that is slow by its limits ends when that is done. Where another has the lease
+        // now, the limits go with the sandbox.
+        if let Ok(mut holds) = self.holds.try_lock()
+            && let Some(holds) = holds.as_mut()
+        {
+            holds.lease.hurry();
+        }
     }
 
     /// Its process 1.

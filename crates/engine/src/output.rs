@@ -21,6 +21,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     feed::Feed,
+    lane::{self, Lane},
+    live::Live,
     spool::{self, Spool},
 };
 
@@ -35,6 +37,7 @@ pub(crate) struct Log {
     tasks: TaskTracker,
     /// The sandbox lives on without us: what its commands say is not ours to take any more.
     left: CancellationToken,
+    lane: Lane,
 }
 
 struct Kept {
@@ -46,12 +49,7 @@ struct Kept {
 pub(crate) type Source = Feed<AsyncFd<OwnedFd>, Arc<AsyncFd<OwnedFd>>>;
 
 impl Log {
-    pub(crate) fn new(
-        source: Source,
-        spool: Spool,
-        exited: watch::Receiver<Option<Exit>>,
-        tasks: TaskTracker,
-    ) -> Arc<Self> {
+    pub(crate) fn new(source: Source, spool: Spool, exited: watch::Receiver<Option<Exit>>, live: &Live) -> Arc<Self> {
         // Of a command that ended before: then all of it is there.
         let exit = (*exited.borrow()).filter(|_| spool.is_sealed());
         let log = Arc::new(Self {
@@ -59,8 +57,9 @@ impl Log {
             source: tokio::sync::Mutex::new(source),
             exited,
             readers: AtomicUsize::new(0),
-            tasks,
+            tasks: live.tasks.clone(),
             left: CancellationToken::new(),
+            lane: live.lane.clone(),
         });
         if exit.is_some()
             && let Ok(mut source) = log.source.try_lock()
@@ -121,7 +120,7 @@ impl Log {
                 return; // another reader was faster
             }
         }
-        let taken = self.left.run_until_cancelled(next(&mut source, &self.kept, self.exited.clone())).await;
+        let taken = self.left.run_until_cancelled(self.next(&mut source)).await;
         if let Some(Some(exit)) = taken {
             let mut kept = self.kept();
             let _ = kept.spool.seal();
@@ -137,9 +136,50 @@ impl Log {
             source.pipes.clear();
         }
         for (_, pipe) in source.pipes.drain(..) {
-            let left = self.left.clone();
-            self.tasks.spawn(async move { left.run_until_cancelled(discard(pipe)).await });
+            let (left, lane) = (self.left.clone(), self.lane.clone());
+            self.tasks.spawn(async move { left.run_until_cancelled(discard(pipe, lane)).await });
         }
+    }
+
+    /// Waits for a chunk and takes it, or gives the exit when all was taken. Safe to drop at any await.
+    async fn next(&self, source: &mut Source) -> Option<Exit> {
+        let mut exited = self.exited.clone();
+        loop {
+            // Before the pipes are looked at: what they hold after the exit is all that there will be.
+            let exit = *exited.borrow_and_update();
+            if self.take(source).await {
+                return None;
+            }
+            if let Some(exit) = exit {
+                // A terminal hands over later what was written to it before.
+                let late = source.terminal.is_some();
+                if late && tokio::time::timeout(TERMINAL_GRACE, readable(source)).await.is_ok() {
+                    continue;
+                }
+                return Some(exit);
+            }
+            tokio::select! {
+                () = readable(source) => {}
+                changed = exited.changed() => {
+                    if changed.is_err() && exited.borrow().is_none() {
+                        return Some(crate::exec::killed());
+                    }
+                }
+            }
+        }
+    }
+
+    /// The guest can hold the pipe's lock: so nobody else waits for ours meanwhile.
+    async fn take(&self, source: &mut Source) -> bool {
+        let _turn = self.lane.turn().await;
+        lane::held_up(|| {
+            source.take_by(|pipe, channel| {
+                let into = self.kept().spool.before(pipe, channel)?;
+                let Some(into) = into else { return Ok(0) };
+                let taken = into.splice(pipe)?;
+                self.kept().spool.after_taking(taken)
+            })
+        })
     }
 }
 
@@ -209,33 +249,6 @@ impl Drop for Reader {
     }
 }
 
-/// Waits for a chunk and takes it, or gives the exit when all was taken. Safe to drop at any await.
-async fn next(source: &mut Source, kept: &Mutex<Kept>, mut exited: watch::Receiver<Option<Exit>>) -> Option<Exit> {
-    loop {
-        // Before the pipes are looked at: what they hold after the exit is all that there will be.
-        let exit = *exited.borrow_and_update();
-        if source.take(&mut kept.lock().unwrap_or_else(PoisonError::into_inner).spool) {
-            return None;
-        }
-        if let Some(exit) = exit {
-            // A terminal hands over later what was written to it before.
-            let late = source.terminal.is_some();
-            if late && tokio::time::timeout(TERMINAL_GRACE, readable(source)).await.is_ok() {
-                continue;
-            }
-            return Some(exit);
-        }
-        tokio::select! {
-            () = readable(source) => {}
-            changed = exited.changed() => {
-                if changed.is_err() && exited.borrow().is_none() {
-                    return Some(crate::exec::killed());
-                }
-            }
-        }
-    }
-}
-
 async fn readable(source: &Source) {
     match (&source.terminal, source.pipes.as_slice()) {
         (Some((master, _)), _) => until_readable(master).await,
@@ -260,11 +273,16 @@ async fn until_readable(fd: &AsyncFd<OwnedFd>) {
     }
 }
 
-async fn discard(pipe: AsyncFd<OwnedFd>) {
+async fn discard(pipe: AsyncFd<OwnedFd>, lane: Lane) {
     let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
     let Ok(nowhere) = rustix::fs::open(c"/dev/null", flags, rustix::fs::Mode::empty()) else { return };
     loop {
-        match rustix::pipe::splice(pipe.get_ref(), None, &nowhere, None, spool::CHUNK, SpliceFlags::NONBLOCK) {
+        let turn = lane.turn().await;
+        let gone = lane::held_up(|| {
+            rustix::pipe::splice(pipe.get_ref(), None, &nowhere, None, spool::CHUNK, SpliceFlags::NONBLOCK)
+        });
+        drop(turn);
+        match gone {
             Ok(0) => return,
             Ok(_) => {}
             Err(rustix::io::Errno::AGAIN) => until_readable(&pipe).await,

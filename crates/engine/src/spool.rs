@@ -9,6 +9,7 @@ use std::{
     collections::VecDeque,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
 };
 
 use cabana_sandbox::{Channel, Position};
@@ -41,7 +42,7 @@ const END: u64 = 4;
 
 #[derive(Debug)]
 pub(crate) struct Spool {
-    memory: OwnedFd,
+    memory: Arc<OwnedFd>,
     kept: u64,
     /// The last marks, the oldest first.
     marks: VecDeque<(Position, Channel)>,
@@ -50,6 +51,18 @@ pub(crate) struct Spool {
     sealed: bool,
     /// What lies before is punched out.
     punched: Position,
+}
+
+/// The place of the next bytes.
+pub(crate) struct Into {
+    memory: Arc<OwnedFd>,
+    at: u64,
+}
+
+impl Into {
+    pub(crate) fn splice(mut self, pipe: BorrowedFd<'_>) -> io::Result<usize> {
+        Ok(rustix::pipe::splice(pipe, None, &self.memory, Some(&mut self.at), CHUNK, SpliceFlags::NONBLOCK)?)
+    }
 }
 
 /// A piece of it.
@@ -64,7 +77,7 @@ impl Spool {
     pub(crate) fn new(kept: u64) -> io::Result<Self> {
         let memory = rustix::fs::memfd_create(c"output", MemfdFlags::CLOEXEC)?;
         let (marks, made, end, punched) = (VecDeque::new(), 0, 0, 0);
-        Ok(Self { memory, kept, marks, made, end, sealed: false, punched })
+        Ok(Self { memory: Arc::new(memory), kept, marks, made, end, sealed: false, punched })
     }
 
     /// One that somebody else has written to. Whatever is in the file: it is read as what it should be, and nothing breaks.
@@ -78,6 +91,7 @@ impl Spool {
             Ok(first) => first.saturating_sub(OUTPUT).min(end),
             Err(_) => end, // nothing but a hole
         };
+        let memory = Arc::new(memory);
         let mut spool = Self { memory, kept, marks: VecDeque::new(), made: 0, end, sealed: false, punched };
         spool.read_marks()?;
         Ok(spool)
@@ -141,16 +155,28 @@ impl Spool {
 
     /// Takes what the pipe holds. Zero: nobody will write to it any more. `WouldBlock`: nothing now.
     pub(crate) fn take(&mut self, pipe: BorrowedFd<'_>, channel: Channel) -> io::Result<usize> {
+        match self.before(pipe, channel)? {
+            Some(into) => self.after_taking(into.splice(pipe)?),
+            None => Ok(0),
+        }
+    }
+
+    /// Where the next bytes of the pipe go: in three steps, for who lets nobody wait for the pipe. A guest can hold its lock.
+    /// `None`: nobody will write to it any more.
+    pub(crate) fn before(&mut self, pipe: BorrowedFd<'_>, channel: Channel) -> io::Result<Option<Into>> {
         if self.marks.back().is_none_or(|(_, last)| *last != channel) {
             if !has_bytes(pipe)? {
-                return Ok(0);
+                return Ok(None);
             }
             self.mark(number_of(channel))?;
             self.note(self.end, channel);
         }
         fault::at(Point::OutputMarked);
-        let mut at = OUTPUT + self.end;
-        let taken = rustix::pipe::splice(pipe, None, &self.memory, Some(&mut at), CHUNK, SpliceFlags::NONBLOCK)?;
+        Ok(Some(Into { memory: self.memory.clone(), at: OUTPUT + self.end }))
+    }
+
+    /// So many bytes are there now.
+    pub(crate) fn after_taking(&mut self, taken: usize) -> io::Result<usize> {
         fault::at(Point::OutputTaken);
         self.end += taken as u64;
         self.punch();

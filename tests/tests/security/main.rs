@@ -10,6 +10,7 @@ mod descriptors;
 mod exhaustion;
 mod filter;
 mod fresh;
+mod held_locks;
 mod host_files;
 mod hostile_files;
 mod init;

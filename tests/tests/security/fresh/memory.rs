@@ -95,3 +95,42 @@ async fn making_process_1_the_first_to_go_when_memory_runs_out() {
     cabana_sandbox::Provider::destroy(&*engine, other.sandbox.id()).await.unwrap();
     crate::inside::soon("its end", inside.end()).await;
 }
+
+const OPTIONS: &str = "import socket, struct, ctypes, errno
+code = ctypes.create_string_buffer(struct.pack('HBBI', 0x06, 0, 0, 0xffffffff))
+program = struct.pack('HxxxxxxP', 1, ctypes.addressof(code))
+def attempt(what, family, level, option, value):
+    s = socket.socket(family, socket.SOCK_DGRAM)
+    if option == 51: s.setsockopt(1, 15, 1); s.bind(('127.0.0.1', 0))
+    try: s.setsockopt(level, option, value); print(what, 'done')
+    except OSError as e: print(what, errno.errorcode[e.errno])
+    return s
+attempt('filter', socket.AF_UNIX, 1, 26, program)
+attempt('reuseport', socket.AF_INET, 1, 51, program)
+attempt('zerocopy', socket.AF_INET, 1, 60, 1)
+attempt('timestamps', socket.AF_INET, 1, 37, 8)
+for family, level, option in [(socket.AF_INET, 0, 11), (socket.AF_INET6, 41, 25)]:
+    s = attempt('errors%d' % option, family, level, option, 1)
+    print('held%d' % option, 'done' if s.getsockopt(level, option) else 'EPERM')";
+
+/// What a socket can be made to hold counts for the whole machine, or for nobody: compiled filters, queues of errors.
+#[tokio::test]
+async fn kernel_memory_by_options_of_a_socket() {
+    let host = std::process::Command::new("python3").args(["-c", OPTIONS]).output().unwrap();
+    let host = String::from_utf8_lossy(&host.stdout).into_owned();
+    // The control: where nothing stops it, each of them works.
+    assert_eq!(host.matches(" done").count(), 8, "{host}");
+    let inside = Inside::new().await;
+    for user in ["root", "user"] {
+        let spec = ExecSpec::argv(["/usr/bin/python3", "-c", OPTIONS], SandboxPath::root());
+        let report = inside.command(user, spec).await.report();
+        for refused in ["filter", "reuseport", "zerocopy", "timestamps", "held11", "held25"] {
+            assert_eq!(report.of(refused), "EPERM", "{refused} as {user}");
+        }
+        // Resolvers ask for these and end when they are refused.
+        for answered in ["errors11", "errors25"] {
+            assert_eq!(report.of(answered), "done", "{answered} as {user}");
+        }
+    }
+    inside.end().await;
+}

@@ -1,0 +1,106 @@
+//! What a guest can hold up, and for whom.
+//!
+//! Files, pipes and terminals of a sandbox have locks of the kernel that a guest can hold for as long as it likes: by a write
+//! whose pages come from a slow disk, for one. Who waits for such a lock cannot be interrupted, not even by its own end. So
+//! no step on them takes the last worker of the runtime, and of one sandbox only a few are under way at a time: what else is
+//! asked of it waits as a task, and holds up nobody else's.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use cabana_sandbox::{Error, Result};
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::{block_in_place, spawn_blocking},
+};
+
+/// How many steps of one sandbox may be in the kernel at a time: each can be a thread that a guest holds.
+const WIDTH: usize = 8;
+
+/// How long a step may have to wait for its turn. Those before it take microseconds, unless a guest holds them up.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The steps of one sandbox.
+#[derive(Clone)]
+pub(crate) struct Lane(Arc<Semaphore>);
+
+/// A place in a lane, until the kernel has come back.
+pub(crate) struct Turn {
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl Lane {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Semaphore::new(WIDTH)))
+    }
+
+    /// For as long as it takes: for what has no client who waits.
+    pub(crate) async fn turn(&self) -> Turn {
+        Turn { _place: self.0.clone().acquire_owned().await.ok() }
+    }
+
+    pub(crate) fn semaphore(&self) -> Arc<Semaphore> {
+        self.0.clone()
+    }
+
+    /// For a client, who is told if it takes too long.
+    pub(crate) async fn turn_in_time(&self) -> Result<Turn> {
+        if let Ok(place) = self.0.clone().try_acquire_owned() {
+            return Ok(Turn { _place: Some(place) });
+        }
+        let late = || Error::TimedOut("the sandbox holds up all that is done with its files: end its commands");
+        tokio::time::timeout(PATIENCE, self.turn()).await.map_err(|_| late())
+    }
+
+    /// A step for a client, on a thread that may be held up.
+    pub(crate) async fn step<T: Send + 'static>(&self, act: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+        let turn = self.turn_in_time().await?;
+        let act = move || {
+            let _turn = turn;
+            act()
+        };
+        match on_a_worker() {
+            true => held_up(act),
+            false => spawn_blocking(act).await.map_err(|error| Error::failed("a file operation", error)).flatten(),
+        }
+    }
+}
+
+fn on_a_worker() -> bool {
+    Handle::try_current().is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
+}
+
+/// A step that a guest may hold up. Waking another thread takes longer than most of them, so they are done on this one: on a
+/// runtime of several threads, either because enough others are left to go on, or because another takes its tasks over, which
+/// is a wake-up again.
+pub(crate) fn held_up<T>(act: impl FnOnce() -> T) -> T {
+    let Some(runtime) = Handle::try_current().ok().filter(|_| on_a_worker()) else { return act() };
+    match HeldUp::of(runtime.metrics().num_workers()) {
+        Some(_held) => act(),
+        None => block_in_place(act),
+    }
+}
+
+/// One worker thread that may be held up. At most half of them are: the others go on.
+struct HeldUp;
+
+static HELD_UP: AtomicUsize = AtomicUsize::new(0);
+
+impl HeldUp {
+    fn of(workers: usize) -> Option<Self> {
+        let more = |held| (held < workers / 2).then_some(held + 1);
+        HELD_UP.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok().map(|_| Self)
+    }
+}
+
+impl Drop for HeldUp {
+    fn drop(&mut self) {
+        HELD_UP.fetch_sub(1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,92 @@
+// Holds a lock of the kernel for as long as the disk is slow: `pipe` the one of standard output, by writing to it from memory
+// that has to be read from a large file first; `inode` the one of a file, by one long write past the cache. `try` shows that who
+// takes from such a pipe waits.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PAGES = 1024, AT_ONCE = 8 };
+
+static size_t page;
+
+static int slow_file(const char *name) {
+    int fd = open(name, O_RDONLY);
+    struct stat about;
+    if (fd < 0 || fstat(fd, &about) || about.st_size < (off_t)(PAGES * page))
+        exit(3);
+    return fd;
+}
+
+// Each page is read from the disk while the pipe is locked.
+static void write_slowly(int fd, int to, int rounds) {
+    for (; rounds; rounds--)
+        for (int at = 0; at + AT_ONCE <= PAGES; at += AT_ONCE) {
+            posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+            char *map = mmap(0, AT_ONCE * page, PROT_READ, MAP_SHARED, fd, at * page);
+            madvise(map, AT_ONCE * page, MADV_RANDOM);
+            if (map == MAP_FAILED || write(to, map, AT_ONCE * page) < 0)
+                exit(4);
+            munmap(map, AT_ONCE * page);
+        }
+}
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec + time.tv_nsec / 1e9;
+}
+
+int main(int count, char **words) {
+    page = sysconf(_SC_PAGESIZE);
+    if (count < 3)
+        return 2;
+    if (!strcmp(words[1], "inode")) {
+        size_t size = 64 << 20;
+        void *bytes;
+        int fd = open(words[2], O_WRONLY | O_CREAT | O_DIRECT, 0666);
+        if (fd < 0 || fchmod(fd, 0666) || posix_memalign(&bytes, 4096, size))
+            return 3;
+        puts("begun");
+        fflush(stdout);
+        return write(fd, bytes, size) < 0;
+    }
+    int fd = slow_file(words[2]);
+    puts("begun");
+    fflush(stdout);
+    if (!strcmp(words[1], "pipe")) {
+        write_slowly(fd, 1, 1000);
+        return 0;
+    }
+    // Who takes from such a pipe without waiting for bytes waits for its lock all the same.
+    int ends[2], nowhere = open("/dev/null", O_WRONLY);
+    double longest = 0;
+    if (pipe2(ends, O_NONBLOCK))
+        return 3;
+    pid_t writer = fork();
+    if (!writer) {
+        fcntl(ends[1], F_SETFL, 0);
+        write_slowly(fd, ends[1], 1);
+        _exit(0);
+    }
+    for (double begun = now(); now() - begun < 3;) {
+        double before = now();
+        ssize_t got = splice(ends[0], 0, nowhere, 0, 1 << 16, SPLICE_F_NONBLOCK);
+        if (got < 0 && errno != EAGAIN)
+            return 4;
+        if (now() - before > longest)
+            longest = now() - before;
+    }
+    kill(writer, 9);
+    wait(0);
+    printf("waited %s\n", longest > 0.05 ? "done" : "EAGAIN");
+    return 0;
+}

@@ -1,0 +1,95 @@
+//! Locks of the kernel that a guest holds for as long as its disk is slow, which its own limits make it. Who waits for one
+//! cannot be interrupted: that must be a few threads of the server, and never all of them.
+
+use std::time::Duration;
+
+use cabana_sandbox::{ExecSpec, Limits, Provider, SandboxPath, SandboxSpec, Write, WriteMode};
+use futures_util::{StreamExt, future::join_all, stream};
+
+use crate::{
+    attacks::HOLD,
+    inside::{Inside, passing, path, soon, until},
+};
+
+/// A program of the compiler that nothing else uses.
+const LARGE: &str = "/usr/bin/lto-dump-12";
+
+/// The slowest that may be asked for.
+fn slow() -> SandboxSpec {
+    SandboxSpec { limits: Limits { io: Some(64 << 10), ..Limits::default() }, ..passing() }
+}
+
+/// A neighbour of the attacker, who must not notice anything.
+async fn neighbour(inside: &Inside) -> Inside {
+    Inside::of(inside.engine.clone(), &passing()).await
+}
+
+async fn goes_on(neighbour: &Inside) {
+    for _ in 0..5 {
+        neighbour.still_works().await;
+        let read = soon("a file of a neighbour", neighbour.read("user", "/etc/passwd")).await;
+        assert!(read.is_some());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holding_the_lock_of_a_commands_output() {
+    let inside = Inside::with(slow()).await;
+    let neighbour = neighbour(&inside).await;
+    // The control: inside, who takes from such a pipe without waiting for bytes is held up.
+    let report = inside.attack("user", &HOLD, &["try", LARGE]).await;
+    assert!(report.out.contains("waited done"), "{report:?}");
+    let mut attacks = Vec::new();
+    for _ in 0..4 {
+        attacks.push(inside.start("user", &HOLD, &["pipe", LARGE]).await);
+    }
+    // A client reads each of them.
+    let reading = attacks.into_iter().map(|attack| tokio::spawn(attack.events.for_each(async |_| ())));
+    let reading = join_all(reading.collect::<Vec<_>>());
+    goes_on(&neighbour).await;
+    soon("the end of the attacker", inside.engine.destroy(inside.sandbox.id())).await.unwrap();
+    soon("the end of what it said", reading).await;
+    goes_on(&neighbour).await;
+    neighbour.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holding_the_lock_of_a_file_that_many_requests_write_to() {
+    let inside = Inside::with(slow()).await;
+    let neighbour = neighbour(&inside).await;
+    let append = async |files: std::sync::Arc<dyn cabana_sandbox::Files>| {
+        let body = stream::once(async { Ok(bytes::Bytes::from_static(b"more\n")) }).boxed();
+        files.write(&path("/home/user/victim"), Write::new(WriteMode::Append), body).await
+    };
+    // The control: before anybody holds it, a line more takes no time.
+    soon("a write", append(inside.files("user"))).await.unwrap();
+    let _attack = inside.start("user", &HOLD, &["inode", "/home/user/victim"]).await;
+    // More than a runtime has threads, where each request takes one.
+    let mut requests = Vec::new();
+    for _ in 0..600 {
+        requests.push(tokio::spawn(append(inside.files("user"))));
+    }
+    let mut one = tokio::spawn(append(inside.files("user")));
+    let held = tokio::time::timeout(Duration::from_secs(1), &mut one).await;
+    assert!(held.is_err(), "the control: it is held up: {held:?}");
+    goes_on(&neighbour).await;
+    // Its other files wait, too, with a word after a while; but its end does not.
+    soon("the end of the attacker", inside.engine.destroy(inside.sandbox.id())).await.unwrap();
+    soon("the end of the requests", join_all(requests)).await;
+    goes_on(&neighbour).await;
+    neighbour.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sandbox_that_is_slow_by_its_limits_ends_at_once() {
+    let inside = Inside::with(slow()).await;
+    let attack = inside.start("user", &HOLD, &["inode", "/home/user/victim"]).await;
+    until("it waits for the disk", async || inside.root("ps -o stat= -C hold").await.out.starts_with('D')).await;
+    let mut rest = Box::pin(attack.events.for_each(async |_| ()));
+    let early = tokio::time::timeout(Duration::from_secs(3), &mut rest).await;
+    assert!(early.is_err(), "the control: at this rate it takes a quarter of an hour");
+    soon("its end", inside.engine.destroy(inside.sandbox.id())).await.unwrap();
+    soon("the end of its command", rest).await;
+    let spec = ExecSpec::argv(["true"], SandboxPath::root());
+    assert!(inside.sandbox.exec(spec).await.is_err(), "it is gone");
+}
