@@ -28,6 +28,7 @@ attacks! {
     FILTER = "filter.c",
     GATE = "gate.c",
     HALVES = "halves.c",
+    HOLD = "hold.py",
     HUGE = "huge.c",
     HUNT = "hunt.py",
     IOCTLS = "ioctls.c",
