@@ -193,10 +193,9 @@ mod tests {
             fs::write(path.join("file"), "").unwrap();
         }
         let instance = inotify::init(inotify::CreateFlags::CLOEXEC).unwrap();
-        let root = OwnedFd::from(fs::File::open(&inner).unwrap());
         // A mount of its own, rooted there, as a view is.
         let mount = crate::kernel::mounts::detach(&inner).unwrap();
-        let root = open_to_read(mount.as_fd()).unwrap_or(root);
+        let root = open_to_read(mount.as_fd()).unwrap();
         let watched = |path: &Path| {
             let wd =
                 inotify::add_watch(&instance, path, inotify::WatchFlags::CREATE | inotify::WatchFlags::MODIFY).unwrap();
