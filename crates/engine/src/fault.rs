@@ -29,6 +29,7 @@ cabana_fault::points! {
     SnapshotSettled = "snapshot.settled": "All layers are where they belong, and the snapshot has no name.",
     ViewsRecorded = "views.recorded": "The record says what is to be seen, and what was is still seen.",
     ViewsHeld = "views.held": "The commands stand still for a change of views, which is not begun.",
+    ViewsTaken = "views.taken": "Views that go are gone, and what is to come is not there.",
     ViewsChanged = "views.changed": "What is seen is as wanted, the commands stand still, and the record does not know.",
     StopEnded = "stop.ended": "Nothing runs any more, and the note still says so.",
     ShelfNoted = "shelf.noted": "What it stands on is noted, and its files are there.",

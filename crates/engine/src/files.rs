@@ -7,7 +7,7 @@ use std::{
     collections::VecDeque,
     io,
     os::fd::{AsFd, OwnedFd},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use async_trait::async_trait;
@@ -18,6 +18,7 @@ use cabana_sandbox::{
     WriteMode,
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
+use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use tokio::{
     io::unix::AsyncFd,
     sync::mpsc,
@@ -29,7 +30,7 @@ use crate::{
     disk,
     kernel::{readiness, thread_identity::ActingAs},
     lane::Lane,
-    live::{Close, Live},
+    live::{Closed, Live, OpenFile, Walk},
     snapshot::{Entered, Gate},
 };
 
@@ -47,29 +48,75 @@ pub(crate) struct EngineFiles {
     by_root: bool,
 }
 
-/// Something open that ends with the sandbox, in whosever hands it is.
-struct Held<T>(Mutex<Option<T>>);
+/// Something open that ends with the sandbox, or with the mount that it is on, in whosever hands it is.
+struct Held<T> {
+    thing: Mutex<Result<T, Closed>>,
+    path: SandboxPath,
+}
 
-impl<T: Send> Close for Held<T> {
-    fn close(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+/// What a client may have open.
+trait Open: AsFd + Send + 'static {
+    fn mounts_changed(&mut self) {}
+}
+
+impl Open for Reader {}
+impl Open for Writer {}
+impl Open for Listing {}
+
+impl Open for Watch {
+    fn mounts_changed(&mut self) {
+        Self::mounts_changed(self);
     }
 }
 
-impl<T: Send + 'static> Held<T> {
-    fn new(live: &Live, thing: T) -> Arc<Self> {
-        let held = Arc::new(Self(Mutex::new(Some(thing))));
-        let all: Arc<dyn Close> = held.clone();
+impl<T: Open> OpenFile for Held<T> {
+    fn close(&self, why: Closed) {
+        let mut thing = self.lock();
+        if thing.is_ok() {
+            *thing = Err(why);
+        }
+    }
+
+    fn is_on(&self, mount: u64, writing: bool) -> bool {
+        let thing = self.lock();
+        let Ok(fd) = thing.as_ref().map(AsFd::as_fd) else { return false };
+        let may_write = || rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags & OFlags::RWMODE != OFlags::RDONLY);
+        let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
+        stat.is_ok_and(|stat| stat.stx_mnt_id == mount) && (!writing || may_write())
+    }
+
+    fn mounts_changed(&self) {
+        if let Ok(thing) = self.lock().as_mut() {
+            thing.mounts_changed();
+        }
+    }
+}
+
+impl<T: Open> Held<T> {
+    fn new(live: &Live, path: &SandboxPath, thing: T) -> Arc<Self> {
+        let held = Arc::new(Self { thing: Mutex::new(Ok(thing)), path: path.clone() });
+        let all: Arc<dyn OpenFile> = held.clone();
         live.hold(Arc::downgrade(&all));
         held
     }
 
+    fn lock(&self) -> MutexGuard<'_, Result<T, Closed>> {
+        self.thing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn closed(&self, why: Closed) -> Error {
+        match why {
+            Closed::SandboxEnded => Error::Gone,
+            Closed::MountChanged => Error::MountChanged(self.path.clone()),
+        }
+    }
+
     fn with<R>(&self, act: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
-        act(self.0.lock().unwrap_or_else(PoisonError::into_inner).as_mut().ok_or(Error::Gone)?)
+        act(self.lock().as_mut().map_err(|why| self.closed(*why))?)
     }
 
     fn take(&self) -> Result<T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or(Error::Gone)
+        std::mem::replace(&mut *self.lock(), Err(Closed::SandboxEnded)).map_err(|why| self.closed(why))
     }
 }
 
@@ -139,7 +186,7 @@ impl Files for EngineFiles {
             .act(move |root| {
                 let mut listing: Listing = root.list(&dir)?;
                 let first = listing.next_batch()?;
-                Ok((first, Held::new(&live, listing)))
+                Ok((first, Held::new(&live, &dir, listing)))
             })
             .await?;
         let rest = stream::try_unfold((self.again(), listing), |(files, listing)| async move {
@@ -154,10 +201,10 @@ impl Files for EngineFiles {
     }
 
     async fn read(&self, path: &SandboxPath, what: Read) -> Result<(FileInfo, Stream<Bytes>)> {
-        let path = path.clone();
+        let opened = path.clone();
         let (info, chunks, reader) = self
             .act(move |root| {
-                let (info, mut reader) = root.read(&path, what)?;
+                let (info, mut reader) = root.read(&opened, what)?;
                 let first = reader.next_chunk()?;
                 // A short one is most likely the last, which only another read tells.
                 let second =
@@ -171,7 +218,8 @@ impl Files for EngineFiles {
         match reader {
             None => Ok((info, start.boxed())),
             Some(reader) => {
-                Ok((info, start.chain(read_on(self.live.lane.clone(), Held::new(&self.live, reader))).boxed()))
+                let reader = Held::new(&self.live, path, reader);
+                Ok((info, start.chain(read_on(self.live.lane.clone(), reader)).boxed()))
             }
         }
     }
@@ -198,7 +246,7 @@ impl Files for EngineFiles {
         let begin = move |root: &Rooted| {
             let mut writer = root.write(&path, how)?;
             first.iter().try_for_each(|bytes| writer.put(bytes))?;
-            Ok(Held::new(&live, writer))
+            Ok(Held::new(&live, &path, writer))
         };
         let writer = self.change(begin).await?;
         loop {
@@ -227,7 +275,7 @@ impl Files for EngineFiles {
             .act(move |root| {
                 let watch: Watch = root.watch(&dir, depth)?;
                 let ready = watch.as_fd().try_clone_to_owned().map_err(|error| Error::failed("watching", error))?;
-                Ok((Held::new(&live, watch), ready))
+                Ok((Held::new(&live, &dir, watch), ready))
             })
             .await?;
         let ready = readiness::watch(ready).map_err(|error| Error::failed("watching", error))?;
@@ -237,14 +285,28 @@ impl Files for EngineFiles {
 
     async fn search(&self, what: Search) -> Result<Stream<Vec<Hit>>> {
         let (send, receive) = mpsc::channel(2);
-        let failed = send.clone();
-        let search = self.hop(move |root| root.search(&what, &mut |hits| send.blocking_send(Ok(hits)).is_ok()));
+        let (failed, walk) = (send.clone(), self.live.begin_walk());
+        let search = self.hop(move |root| {
+            let mut cut = false;
+            let searched = root.search(&what, &mut |hits| {
+                let sent = walk.wait_for(send.send(Ok(hits)));
+                cut |= sent.is_none();
+                matches!(sent, Some(Ok(())))
+            });
+            if cut { Err(Error::MountChanged(what.root)) } else { searched }
+        });
         told(receive, failed, search, &self.live.tasks).await
     }
 
     async fn pack(&self, dir: &SandboxPath) -> Result<Stream<Bytes>> {
         let (dir, files) = (dir.clone(), self.again());
-        from_thread(&self.live.tasks, move |out| files.act_here(|root| root.pack(&dir, out))).await
+        let walk = self.live.begin_walk();
+        let cut = walk.clone();
+        let pack = move |out: &mut dyn io::Write| {
+            let packed = files.act_here(|root| root.pack(&dir, out));
+            packed.map_err(|error| if cut.is_cancelled() { Error::MountChanged(dir) } else { error })
+        };
+        from_thread(&self.live.tasks, Some(walk), pack).await
     }
 
     async fn unpack(&self, dir: &SandboxPath, tar: Stream<Bytes>) -> Result<()> {
@@ -283,15 +345,16 @@ pub(crate) async fn fed<T: Send + 'static>(
     broken.map_or(done, Err)
 }
 
-/// The bytes that something writes that blocks, on a thread of its own.
+/// The bytes that something writes that blocks, on a thread of its own. If it is a walk, it can be ended.
 pub(crate) async fn from_thread(
     tasks: &TaskTracker,
+    walk: Option<Walk>,
     write: impl FnOnce(&mut dyn io::Write) -> Result<()> + Send + 'static,
 ) -> Result<Stream<Bytes>> {
     let (send, receive) = mpsc::channel(2);
     let failed = send.clone();
     let writing = spawn_blocking(move || {
-        let mut out = io::BufWriter::with_capacity(CHUNK, ToStream(send));
+        let mut out = io::BufWriter::with_capacity(CHUNK, ToStream { send, walk });
         write(&mut out)?;
         io::Write::flush(&mut out).map_err(|error| Error::failed("writing a stream", error))
     });
@@ -395,11 +458,19 @@ impl Watching {
     }
 }
 
-struct ToStream(mpsc::Sender<Result<Bytes>>);
+struct ToStream {
+    send: mpsc::Sender<Result<Bytes>>,
+    walk: Option<Walk>,
+}
 
 impl io::Write for ToStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.blocking_send(Ok(Bytes::copy_from_slice(bytes))).map_err(|_| io::ErrorKind::BrokenPipe)?;
+        let chunk = Ok(Bytes::copy_from_slice(bytes));
+        let sent = match &self.walk {
+            Some(walk) => walk.wait_for(self.send.send(chunk)).ok_or(io::ErrorKind::BrokenPipe)?,
+            None => self.send.blocking_send(chunk),
+        };
+        sent.map_err(|_| io::ErrorKind::BrokenPipe)?;
         Ok(bytes.len())
     }
     fn flush(&mut self) -> io::Result<()> {

@@ -19,10 +19,14 @@ use rustix::fs::{MemfdFlags, Mode, OFlags};
 use tokio::{
     io::unix::AsyncFd,
     net::{TcpSocket, TcpStream},
+    runtime::Handle,
     sync::{mpsc, oneshot, watch},
     task::spawn_blocking,
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::{
+    sync::CancellationToken,
+    task::{TaskTracker, task_tracker::TaskTrackerToken},
+};
 
 use crate::{
     cgroup::Cgroup,
@@ -64,7 +68,9 @@ pub(crate) struct Live {
     /// Until the sandbox ends: a descriptor of the root keeps everything mounted.
     inside: Mutex<Option<Inside>>,
     /// Open files in the hands of clients, which would keep it mounted just so.
-    held: Mutex<Vec<Weak<dyn Close>>>,
+    held: Mutex<Vec<Weak<dyn OpenFile>>>,
+    /// Those that go through its files.
+    walks: Mutex<Walks>,
     sockets: Mutex<Vec<(u64, oneshot::Sender<io::Result<OwnedFd>>)>>,
     next_tag: AtomicU64,
     shell: OnceLock<&'static str>,
@@ -102,8 +108,44 @@ pub(crate) struct Holds {
 }
 
 /// Something of the sandbox that a client holds, and that ends with it.
-pub(crate) trait Close: Send + Sync {
-    fn close(&self);
+pub(crate) trait OpenFile: Send + Sync {
+    fn close(&self, why: Closed);
+
+    /// Whether it is open on that mount, or for writing there.
+    fn is_on(&self, mount: u64, writing: bool) -> bool;
+
+    fn mounts_changed(&self);
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Closed {
+    SandboxEnded,
+    MountChanged,
+}
+
+/// Threads that go through the files of a sandbox, with directories open that nobody else knows of.
+#[derive(Default)]
+struct Walks {
+    cancelled: CancellationToken,
+    running: TaskTracker,
+}
+
+/// One of them, for as long as it goes on.
+#[derive(Clone)]
+pub(crate) struct Walk {
+    cancelled: CancellationToken,
+    _running: TaskTrackerToken,
+}
+
+impl Walk {
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.is_cancelled()
+    }
+
+    /// Waits for it on a thread that may block; `None` if the walk has to end first.
+    pub(crate) fn wait_for<T>(&self, what: impl Future<Output = T>) -> Option<T> {
+        Handle::current().block_on(self.cancelled.run_until_cancelled(what))
+    }
 }
 
 /// What a new sandbox is made of.
@@ -155,6 +197,7 @@ impl Live {
             pidfd,
             inside: Mutex::new(Some(inside)),
             held: Mutex::default(),
+            walks: Mutex::default(),
             sockets: Mutex::default(),
             next_tag: AtomicU64::new(1),
             shell: OnceLock::new(),
@@ -209,7 +252,7 @@ impl Live {
         self.execs.close();
         for held in self.held.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             if let Some(held) = held.upgrade() {
-                held.close();
+                held.close(Closed::SandboxEnded);
             }
         }
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner).clear();
@@ -345,6 +388,11 @@ impl Live {
     /// Its processes as the host numbers them; none where nobody knows them.
     pub(crate) fn pids(&self) -> Vec<u32> {
         self.with_lease(|lease| lease.cgroup.as_ref().map(Cgroup::pids)).flatten().unwrap_or_default()
+    }
+
+    /// Those of its commands alone.
+    pub(crate) fn commands(&self) -> Vec<u32> {
+        self.with_lease(|lease| lease.cgroup.as_ref().map(Cgroup::commands)).flatten().unwrap_or_default()
     }
 
     /// Ends it, and waits until nothing of it lives.
@@ -521,7 +569,7 @@ impl Live {
     }
 
     /// What a client holds is closed when the sandbox ends; at once if it has.
-    pub(crate) fn hold(&self, held: Weak<dyn Close>) {
+    pub(crate) fn hold(&self, held: Weak<dyn OpenFile>) {
         let mut all = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= 32 && all.len().is_power_of_two() {
             all.retain(|held| held.strong_count() > 0);
@@ -530,8 +578,40 @@ impl Live {
         if self.inside.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
             all.push(held);
         } else if let Some(held) = held.upgrade() {
-            held.close();
+            held.close(Closed::SandboxEnded);
         }
+    }
+
+    /// Closes what clients have open on a mount, or for writing there. Whether there was any.
+    pub(crate) fn close_files_on(&self, mount: u64, writing: bool) -> bool {
+        if let Ok(root) = self.root() {
+            root.close_cached();
+        }
+        let on_it: Vec<_> = self.open_files().into_iter().filter(|file| file.is_on(mount, writing)).collect();
+        on_it.iter().for_each(|file| file.close(Closed::MountChanged));
+        !on_it.is_empty()
+    }
+
+    /// What is seen by a path may be something else from now on.
+    pub(crate) fn mounts_changed(&self) {
+        self.open_files().iter().for_each(|file| file.mounts_changed());
+    }
+
+    fn open_files(&self) -> Vec<Arc<dyn OpenFile>> {
+        let all = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    pub(crate) fn begin_walk(&self) -> Walk {
+        let walks = self.walks.lock().unwrap_or_else(PoisonError::into_inner);
+        Walk { cancelled: walks.cancelled.clone(), _running: walks.running.token() }
+    }
+
+    /// They end soon. Whether there were any.
+    pub(crate) fn end_walks(&self) -> bool {
+        let ended = std::mem::take(&mut *self.walks.lock().unwrap_or_else(PoisonError::into_inner));
+        ended.cancelled.cancel();
+        !ended.running.is_empty()
     }
 
     pub(crate) fn account(&self, user: Option<&User>) -> Result<Account> {

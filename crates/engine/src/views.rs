@@ -2,12 +2,18 @@
 //! path leads to can be another thing by then. `places` makes room for views inside of others, and `late` changes those of a
 //! sandbox that runs.
 
+mod holders;
 mod late;
+mod mount_table;
 mod places;
+mod watches;
 
 use std::{
     fs::{self, Metadata},
-    os::{fd::OwnedFd, unix::fs::MetadataExt},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
     path::{Path, PathBuf},
 };
 
@@ -15,10 +21,10 @@ use cabana_sandbox::{Error, Result, Source, View, check_views};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
 pub(crate) use self::{
-    late::{Change, change},
+    late::{Change, Outcome, change},
     places::{in_order, make_places},
 };
-use crate::{layers::Store, volumes::Volumes};
+use crate::{kernel::mounts, layers::Store, volumes::Volumes};
 
 /// The system itself: who writes there owns the machine.
 const SYSTEM: [&str; 13] =
@@ -114,6 +120,23 @@ fn kind(path: &Path, meta: &Metadata) -> Result<()> {
     }
     let why = "is no directory and no regular file: a socket or device would lead out of the sandbox";
     Err(invalid(format!("{} {why}", path.display())))
+}
+
+/// The error of a view whose place lies behind a symbolic link of one of these trees.
+pub(crate) fn find_link(views: &[View], trees: &[PathBuf]) -> Error {
+    let link = |tree: &PathBuf, view: &View| {
+        let root = fs::File::open(tree).ok()?;
+        let link = mounts::first_link(root.as_fd(), view.at.as_bytes(), ResolveFlags::empty())?;
+        Some(behind_link(view.at.as_bytes(), &link))
+    };
+    let found = trees.iter().find_map(|tree| views.iter().find_map(|view| link(tree, view)));
+    found.unwrap_or_else(|| invalid("a symbolic link lies on the way to one of them: name where it leads"))
+}
+
+/// Whoever has put the link there, a guest or who made the template, would say where the mount is.
+fn behind_link(at: &[u8], link: &[u8]) -> Error {
+    let [at, link] = [at, link].map(|path| String::from_utf8_lossy(path).into_owned());
+    invalid(format!("{at}: {link} is a symbolic link inside, and no mount is put behind one: name where it leads"))
 }
 
 fn invalid(why: impl Into<String>) -> Error {

@@ -1,6 +1,9 @@
 //! The entries of a directory, a batch at a time: a directory may hold millions.
 
-use std::{ffi::CString, os::fd::AsFd};
+use std::{
+    ffi::CString,
+    os::fd::{AsFd, BorrowedFd},
+};
 
 use cabana_sandbox::{FileInfo, Result, SandboxPath};
 use rustix::{fs::Dir, io::Errno};
@@ -23,6 +26,12 @@ impl Rooted {
         let fd = self.open_dir(dir)?;
         let entries = Dir::read_from(&fd).map_err(failed)?;
         Ok(Listing { rooted: self.clone(), path: dir.clone(), entries, dir: fd })
+    }
+}
+
+impl AsFd for Listing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The bytes of a regular file.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bytes::Bytes;
 use cabana_sandbox::{Error, FileInfo, Read, Result, SandboxPath};
@@ -58,6 +58,12 @@ impl Rooted {
         let mut info = describe(self, &self.names(), path.clone(), &stat);
         info.tags = tags_of(&found);
         Ok((info, Reader { file, path: path.clone(), at: what.from, left }))
+    }
+}
+
+impl AsFd for Reader {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

@@ -233,6 +233,14 @@ impl Rooted {
         Ok(known.accounts.clone())
     }
 
+    /// Closes what is open of the tree beside its root: it would keep a mount in use that is to go.
+    pub fn close_cached(&self) {
+        let mut cache = self.inner.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = cache.as_mut() {
+            known.etc = None;
+        }
+    }
+
     /// Names to show. Where they cannot be read, numbers do.
     pub(crate) fn names(&self) -> Arc<Accounts> {
         let mut cache = self.inner.accounts.lock().unwrap_or_else(PoisonError::into_inner);

@@ -56,6 +56,8 @@ pub struct Watch {
     /// Half a rename, until the other half comes or does not.
     half: Option<Half>,
     told: VecDeque<WatchEvent>,
+    /// What lies at its paths may be something else by now.
+    stale: bool,
     buffer: Vec<MaybeUninit<u8>>,
 }
 
@@ -111,6 +113,7 @@ impl Rooted {
             dirs: HashMap::new(),
             half: None,
             told: VecDeque::new(),
+            stale: false,
             buffer: vec![MaybeUninit::uninit(); BUFFER],
         };
         let wd = watch.add(top.as_fd()).map_err(failed)?;
@@ -131,8 +134,20 @@ impl AsFd for Watch {
 }
 
 impl Watch {
+    /// Lets go of all directories: watches hang on them, and not on mounts, so they would tell of what is not seen any more. The
+    /// next look finds those that are there by then, and tells an Overflow.
+    pub fn mounts_changed(&mut self) {
+        self.stale |= !self.dirs.is_empty();
+        for wd in std::mem::take(&mut self.dirs).into_keys() {
+            let _ = inotify::remove_watch(&self.inotify, wd); // makes the descriptor readable, too
+        }
+    }
+
     /// What happened since the last call, in order. Empty: nothing yet; wait until the descriptor is readable.
     pub fn take(&mut self) -> Result<Vec<WatchEvent>> {
+        if std::mem::take(&mut self.stale) {
+            self.begin_again();
+        }
         loop {
             let read = self.read().map_err(|e| fault(&self.base, "watch", e))?;
             let nothing = read.is_empty();
@@ -340,6 +355,21 @@ impl Watch {
         }
         for wd in old.into_keys().filter(|wd| !self.dirs.contains_key(wd)) {
             let _ = inotify::remove_watch(&self.inotify, wd);
+        }
+    }
+
+    /// Mounts were changed: the base may be another directory by now, or be gone.
+    fn begin_again(&mut self) {
+        self.half = None;
+        match self.open(b"").and_then(|base| self.add(base.as_fd())) {
+            Ok(wd) => {
+                self.overflow();
+                self.dirs.insert(wd, Watched::new(Vec::new()));
+                if self.depth == Depth::Below {
+                    self.look_below(wd, Vec::new(), Look::Silent);
+                }
+            }
+            Err(_) => self.lose_base(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::CString,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
 use cabana_sandbox::{Error, FileInfo, Result, SandboxPath, Write, WriteMode};
@@ -171,6 +171,12 @@ fn hide(dir: OwnedFd, name: CString, old: Option<Stat>) -> Result<(OwnedFd, Opti
         }
     }
     Err(Errno::AGAIN)
+}
+
+impl AsFd for Writer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
 }
 
 impl Writer {

@@ -47,6 +47,7 @@ codes! {
     IsDirectory = "is_directory": "Name a file, or use the operation for directories.",
     KeyNotFound = "key_not_found": "`cabana key ls` shows the keys that there are.",
     LeaseLost = "lease_lost": "Take the lease again and look at what is there, before you go on.",
+    MountBusy = "mount_busy": "End what uses the mount inside, or stop the sandbox, and change its mounts then.",
     MountDenied = "mount_denied": "Name a directory that the operator's `mounts.allow` lists, or use a volume.",
     NoSpace = "no_space": "Free space on the disk or raise the sandbox's disk limit.",
     NotDirectory = "not_directory": "Name a directory: a part of the path is a file.",

@@ -63,6 +63,12 @@ pub enum Error {
     NoVolume(VolumeId),
     #[error("volume {0} is in use: sandboxes have it among their views")]
     VolumeInUse(VolumeId),
+    /// Nothing of the change was made.
+    #[error("{at}: {why}")]
+    MountBusy { at: String, why: &'static str },
+    /// What was under way there was ended for it.
+    #[error("{0}: a mount there was taken away or made read-only meanwhile")]
+    MountChanged(SandboxPath),
     /// The kernel or its settings forbid what a sandbox needs.
     #[error("this host cannot run sandboxes: {0}")]
     Host(String),
@@ -110,7 +116,7 @@ impl Error {
 
     pub fn code(&self) -> Code {
         match self {
-            Self::NotFound(_) => Code::NotFound,
+            Self::NotFound(_) | Self::MountChanged(_) => Code::NotFound,
             Self::Exists(_) => Code::AlreadyExists,
             Self::Denied(_) => Code::PermissionDenied,
             Self::IsDirectory(_) => Code::IsDirectory,
@@ -138,6 +144,7 @@ impl Error {
             Self::NoSnapshot(_) => Code::SnapshotNotFound,
             Self::NoVolume(_) => Code::VolumeNotFound,
             Self::VolumeInUse(_) => Code::VolumeInUse,
+            Self::MountBusy { .. } => Code::MountBusy,
             Self::Host(_) => Code::HostUnsupported,
             Self::NoSpace => Code::NoSpace,
             Self::TimedOut(_) => Code::TimedOut,

@@ -96,6 +96,7 @@ fn status(code: Code) -> StatusCode {
         | Code::NotDirectory
         | Code::NotEmpty
         | Code::NotRegular
+        | Code::MountBusy
         | Code::OutcomeUnknown
         | Code::LeaseLost
         | Code::SandboxBusy

@@ -7,7 +7,7 @@ use cabana_sandbox::{ExecSpec, Limits, Provider, SandboxPath, SandboxSpec, Write
 use futures_util::{StreamExt, future::join_all, stream};
 
 use crate::{
-    attacks::HOLD,
+    attacks::HOLD_LOCK,
     inside::{Inside, passing, path, soon, until},
 };
 
@@ -37,11 +37,11 @@ async fn holding_the_lock_of_a_commands_output() {
     let inside = Inside::with(slow()).await;
     let neighbour = neighbour(&inside).await;
     // The control: inside, who takes from such a pipe without waiting for bytes is held up.
-    let report = inside.attack("user", &HOLD, &["try", LARGE]).await;
+    let report = inside.attack("user", &HOLD_LOCK, &["try", LARGE]).await;
     assert!(report.out.contains("waited done"), "{report:?}");
     let mut attacks = Vec::new();
     for _ in 0..4 {
-        attacks.push(inside.start("user", &HOLD, &["pipe", LARGE]).await);
+        attacks.push(inside.start("user", &HOLD_LOCK, &["pipe", LARGE]).await);
     }
     // A client reads each of them.
     let reading = attacks.into_iter().map(|attack| tokio::spawn(attack.events.for_each(async |_| ())));
@@ -63,7 +63,7 @@ async fn holding_the_lock_of_a_file_that_many_requests_write_to() {
     };
     // The control: before anybody holds it, a line more takes no time.
     soon("a write", append(inside.files("user"))).await.unwrap();
-    let _attack = inside.start("user", &HOLD, &["inode", "/home/user/victim"]).await;
+    let _attack = inside.start("user", &HOLD_LOCK, &["inode", "/home/user/victim"]).await;
     // More than a runtime has threads, where each request takes one.
     let mut requests = Vec::new();
     for _ in 0..600 {
@@ -83,8 +83,8 @@ async fn holding_the_lock_of_a_file_that_many_requests_write_to() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sandbox_that_is_slow_by_its_limits_ends_at_once() {
     let inside = Inside::with(slow()).await;
-    let attack = inside.start("user", &HOLD, &["inode", "/home/user/victim"]).await;
-    until("it waits for the disk", async || inside.root("ps -o stat= -C hold").await.out.starts_with('D')).await;
+    let attack = inside.start("user", &HOLD_LOCK, &["inode", "/home/user/victim"]).await;
+    until("it waits for the disk", async || inside.root("ps -o stat= -C hold_lock").await.out.starts_with('D')).await;
     let mut rest = Box::pin(attack.events.for_each(async |_| ()));
     let early = tokio::time::timeout(Duration::from_secs(3), &mut rest).await;
     assert!(early.is_err(), "the control: at this rate it takes a quarter of an hour");

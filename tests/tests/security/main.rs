@@ -28,5 +28,6 @@ mod network_proxies;
 mod processes;
 mod snapshots;
 mod soak_file_races;
+mod taken_mounts;
 mod terminals;
 mod views;

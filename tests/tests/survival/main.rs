@@ -6,3 +6,4 @@ mod handover;
 mod kills;
 mod owner;
 mod stage;
+mod taken_mounts;

@@ -336,3 +336,37 @@ async fn an_archived_sandbox_keeps_its_volumes_and_comes_back_with_its_mounts() 
     good(server.request(Method::DELETE, &format!("/v1/sandboxes/{id}")).send().await.unwrap()).await;
     good(delete().await).await;
 }
+
+/// Holds a directory by nothing but a descriptor in the queue of a socket, where nobody finds it.
+const HIDES: &str = "exec python3 -c 'import array, os, socket, time; ours, theirs = socket.socketpair(); \
+     fd = os.open(\"/models\", os.O_RDONLY); \
+     ours.sendmsg([b\"x\"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array(\"i\", [fd]))]); \
+     os.close(fd); open(\"/tmp/hidden\", \"w\"); time.sleep(1000)'";
+
+#[tokio::test]
+async fn a_mount_that_stays_in_use_is_mount_busy_and_nothing_changes() {
+    let server = Server::start();
+    good(server.post("/v1/volumes", &json!({ "name": "models" })).send().await.unwrap()).await;
+    let id = id(&server.ensure("box").await);
+    let with = json!({ "extra_mounts": [{ "volume": "models", "mount_path": "/models" }] });
+    good(change(&server, &id, &with).await).await;
+    says(&server, &id, "echo here > /models/mark").await;
+    let uses = server.begin("box", "cd /models && touch /tmp/uses && sleep 1000").await;
+    let hides = server.begin("box", HIDES).await;
+    says(&server, &id, "while ! [ -e /tmp/uses ] || ! [ -e /tmp/hidden ]; do sleep 0.05; done").await;
+    let without = json!({ "extra_mounts": [] });
+    let answer = change(&server, &id, &without).await;
+    let (status, body) = (answer.status().as_u16(), answer.json::<Value>().await.unwrap());
+    assert_eq!((status, body["error"]["code"].as_str()), (409, Some("mount_busy")), "{body}");
+    assert!(body["error"]["message"].as_str().unwrap().contains("/models: it is still in use"), "{body}");
+    assert_eq!(server.ended(&uses).await["state"], "failed", "who was found to use it was ended");
+    assert_eq!(server.get(&format!("/v1/tasks/{hides}")).await["state"], "running");
+    assert_eq!(server.get(&format!("/v1/sandboxes/{id}")).await["extra_mounts"][0]["mount_path"], "/models");
+    assert_eq!(says(&server, &id, "cat /models/mark && echo more >> /models/mark").await, "here\n");
+    good(server.post(&format!("/v1/tasks/{hides}/cancel"), &json!({})).send().await.unwrap()).await;
+    server.ended(&hides).await;
+    let changed = good(change(&server, &id, &without).await).await;
+    assert!(!changed.to_string().contains("/models"), "{changed}");
+    assert_eq!(says(&server, &id, "ls /models").await, "");
+    good(server.request(Method::DELETE, "/v1/volumes/models").send().await.unwrap()).await;
+}

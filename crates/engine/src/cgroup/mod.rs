@@ -152,14 +152,12 @@ impl Cgroup {
 
     /// All processes in it and below, as the host numbers them.
     pub(crate) fn pids(&self) -> Vec<u32> {
-        let mut pids = Vec::new();
-        let mut left = vec![self.path.clone()];
-        while let Some(dir) = left.pop() {
-            let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
-            pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
-            left.extend(groups_in(&dir));
-        }
-        pids
+        pids_below(self.path.clone())
+    }
+
+    /// Those of the commands alone: what is frozen.
+    pub(crate) fn commands(&self) -> Vec<u32> {
+        pids_below(self.path.join("run"))
     }
 
     /// Lets all commands stand still, or go on. Init is not among them.
@@ -208,6 +206,17 @@ fn remove_tree(path: &Path) {
     for group in groups.iter().rev() {
         let _ = fs::remove_dir(group);
     }
+}
+
+fn pids_below(group: PathBuf) -> Vec<u32> {
+    let mut pids = Vec::new();
+    let mut left = vec![group];
+    while let Some(dir) = left.pop() {
+        let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
+        left.extend(groups_in(&dir));
+    }
+    pids
 }
 
 fn groups_in(dir: &Path) -> Vec<PathBuf> {

@@ -25,6 +25,7 @@ use crate::{
     presence::Presence,
     snapshot,
     spawner::LaunchError,
+    views,
     warm::Warm,
     wire::{Failure, Step, ToInit},
 };
@@ -138,6 +139,9 @@ impl Shared {
             Live::new(parts).await.map_err(|(error, Holds { lease, home })| {
                 self.ranges.give_back(lease);
                 match error {
+                    SetupError::Refused(Failure { step: Step::View, errno: libc::ELOOP }) => {
+                        (self.behind_a_link(id), Some(home))
+                    }
                     SetupError::Refused(failure) => (setup_error(failure), Some(home)),
                     SetupError::Lost(error) => (Error::failed("setting the sandbox up", error), Some(home)),
                 }
@@ -159,6 +163,17 @@ impl Shared {
         }
         self.refill(overlays);
         Ok(live)
+    }
+
+    /// Init says only that a link is in the way of a view. Which one is found where it most likely lies.
+    fn behind_a_link(&self, id: &SandboxId) -> Error {
+        let looked = || {
+            let record = self.homes.read(id)?;
+            let layers = record.plan.layers.iter().rev().map(|layer| self.store.path(layer));
+            let trees: Vec<_> = [snapshot::upper(&self.homes.fs(id), 0)].into_iter().chain(layers).collect();
+            Ok::<_, Error>(views::find_link(&record.spec.views, &trees))
+        };
+        looked().unwrap_or_else(|error| error)
     }
 
     /// What is set once it lives.

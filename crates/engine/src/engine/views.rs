@@ -1,6 +1,6 @@
 //! What a running sandbox is shown is changed, and held to across ends of the server.
 
-use std::{os::fd::AsFd, sync::Arc};
+use std::sync::Arc;
 
 use cabana_sandbox::{Error, Identities, Result, SandboxId, View};
 
@@ -11,7 +11,7 @@ use crate::{
     kernel::thread_identity::Identity,
     live::Live,
     plan,
-    views::{self, Change},
+    views::{self, Change, Outcome},
     volumes::volumes_of,
 };
 
@@ -100,20 +100,15 @@ impl Shared {
 
     async fn exchange_views(self: &Arc<Self>, live: &Arc<Live>, was: &Record, wanted: &Record) -> Result<()> {
         // What cannot be opened is refused before anything is changed.
-        let change = self.open_views(live, wanted).await?;
+        let mut change = self.open_views(live, wanted).await?;
+        change.before = Some(was.spec.views.len());
         self.write_record(&live.id, Record { changing: true, ..wanted.clone() }).await?;
         fault::at(Point::ViewsRecorded);
         self.still_for_views(live).await?;
         fault::at(Point::ViewsHeld);
         let changed = self.put_views(live, change).await;
-        let mut record = Record { changing: false, ..wanted.clone() };
-        if changed.is_err() {
-            let back = async { self.put_views(live, self.open_views(live, was).await?).await };
-            if back.await.is_err() {
-                live.kill(); // it would see what nobody asked for; the next start gives it what it had
-            }
-            record = Record { changing: false, ..was.clone() };
-        }
+        let holds = if changed.is_ok() { wanted } else { was };
+        let record = Record { changing: false, ..holds.clone() };
         fault::at(Point::ViewsChanged);
         let recorded = self.write_record(&live.id, record).await;
         self.go_on_after_views(live).await?;
@@ -149,12 +144,24 @@ impl Shared {
         }
         let root = live.ids.base;
         let root = Identity { uid: root, gid: root, groups: Vec::new(), root: true };
-        Ok(Change { views, overlays: record.plan.places(), root })
+        Ok(Change { views, overlays: record.plan.places(), root, before: None })
     }
 
+    /// An error has changed nothing.
     async fn put_views(self: &Arc<Self>, live: &Arc<Live>, change: Change) -> Result<()> {
         let live = live.clone();
-        blocking(move || views::change(live.init().as_fd(), change)).await
+        blocking(move || match views::change(&live, change) {
+            Outcome::Done => {
+                live.mounts_changed();
+                Ok(())
+            }
+            Outcome::Refused(error) => Err(error),
+            Outcome::HalfDone(error) => {
+                live.kill(); // it would see what nobody asked for; the next start gives it what it had
+                Err(error)
+            }
+        })
+        .await
     }
 
     async fn read_record(self: &Arc<Self>, id: &SandboxId) -> Result<Record> {

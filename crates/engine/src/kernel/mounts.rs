@@ -9,7 +9,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags},
+    fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags},
     mount::{MoveMountFlags, OpenTreeFlags},
 };
 
@@ -87,10 +87,48 @@ pub(crate) fn attach_onto(mount: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::
     Ok(rustix::mount::move_mount(mount, c"", target, c"", flags)?)
 }
 
+/// A detached clone of a mount of this namespace, with the attributes that it has. It does not keep the mount itself in use.
+pub(crate) fn clone_of(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_NO_AUTOMOUNT
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+    Ok(rustix::mount::open_tree(parent, name, flags)?)
+}
+
+/// Makes a mount that is attached read-only or writable, for descriptors that were opened before as well. `EBUSY` while something
+/// is open for writing in it.
+pub(crate) fn set_read_only(mount: BorrowedFd<'_>, read_only: bool) -> io::Result<()> {
+    let (set, clear) = if read_only { (RDONLY, 0) } else { (0, RDONLY) };
+    let attr = MountAttr { set, clear, propagation: 0, userns: 0 };
+    // SAFETY: reads a local of the size that is given.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attr,
+            size_of::<MountAttr>(),
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Takes off what is mounted at a name of the working directory. `EBUSY` while anything has a hold on it: a working directory, a
+/// descriptor of whatever kind and wherever it is, a mapping.
+pub(crate) fn unmount(name: &CStr) -> io::Result<()> {
+    umount(name, libc::UMOUNT_NOFOLLOW)
+}
+
 /// Takes a mount off, whoever uses it: what they have open stays open.
-pub(crate) fn unmount(at: &CStr) -> io::Result<()> {
+pub(crate) fn detach_lazily(at: &CStr) -> io::Result<()> {
+    umount(at, libc::MNT_DETACH)
+}
+
+fn umount(at: &CStr, flags: libc::c_int) -> io::Result<()> {
     // SAFETY: a NUL-terminated string, read by the kernel.
-    let done = unsafe { libc::umount2(at.as_ptr(), libc::MNT_DETACH) };
+    let done = unsafe { libc::umount2(at.as_ptr(), flags) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -108,7 +146,8 @@ impl Made {
     }
 }
 
-/// Opens `path` in a sandbox's root, making what is missing of it. Links are followed inside the root and nowhere else.
+/// Opens `path` in a sandbox's root, making what is missing of it. A link on the way is `LOOP`: a guest, or a template, would say
+/// where a mount lands.
 pub(crate) fn make_mount_point(
     root: BorrowedFd<'_>,
     path: &[u8],
@@ -116,7 +155,7 @@ pub(crate) fn make_mount_point(
     made: &mut Vec<Made>,
 ) -> rustix::io::Result<OwnedFd> {
     let open = |at: &[u8], flags| {
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
         let at = if at.is_empty() { b"." } else { at };
         rustix::fs::openat2(root, at, OFlags::PATH | OFlags::CLOEXEC | flags, Mode::empty(), resolve)
     };
@@ -139,11 +178,25 @@ pub(crate) fn make_mount_point(
         above = end + 1;
     }
     let point = open(path, if directory { OFlags::DIRECTORY } else { OFlags::empty() })?;
-    // A link can lead to where something is mounted already, such as the root itself: there is nothing to be put over that.
+    // Where something is mounted already, such as the root itself, there is nothing to be put over that.
     match is_mount_root(point.as_fd())? {
         true => Err(rustix::io::Errno::BUSY),
         false => Ok(point),
     }
+}
+
+/// The first symbolic link on the way to `path`, as far as that is seen with these flags.
+pub(crate) fn first_link(root: BorrowedFd<'_>, path: &[u8], seen: ResolveFlags) -> Option<Vec<u8>> {
+    let path = path.strip_prefix(b"/").unwrap_or(path);
+    let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
+    let is_link = |end: &usize| {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | seen;
+        let there = rustix::fs::openat2(root, &path[..*end], flags, Mode::empty(), resolve).and_then(rustix::fs::fstat);
+        there.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
+    };
+    let end = ends.chain([path.len()]).find(is_link)?;
+    Some([b"/", &path[..end]].concat())
 }
 
 fn is_mount_root(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {

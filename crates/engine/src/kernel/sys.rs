@@ -341,6 +341,8 @@ pub(crate) unsafe fn ioctl_with<T>(fd: RawFd, request: u64, value: &mut T) -> Re
 pub(crate) enum Common {
     Memory = 1,
     Files = 2,
+    /// Working directory and root.
+    Place = 3,
 }
 
 /// Whether two threads of this machine have it in common. False where the kernel does not say.

@@ -93,7 +93,7 @@ impl Shared {
             let frames = FrameWriter::new(NAME, out).map_err(failed)?;
             Saver { shared: &self, frames, written: HashSet::new() }.all(&here)
         };
-        from_thread(&tasks, write).await
+        from_thread(&tasks, None, write).await
     }
 
     pub(crate) async fn restore_all(self: Arc<Self>, saved: Stream<Bytes>) -> Result<Vec<String>> {

@@ -58,7 +58,7 @@ impl Shared {
             let still = still; // as a whole: its layers stay until they are written
             saved::write(&store, &still.plan, out)
         };
-        from_thread(&tasks, write).await
+        from_thread(&tasks, None, write).await
     }
 
     async fn still_by_id(self: &Arc<Self>, id: &SandboxId) -> Result<Still> {

@@ -4,6 +4,10 @@
 //! from the kernel and never from memory, so that the same function changes, restores, and finishes what a sudden end left
 //! undone. The commands stand still meanwhile, and see all of a change or nothing.
 //!
+//! A view that goes binds everybody: the kernel takes it off only when nothing has a hold on it any more, and makes it read-only
+//! only when nothing is open for writing, for old descriptors too. Processes that have a hold are ended; if that does not free it,
+//! all is put back and the change is refused. So nothing here may keep a descriptor of a view open while it is changed.
+//!
 //! A guest cannot mount, nor move a mount. But it can rename the directories around a view, and put links where one is to be. So a
 //! view is known by what it shows and where the kernel says that it is now, and a new one is put onto the sandbox's own files or
 //! another view, and nowhere else.
@@ -11,26 +15,49 @@
 use std::{
     ffi::CString,
     fs::File,
-    io::{self, Read, Seek},
+    io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
 };
 
 use cabana_sandbox::{Error, Result};
 use rustix::{
-    fs::{AtFlags, Mode, OFlags, StatxFlags},
+    fs::{AtFlags, Mode, OFlags, ResolveFlags, StatVfsMountFlags, StatxFlags},
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
 
-use super::invalid;
+use super::{
+    behind_link,
+    holders::{self, BusyMount, Purpose},
+    invalid,
+    mount_table::{Device, MountEntry, MountKind, MountTable, is_below, kind, lies_on},
+    watches,
+};
 use crate::{
+    fault::{self, Point},
     kernel::{
         mounts::{self, Made},
         pidfd, sys,
         thread_identity::{ActingAs, Identity},
     },
+    live::Live,
     plan::Mount,
     wire::Place,
 };
+
+/// How long the commands may stand still until nothing has a hold on what goes.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The kernel lets go of what is closed a little later, and so do threads of ours. Who is not found by then is not found at all.
+const SETTLING: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_millis(5);
+
+const IN_USE: &str = "it is still in use, and what uses it was not found among the processes: a descriptor in a socket's queue, \
+                      perhaps. Stop the sandbox, and change its mounts then";
+const LOST: &str = "a mount was detached from outside, because the directory it lay on was removed or moved away, and processes may \
+                    still be in it. Stop the sandbox, and change its mounts then";
 
 /// What the views of a sandbox are to be.
 pub(crate) struct Change {
@@ -40,50 +67,105 @@ pub(crate) struct Change {
     pub(crate) overlays: Vec<Vec<u8>>,
     /// Root inside, as the host knows it.
     pub(crate) root: Identity,
+    /// How many views there must be before, if that is known.
+    pub(crate) before: Option<usize>,
 }
 
-/// Blocks. An error may leave it half done: then what was before is asked for.
-pub(crate) fn change(init: BorrowedFd<'_>, change: Change) -> Result<()> {
+/// What became of a change.
+pub(crate) enum Outcome {
+    Done,
+    /// All is as it was.
+    Refused(Error),
+    /// It could not be put back.
+    HalfDone(Error),
+}
+
+/// Blocks. The commands of the sandbox stand still.
+pub(crate) fn change(live: &Live, change: Change) -> Outcome {
     let failed = |error| Error::failed("changing the views", error);
-    let pid = pidfd::number(init).map_err(failed)?;
-    let namespace = File::open(format!("/proc/{pid}/ns/mnt")).map_err(failed)?;
-    let mountinfo = File::open(format!("/proc/{pid}/mountinfo")).map_err(failed)?;
-    if !pidfd::is_alive(init) {
-        return Err(Error::Gone); // the number may be another's
+    let opened = open_namespace(live.init().as_fd());
+    let (namespace, table) = match opened {
+        Ok(Some(opened)) => opened,
+        Ok(None) => return Outcome::Refused(Error::Gone),
+        Err(error) => return Outcome::Refused(failed(error)),
+    };
+    let (ask, asked) = mpsc::channel();
+    let (answer, answered) = mpsc::channel();
+    thread::scope(|scope| {
+        // It does not come back: one that did, half-way, would be a danger to what runs next.
+        let inside = thread::Builder::new().name("views".into()).spawn_scoped(scope, move || {
+            let outside = Outside { ask, answered, until: Instant::now() + PATIENCE };
+            match Inside::enter(&namespace, table, outside) {
+                Ok(mut inside) => inside.change(change),
+                Err(error) => Outcome::Refused(failed(error)),
+            }
+        });
+        let inside = match inside {
+            Ok(inside) => inside,
+            Err(error) => return Outcome::Refused(failed(error)),
+        };
+        // From in there neither processes nor cgroups can be seen.
+        for question in asked {
+            let done = match question {
+                Question::Free { mount, until } => holders::free(live, &mount, until),
+                Question::TakeOffWatches { view, device, until } => {
+                    watches::take_off(live, view.as_fd(), device, until)
+                }
+                Question::HasCommands => !live.commands().is_empty(),
+            };
+            let _ = answer.send(done); // if nobody waits for it, the thread has ended
+        }
+        let panicked = || failed(io::Error::other("the thread ended early"));
+        inside.join().unwrap_or_else(|_| Outcome::HalfDone(panicked()))
+    })
+}
+
+/// None if init lives no more.
+fn open_namespace(init: BorrowedFd<'_>) -> io::Result<Option<(File, MountTable)>> {
+    let pid = pidfd::number(init)?;
+    let namespace = File::open(format!("/proc/{pid}/ns/mnt"))?;
+    let table = MountTable::open(pid)?;
+    // Else the number may be another's.
+    Ok(pidfd::is_alive(init).then_some((namespace, table)))
+}
+
+/// What the thread inside asks of the one that started it.
+enum Question {
+    Free { mount: BusyMount, until: Instant },
+    TakeOffWatches { view: OwnedFd, device: Device, until: Instant },
+    HasCommands,
+}
+
+struct Outside {
+    ask: mpsc::Sender<Question>,
+    answered: mpsc::Receiver<bool>,
+    until: Instant,
+}
+
+impl Outside {
+    fn ask(&self, question: Question) -> bool {
+        self.ask.send(question).is_ok() && self.answered.recv().unwrap_or(false)
     }
-    // It does not come back: one that did, half-way, would be a danger to what runs next.
-    let thread = std::thread::Builder::new().name("views".into()).spawn(move || {
-        let inside = Inside::enter(&namespace, mountinfo).map_err(failed)?;
-        inside.change(change)
-    });
-    thread.map_err(failed)?.join().unwrap_or_else(|_| Err(failed(io::Error::other("the thread ended early"))))
 }
 
 struct Inside {
     root: OwnedFd,
     /// The host's own list of this thread's descriptors: inside there is no way to name what is open.
     descriptors: OwnedFd,
-    mountinfo: File,
+    table: MountTable,
+    outside: Outside,
 }
 
-/// A mount of the sandbox, as the kernel tells of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Told {
-    id: u64,
-    parent: u64,
-    at: Vec<u8>,
+/// A view that is mounted. Not open: that would keep it in use.
+#[derive(Clone)]
+struct MountedView {
+    entry: MountEntry,
+    shows: (u64, u64),
     read_only: bool,
 }
 
-/// A view that is there.
-struct There {
-    told: Told,
-    fd: OwnedFd,
-    shows: (u64, u64),
-}
-
 /// One that is wanted.
-struct Wanted {
+struct DesiredView {
     at: Vec<u8>,
     directory: bool,
     read_only: bool,
@@ -92,8 +174,18 @@ struct Wanted {
     shows: (u64, u64),
 }
 
+/// What was done of a change, to be undone from the end to the beginning.
+enum Step {
+    Closed(MountEntry),
+    Opened(MountEntry),
+    /// With a clone of what was mounted there.
+    Unmounted(MountEntry, OwnedFd),
+    Made(Made),
+    Attached(OwnedFd),
+}
+
 impl Inside {
-    fn enter(namespace: &File, mountinfo: File) -> io::Result<Self> {
+    fn enter(namespace: &File, table: MountTable, outside: Outside) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let descriptors = rustix::fs::open("/proc/thread-self/fd", flags, Mode::empty())?;
         // A root and a working directory of its own, or the whole process would go along.
@@ -101,184 +193,274 @@ impl Inside {
         sys::umask(0o022);
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))?;
         let root = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { root, descriptors, mountinfo })
+        Ok(Self { root, descriptors, table, outside })
     }
 
-    fn change(mut self, change: Change) -> Result<()> {
-        let failed = |error: io::Error| Error::failed("changing the views", error);
-        let Change { views, overlays, root } = change;
-        let wanted = views.into_iter().filter_map(Wanted::of).collect::<io::Result<Vec<_>>>().map_err(failed)?;
-        let there = self.there(&overlays).map_err(failed)?;
-        let kept = kept(&wanted, &there);
-        let mut going: Vec<&There> = there.iter().filter(|there| !kept.contains(&there.told.id)).collect();
-        going.sort_by_key(|there| std::cmp::Reverse(depth(&there.told.at)));
-        for view in going {
-            self.unmount(view.fd.as_fd()).map_err(failed)?;
+    fn change(&mut self, change: Change) -> Outcome {
+        let mut done = Vec::new();
+        let root = change.root.clone();
+        match self.apply(change, &mut done) {
+            Ok(()) => Outcome::Done,
+            Err(error) => match self.undo(done, &root) {
+                Ok(()) => Outcome::Refused(error),
+                Err(_) => Outcome::HalfDone(error),
+            },
         }
-        let coming: Vec<&Wanted> = wanted
-            .iter()
-            .filter(|wanted| !there.iter().any(|there| kept.contains(&there.told.id) && wanted.is(there)))
-            .collect();
-        let mut made = Vec::new();
-        let done = self.attach(&coming, &overlays, &root, &mut made);
-        if done.is_err() {
-            for view in coming.iter().rev() {
-                let _ = self.unmount(view.fd.as_fd()); // not there yet is fine
+    }
+
+    /// First what can be refused because somebody is in the way; last what gives more than there was.
+    fn apply(&mut self, change: Change, done: &mut Vec<Step>) -> Result<()> {
+        let Change { views, overlays, root, before } = change;
+        let desired = views.into_iter().filter_map(DesiredView::of).collect::<io::Result<Vec<_>>>().map_err(failed)?;
+        let mounted = self.mounted(&overlays).map_err(failed)?;
+        if before.is_some_and(|before| mounted.len() < before) && self.outside.ask(Question::HasCommands) {
+            return Err(Error::MountBusy { at: "mounts".into(), why: LOST });
+        }
+        let kept = kept(&desired, &mounted);
+        let (stay, mut go): (Vec<_>, Vec<_>) = mounted.into_iter().partition(|view| kept.contains(&view.entry.id));
+        let (changed, new): (Vec<_>, Vec<_>) =
+            desired.into_iter().partition(|desired| stay.iter().any(|view| desired.is(view)));
+        for view in &new {
+            // Before anybody is ended for a change that cannot be made. Of what lies in a mount nothing is known yet: it may go.
+            self.refuse_links(view, ResolveFlags::NO_XDEV)?;
+        }
+        let read_only = |view: &MountedView| changed.iter().find(|desired| desired.is(view)).map(|view| view.read_only);
+        for view in stay.iter().filter(|view| !view.read_only && read_only(view) == Some(true)) {
+            self.until_free(&view.entry, Purpose::ReadOnly, |inside| inside.set_read_only(&view.entry, true))?;
+            done.push(Step::Closed(view.entry.clone()));
+        }
+        go.sort_by_key(|view| std::cmp::Reverse(depth(&view.entry.at)));
+        for view in go {
+            self.take_away(view.entry, done)?;
+        }
+        fault::at(Point::ViewsTaken);
+        self.attach(new, &overlays, &root, done)?;
+        for view in stay.iter().filter(|view| view.read_only && read_only(view) == Some(false)) {
+            self.set_read_only(&view.entry, false).map_err(failed)?;
+            done.push(Step::Opened(view.entry.clone()));
+        }
+        Ok(())
+    }
+
+    fn take_away(&self, view: MountEntry, done: &mut Vec<Step>) -> Result<()> {
+        let clone = self.clone_of(&view).map_err(failed)?;
+        self.until_free(&view, Purpose::Unmount, |inside| inside.unmount(&view))?;
+        let shown = clone.try_clone().map_err(failed);
+        let (device, until, at) = (view.device, self.outside.until, shown_path(&view.at));
+        done.push(Step::Unmounted(view, clone));
+        match self.outside.ask(Question::TakeOffWatches { view: shown?, device, until }) {
+            true => Ok(()),
+            false => Err(Error::MountBusy { at, why: IN_USE }),
+        }
+    }
+
+    /// Tries until the kernel lets it happen, as long as somebody is found who can be ended for it.
+    fn until_free(&self, mount: &MountEntry, purpose: Purpose, act: impl Fn(&Self) -> io::Result<()>) -> Result<()> {
+        let busy = BusyMount { id: mount.id, device: mount.device, at: mount.at.clone(), purpose };
+        let mut since = Instant::now();
+        loop {
+            match act(self) {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
+                done => return done.map_err(failed),
             }
-            let _acting = ActingAs::new(&root);
-            made.iter().rev().for_each(Made::unmake);
+            let (now, until) = (Instant::now(), self.outside.until);
+            if self.outside.ask(Question::Free { mount: busy.clone(), until }) {
+                since = Instant::now();
+            }
+            if since.elapsed() > SETTLING || now > until {
+                return Err(Error::MountBusy { at: shown_path(&mount.at), why: IN_USE });
+            }
+            thread::sleep(RETRY_DELAY);
         }
-        done
+    }
+
+    fn refuse_links(&self, view: &DesiredView, seen: ResolveFlags) -> Result<()> {
+        match mounts::first_link(self.root.as_fd(), &view.at, seen) {
+            Some(link) => Err(behind_link(&view.at, &link)),
+            None => Ok(()),
+        }
     }
 
     fn attach(
         &mut self,
-        coming: &[&Wanted],
+        new: Vec<DesiredView>,
         overlays: &[Vec<u8>],
         root: &Identity,
-        made: &mut Vec<Made>,
+        done: &mut Vec<Step>,
     ) -> Result<()> {
-        let failed = |error: io::Error| Error::failed("changing the views", error);
-        for view in coming {
-            let shown = String::from_utf8_lossy(&view.at).into_owned();
-            let point = {
-                let _acting = ActingAs::new(root);
-                mounts::make_mount_point(self.root.as_fd(), &view.at, view.directory, made)
-            };
+        let ids: Vec<u64> = new.iter().map(|view| view.id).collect();
+        for view in new {
+            self.refuse_links(&view, ResolveFlags::empty())?;
+            let shown = shown_path(&view.at);
+            let point = self.make_mount_point(&view, root, done);
             let point =
                 point.map_err(|errno| invalid(format!("{shown}: no place for it: {}", io::Error::from(errno))))?;
             let (on, _) = identity(point.as_fd()).map_err(failed)?;
-            let own = self.told().map_err(failed)?;
-            if !own.iter().any(|told| told.id == on && (told.is_overlay(overlays) || told.is_view(overlays))) {
-                let why = "a link leads it to what every sandbox has of its own (/proc, /sys, /dev)";
+            let all = self.table.read().map_err(failed)?;
+            let is_free = |entry: &MountEntry| entry.id == on && kind(&all, entry, overlays) != MountKind::Kernel;
+            if !all.iter().any(is_free) {
+                let why = "it would be over what every sandbox has of its own (/proc, /sys, /dev)";
                 return Err(invalid(format!("{shown}: {why}")));
             }
             mounts::attach_onto(view.fd.as_fd(), point.as_fd()).map_err(failed)?;
+            done.push(Step::Attached(view.fd));
         }
-        // Links, and directories that were renamed, can bring a view over another one that is not its own.
-        let told = self.told().map_err(failed)?;
-        for view in told.iter().filter(|told| coming.iter().any(|view| view.id == told.id)) {
-            let hidden = |other: &&Told| is_below(&other.at, &view.at) && !lies_on(&told, other, view.id);
-            if let Some(other) = told.iter().find(hidden) {
-                let [view, other] = [&view.at, &other.at].map(|at| String::from_utf8_lossy(at));
+        // Directories that were renamed can bring a view over another one that is not its own.
+        let all = self.table.read().map_err(failed)?;
+        for view in all.iter().filter(|entry| ids.contains(&entry.id)) {
+            let hidden = |other: &&MountEntry| is_below(&other.at, &view.at) && !lies_on(&all, other, view.id);
+            if let Some(other) = all.iter().find(hidden) {
+                let [view, other] = [&view.at, &other.at].map(|at| shown_path(at));
                 return Err(invalid(format!("a view at {view} would hide what is mounted at {other}")));
             }
         }
         Ok(())
     }
 
-    /// All mounts of the sandbox.
-    fn told(&mut self) -> io::Result<Vec<Told>> {
-        self.mountinfo.rewind()?;
-        let mut text = Vec::new();
-        self.mountinfo.read_to_end(&mut text)?;
-        text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(Told::parse).collect()
+    fn make_mount_point(
+        &self,
+        view: &DesiredView,
+        root: &Identity,
+        done: &mut Vec<Step>,
+    ) -> rustix::io::Result<OwnedFd> {
+        let _acting = ActingAs::new(root);
+        let mut made = Vec::new();
+        let point = mounts::make_mount_point(self.root.as_fd(), &view.at, view.directory, &mut made);
+        done.extend(made.into_iter().map(Step::Made));
+        point
     }
 
-    /// Its views, opened.
-    fn there(&mut self, overlays: &[Vec<u8>]) -> io::Result<Vec<There>> {
-        let views = self.told()?.into_iter().filter(|told| told.is_view(overlays));
-        views.map(|told| self.find(told)).collect()
-    }
-
-    /// Part by part: a guest may have moved it to where no path is short enough.
-    fn find(&self, told: Told) -> io::Result<There> {
-        let mut fd = self.root.try_clone()?;
-        for part in told.at.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
-            fd = rustix::fs::openat(&fd, part, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    fn undo(&self, done: Vec<Step>, root: &Identity) -> io::Result<()> {
+        for step in done.into_iter().rev() {
+            match step {
+                Step::Closed(entry) => self.set_read_only(&entry, false)?,
+                Step::Opened(entry) => self.set_read_only(&entry, true)?,
+                Step::Unmounted(entry, clone) => mounts::attach_onto(clone.as_fd(), self.find(&entry.at)?.as_fd())?,
+                Step::Made(made) => {
+                    let _acting = ActingAs::new(root);
+                    made.unmake();
+                }
+                // Nothing of the sandbox has run while it was there.
+                Step::Attached(view) => self.detach_lazily(view.as_fd())?,
+            }
         }
-        let (id, shows) = identity(fd.as_fd())?;
-        match id == told.id {
-            true => Ok(There { told, fd, shows }),
+        Ok(())
+    }
+
+    /// The views of the sandbox.
+    fn mounted(&mut self, overlays: &[Vec<u8>]) -> io::Result<Vec<MountedView>> {
+        let all = self.table.read()?;
+        let views = all.iter().filter(|entry| kind(&all, entry, overlays) == MountKind::View);
+        views.map(|entry| self.look_at(entry)).collect()
+    }
+
+    fn look_at(&self, entry: &MountEntry) -> io::Result<MountedView> {
+        let fd = self.open(entry)?;
+        let (_, shows) = identity(fd.as_fd())?;
+        Ok(MountedView { entry: entry.clone(), shows, read_only: is_read_only(fd.as_fd())? })
+    }
+
+    fn open(&self, entry: &MountEntry) -> io::Result<OwnedFd> {
+        let fd = self.find(&entry.at)?;
+        match identity(fd.as_fd())?.0 == entry.id {
+            true => Ok(fd),
             false => Err(io::Error::other("a view is not where it is said to be")),
         }
     }
 
-    /// By its descriptor, and so that whoever has something open in it keeps that alone.
-    fn unmount(&self, view: BorrowedFd<'_>) -> io::Result<()> {
-        rustix::process::fchdir(&self.descriptors)?;
-        let name = CString::new(view.as_raw_fd().to_string())?;
-        mounts::unmount(&name)
-    }
-}
-
-impl Wanted {
-    fn of(mount: Mount) -> Option<io::Result<Self>> {
-        let Mount { fd, place: Place::View { at, directory }, read_only, .. } = mount else { return None };
-        let known = identity(fd.as_fd());
-        Some(known.map(|(id, shows)| Self { at, directory, read_only, fd, id, shows }))
+    /// Part by part: a guest may have moved it to where no path is short enough.
+    fn find(&self, at: &[u8]) -> io::Result<OwnedFd> {
+        let mut fd = self.root.try_clone()?;
+        for part in at.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
+            fd = rustix::fs::openat(&fd, part, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        }
+        Ok(fd)
     }
 
-    fn is(&self, there: &There) -> bool {
-        self.at == there.told.at && self.read_only == there.told.read_only && self.shows == there.shows
-    }
-}
-
-impl Told {
-    /// A line of `mountinfo`: number, parent, device, root, place, options; what follows is not needed.
-    fn parse(line: &[u8]) -> io::Result<Self> {
-        let odd = || io::Error::from(io::ErrorKind::InvalidData);
-        let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-        let [id, parent, _, _, at, options, ..] = fields[..] else { return Err(odd()) };
-        let number =
-            |field: &[u8]| std::str::from_utf8(field).ok().and_then(|field| field.parse().ok()).ok_or_else(odd);
-        let read_only = options.split(|byte| *byte == b',').any(|option| option == b"ro");
-        Ok(Self { id: number(id)?, parent: number(parent)?, at: unescape(at), read_only })
-    }
-
-    fn is_overlay(&self, overlays: &[Vec<u8>]) -> bool {
-        overlays.contains(&self.at)
-    }
-
-    /// What is neither an overlay, nor every sandbox's own: there is nothing else, none of those can be moved, and nothing is ever
-    /// put onto the root of one.
-    fn is_view(&self, overlays: &[Vec<u8>]) -> bool {
-        let own = [&b"/proc"[..], b"/dev"];
-        !self.is_overlay(overlays) && !own.iter().any(|own| self.at == *own || is_below(&self.at, own))
-    }
-}
-
-/// The views that stay: what they show, how and where is as wanted, and nothing around them changes.
-fn kept(wanted: &[Wanted], there: &[There]) -> Vec<u64> {
-    let stays = |there: &&There| wanted.iter().any(|wanted| wanted.is(there));
-    let mut kept: Vec<&There> = there.iter().filter(stays).collect();
-    loop {
-        let is_kept = |told: &Told| kept.iter().any(|there| there.told == *told);
-        let moved = there.iter().filter(|there| !is_kept(&there.told)).map(|there| &there.told.at);
-        let new = wanted.iter().filter(|wanted| !kept.iter().any(|there| wanted.is(there))).map(|wanted| &wanted.at);
-        let changed: Vec<&Vec<u8>> = moved.chain(new).collect();
-        let before = kept.len();
-        let still: Vec<&There> = kept
-            .iter()
-            .copied()
-            .filter(|there| !changed.iter().any(|changed| is_below(&there.told.at, changed)))
-            .collect();
-        kept = still;
-        if kept.len() == before {
-            return kept.iter().map(|there| there.told.id).collect();
+    /// The directory that a view lies in, and its name there. Looked up each time: an open directory of another view would keep
+    /// that one in use.
+    fn parent(&self, entry: &MountEntry) -> io::Result<(OwnedFd, CString)> {
+        let cut = entry.at.iter().rposition(|byte| *byte == b'/').ok_or(io::ErrorKind::InvalidData)?;
+        let (parent, name) = (self.find(&entry.at[..cut])?, CString::new(&entry.at[cut + 1..])?);
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let there = rustix::fs::statx(&parent, &name, flags, StatxFlags::MNT_ID)?;
+        match there.stx_mnt_id == entry.id {
+            true => Ok((parent, name)),
+            false => Err(io::Error::other("a view is not where it is said to be")),
         }
     }
+
+    fn clone_of(&self, entry: &MountEntry) -> io::Result<OwnedFd> {
+        let (parent, name) = self.parent(entry)?;
+        mounts::clone_of(parent.as_fd(), &name)
+    }
+
+    fn set_read_only(&self, entry: &MountEntry, read_only: bool) -> io::Result<()> {
+        mounts::set_read_only(self.open(entry)?.as_fd(), read_only)
+    }
+
+    /// By its name in the directory around it, since a descriptor of it would keep it in use. Nobody can give the name to something
+    /// else meanwhile: the commands stand still, and the gate of the file interface is closed.
+    fn unmount(&self, entry: &MountEntry) -> io::Result<()> {
+        let (parent, name) = self.parent(entry)?;
+        rustix::process::fchdir(&parent)?;
+        let unmounted = mounts::unmount(&name);
+        rustix::process::fchdir(&self.root)?; // the parent may be the next to go
+        unmounted
+    }
+
+    /// By its descriptor.
+    fn detach_lazily(&self, view: BorrowedFd<'_>) -> io::Result<()> {
+        rustix::process::fchdir(&self.descriptors)?;
+        mounts::detach_lazily(&CString::new(view.as_raw_fd().to_string())?)
+    }
 }
 
-fn is_below(path: &[u8], other: &[u8]) -> bool {
-    path.strip_prefix(other).is_some_and(|rest| rest.starts_with(b"/"))
+impl DesiredView {
+    fn of(mount: Mount) -> Option<io::Result<Self>> {
+        let Mount { fd, place: Place::View { at, directory }, .. } = mount else { return None };
+        let known = || {
+            let (id, shows) = identity(fd.as_fd())?;
+            // Not what was asked for: a directory of the host may lie where nothing can be written.
+            Ok((id, shows, is_read_only(fd.as_fd())?))
+        };
+        Some(known().map(|(id, shows, read_only)| Self { at, directory, read_only, fd, id, shows }))
+    }
+
+    /// Whether a view that is there shows the same, at the same place.
+    fn is(&self, view: &MountedView) -> bool {
+        self.at == view.entry.at && self.shows == view.shows
+    }
+}
+
+/// The views that stay: what they show and where is as wanted, and nothing around them changes.
+fn kept(desired: &[DesiredView], mounted: &[MountedView]) -> Vec<u64> {
+    let stays = |view: &&MountedView| desired.iter().any(|desired| desired.is(view));
+    let mut kept: Vec<&MountedView> = mounted.iter().filter(stays).collect();
+    loop {
+        let is_kept = |view: &MountedView| kept.iter().any(|kept| kept.entry == view.entry);
+        let going = mounted.iter().filter(|view| !is_kept(view)).map(|view| &view.entry.at);
+        let new = desired.iter().filter(|desired| !kept.iter().any(|view| desired.is(view))).map(|view| &view.at);
+        let changed: Vec<&Vec<u8>> = going.chain(new).collect();
+        let is_still = |view: &&MountedView| !changed.iter().any(|changed| is_below(&view.entry.at, changed));
+        let still: Vec<&MountedView> = kept.iter().copied().filter(is_still).collect();
+        if still.len() == kept.len() {
+            return kept.iter().map(|view| view.entry.id).collect();
+        }
+        kept = still;
+    }
+}
+
+fn shown_path(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).into_owned()
+}
+
+fn failed(error: io::Error) -> Error {
+    Error::failed("changing the views", error)
 }
 
 fn depth(path: &[u8]) -> usize {
     path.iter().filter(|byte| **byte == b'/').count()
-}
-
-/// Whether a mount lies on another, at whatever remove.
-fn lies_on(all: &[Told], mount: &Told, on: u64) -> bool {
-    let mut here = mount;
-    for _ in all {
-        if here.parent == on {
-            return true;
-        }
-        let Some(above) = all.iter().find(|told| told.id == here.parent) else { return false };
-        here = above;
-    }
-    false
 }
 
 /// The number of the mount, and what it shows there.
@@ -288,54 +470,6 @@ fn identity(fd: BorrowedFd<'_>) -> io::Result<(u64, (u64, u64))> {
     Ok((stat.stx_mnt_id, (device, stat.stx_ino)))
 }
 
-/// The kernel writes what would break a line as three octal digits.
-fn unescape(text: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let [first, after @ ..] = rest {
-        rest = after;
-        match (first, after) {
-            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..]) => {
-                plain.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-                rest = after;
-            }
-            (byte, _) => plain.push(*byte),
-        }
-    }
-    plain
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_of_the_kernels_is_read() {
-        let line = br"36 35 98:0 /mnt1 /mnt\0402\134x rw,noatime master:1 - ext3 /dev/root rw,errors=continue";
-        let told = Told::parse(line).unwrap();
-        assert_eq!(told, Told { id: 36, parent: 35, at: b"/mnt 2\\x".to_vec(), read_only: false });
-        for odd in [&b"36"[..], b"x 35 98:0 / / rw - a b c", b"1 2 3 4"] {
-            assert!(Told::parse(odd).is_err());
-        }
-    }
-
-    #[test]
-    fn what_every_sandbox_has_is_no_view() {
-        let overlays = [b"/".to_vec(), b"/usr".to_vec()];
-        let told = |at: &[u8]| Told { id: 1, parent: 1, at: at.to_vec(), read_only: false };
-        for own in [&b"/"[..], b"/usr", b"/proc", b"/proc/sys", b"/dev", b"/dev/pts"] {
-            assert!(!told(own).is_view(&overlays), "{own:?}");
-        }
-        for view in [&b"/workspace"[..], b"/usr/local/x", b"/process", b"/devices/x"] {
-            assert!(told(view).is_view(&overlays), "{view:?}");
-        }
-    }
-
-    #[test]
-    fn a_mount_lies_on_what_is_below_it() {
-        let told = |id, parent| Told { id, parent, at: Vec::new(), read_only: false };
-        let all = [told(1, 1), told(2, 1), told(3, 2), told(4, 1)];
-        assert!(lies_on(&all, &all[2], 2) && lies_on(&all, &all[2], 1));
-        assert!(!lies_on(&all, &all[3], 2));
-    }
+fn is_read_only(mount: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(rustix::fs::fstatvfs(mount)?.f_flag.contains(StatVfsMountFlags::RDONLY))
 }

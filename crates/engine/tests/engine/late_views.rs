@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use cabana_sandbox::{Code, Found, Lifetime, Provider, SandboxId, SandboxSpec, Source, View, VolumeId, Wanted};
+use cabana_sandbox::{Code, Found, Lifetime, Provider, SandboxId, SandboxSpec, Source, Status, View, VolumeId, Wanted};
 
 use crate::{
     inside::{Inside, passing, path, shell},
@@ -91,18 +91,42 @@ async fn views_inside_of_views_are_seen_in_whatever_order_they_are_named() {
 }
 
 #[tokio::test]
-async fn whoever_uses_a_view_that_goes_keeps_what_is_open_and_nothing_else() {
+async fn taking_a_view_away_ends_the_processes_that_use_it_and_no_others() {
     let dir = directory("kept");
     let inside = Inside::with(SandboxSpec { views: vec![view(dir.path(), "/workspace/a", true)], ..passing() }).await;
-    let script =
-        "cd /workspace/a && exec 3<note && touch /tmp/begun && while [ -e /tmp/begun ]; do sleep 0.05; done; cat <&3";
-    let takes_away = async {
-        while inside.user("test -e /tmp/begun").await.status != cabana_sandbox::Status::Code(0) {}
-        update(&inside, &[]).await.unwrap();
-        assert_eq!(inside.user("ls /workspace/a; rm /tmp/begun").await.ok(), "");
+    let stays = |place: &str, name: &str| {
+        format!("cd {place} && touch /tmp/{name} && while [ ! -e /tmp/gone ]; do sleep 0.05; done; echo went on")
     };
-    let (ran, ()) = tokio::join!(shell(&*inside.sandbox, "user", script), takes_away);
-    assert_eq!(ran.ok(), "kept");
+    let takes_away = async {
+        while inside.user("test -e /tmp/uses && test -e /tmp/beside").await.status != Status::Code(0) {}
+        update(&inside, &[]).await.unwrap();
+        assert_eq!(inside.user("ls /workspace/a; touch /tmp/gone").await.ok(), "");
+    };
+    let (uses, beside) = (stays("/workspace/a", "uses"), stays("/workspace", "beside"));
+    let (uses, beside, ()) =
+        tokio::join!(shell(&*inside.sandbox, "user", &uses), shell(&*inside.sandbox, "user", &beside), takes_away);
+    assert_eq!(uses.status, Status::Signal(9));
+    assert_eq!(beside.ok(), "went on");
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn changing_views_leaves_what_can_be_written_on_a_read_only_root() {
+    let dir = directory("seen");
+    let inside = Inside::with(SandboxSpec { read_only_root: true, ..passing() }).await;
+    let writes = "echo x > /tmp/x && echo x > /workspace/x && echo x > /var/tmp/x";
+    let script = "cd /tmp && touch begun && while [ ! -e over ]; do sleep 0.05; done; echo went on";
+    let changes = async {
+        while inside.user("test -e /tmp/begun").await.status != Status::Code(0) {}
+        update(&inside, &[view(dir.path(), "/workspace/a", true)]).await.unwrap();
+        assert_eq!(inside.user(&format!("{writes} && cat /workspace/a/note")).await.ok(), "seen");
+        update(&inside, &[]).await.unwrap();
+        inside.user(writes).await.ok();
+        inside.root("echo x > /etc/x").await.refused();
+        inside.user("touch /tmp/over").await.ok();
+    };
+    let (ran, ()) = tokio::join!(shell(&*inside.sandbox, "user", script), changes);
+    assert_eq!(ran.ok(), "went on", "nobody is ended in what stays");
     inside.end().await;
 }
 

@@ -150,7 +150,9 @@ pub(super) fn connect_error(error: &Error) -> connect::Error {
         | Code::TooManyLinks => C::InvalidArgument,
         Code::Unsupported => C::Unimplemented,
         Code::Draining | Code::ProviderOffline | Code::StoreUnavailable | Code::SandboxGone => C::Unavailable,
-        Code::FileBusy | Code::SandboxBusy | Code::LeaseLost | Code::SandboxPaused => C::FailedPrecondition,
+        Code::FileBusy | Code::MountBusy | Code::SandboxBusy | Code::LeaseLost | Code::SandboxPaused => {
+            C::FailedPrecondition
+        }
         _ => C::Internal,
     };
     connect::Error::new(code, error.to_string())
