@@ -8,5 +8,6 @@ mod probe;
 
 pub use ceilings::{CEILINGS, Ceiling, Ceilings, Raised, raise_ceilings};
 pub use facts::{Cgroup, CgroupVersion, Container, Data, Facts, Hidden, Obstacle, Tried, gather};
+pub(crate) use facts::{SUID_DUMPABLE, suid_dumpable};
 pub use findings::{Finding, State, can_run, findings};
 pub use probe::{PROBE, probe_main};

@@ -157,10 +157,19 @@ pub(crate) struct Parts {
     pub(crate) kept: bool,
     /// Its own directory.
     pub(crate) own: PathBuf,
+    /// Where its overlays are inside.
+    pub(crate) overlays: Vec<Vec<u8>>,
     pub(crate) channel: Channel,
     pub(crate) pidfd: AsyncFd<OwnedFd>,
     pub(crate) tasks: TaskTracker,
     pub(crate) happened: mpsc::Sender<(SandboxId, SandboxEvent)>,
+}
+
+impl Parts {
+    fn inside(&self, root: OwnedFd, terminals: OwnedFd) -> Inside {
+        let root = Rooted::of_sandbox(root, self.holds.lease.ids, self.overlays.iter().map(Vec::as_slice));
+        Inside { root, terminals: Arc::new(terminals) }
+    }
 }
 
 pub(crate) enum SetupError {
@@ -171,7 +180,7 @@ pub(crate) enum SetupError {
 impl Live {
     /// Waits for init to say that it is ready. If it never is, nothing of it is left, and what it held comes back.
     pub(crate) async fn new(parts: Parts) -> std::result::Result<Arc<Self>, (SetupError, Holds)> {
-        match tokio::time::timeout(ANSWER, until_ready(&parts.channel, parts.holds.lease.ids)).await {
+        match tokio::time::timeout(ANSWER, until_ready(&parts)).await {
             Ok(Ok(inside)) => Ok(Self::with(parts, inside)),
             failed => {
                 end_of(&parts.pidfd).await;
@@ -185,7 +194,7 @@ impl Live {
     }
 
     fn with(parts: Parts, inside: Inside) -> Arc<Self> {
-        let Parts { id, defaults, limits, own, holds, kept, channel, pidfd, tasks, happened } = parts;
+        let Parts { id, defaults, limits, own, holds, kept, channel, pidfd, tasks, happened, .. } = parts;
         Arc::new(Self {
             id,
             defaults,
@@ -221,7 +230,7 @@ impl Live {
     /// A sandbox that outlived its server, as its init tells of it.
     pub(crate) fn found(parts: Parts, found: Found) -> Result<Arc<Self>> {
         let Found { root, terminals, last, used, execs, .. } = found;
-        let inside = Inside { root: Rooted::new(root, parts.holds.lease.ids), terminals: Arc::new(terminals) };
+        let inside = parts.inside(root, terminals);
         let failed = |error: io::Error| Error::failed("taking the sandbox up again", error);
         let live = Self::with(parts, inside);
         live.execs.found(last, used);
@@ -716,9 +725,9 @@ fn check_socket(socket: &OwnedFd, v6: bool) -> io::Result<()> {
     if fits { Ok(()) } else { Err(io::Error::other("init passed something else than a socket")) }
 }
 
-async fn until_ready(channel: &Channel, ids: IdMap) -> std::result::Result<Inside, SetupError> {
+async fn until_ready(parts: &Parts) -> std::result::Result<Inside, SetupError> {
     let lost = || SetupError::Lost(io::Error::other("init ended during its setup"));
-    let (bytes, fds) = channel.receive().await.map_err(SetupError::Lost)?.ok_or_else(lost)?;
+    let (bytes, fds) = parts.channel.receive().await.map_err(SetupError::Lost)?.ok_or_else(lost)?;
     match FromInit::decode(&bytes) {
         Ok(FromInit::Ready { protocol: PROTOCOL }) => {}
         Ok(FromInit::SetupFailed(failure)) => return Err(SetupError::Refused(failure)),
@@ -726,7 +735,7 @@ async fn until_ready(channel: &Channel, ids: IdMap) -> std::result::Result<Insid
     }
     let mut fds = fds.into_iter();
     let (Some(root), Some(terminals)) = (fds.next(), fds.next()) else { return Err(lost()) };
-    Ok(Inside { root: Rooted::new(root, ids), terminals: Arc::new(terminals) })
+    Ok(parts.inside(root, terminals))
 }
 
 /// Ends a process, and waits for its end.

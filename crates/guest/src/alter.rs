@@ -25,6 +25,7 @@ use crate::{
 /// What one attribute's name may have beside `user.e2b.`.
 const MAX_TAG_NAME: usize = 255 - xattr::TAG.len();
 const MAX_LINK_TEXT: usize = 4095;
+const ALL_BITS: u32 = 0o7777;
 
 impl Rooted {
     pub fn alter(&self, step: &Alter) -> Result<()> {
@@ -46,6 +47,7 @@ impl Rooted {
         }
         let failed = |e| fault(path, "make the directory", e);
         let (dir, name) = self.parent(path)?;
+        self.check_mode(&dir, mode).map_err(failed)?;
         rustix::fs::mkdirat(&dir, &name, Mode::from_raw_mode(mode & 0o1777)).map_err(failed)?;
         // The umask of this process is not the sandbox's: the mode is as asked. A group inherited from above stays.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -82,7 +84,9 @@ impl Rooted {
         may_remove(from_dir.as_fd(), &from_name).map_err(|e| fault(from, "rename", e))?;
         let aim = if sys::stat_at(&to_dir, &to_name).is_ok() { Aim::Replaces } else { Aim::New };
         let hidden = temp::name(aim);
-        let copied = tree::copy_entry(from_dir.as_fd(), &from_name, to_dir.as_fd(), &hidden)
+        let copied = self
+            .mode_within(&to_dir, ALL_BITS)
+            .and_then(|bits| tree::copy_entry(from_dir.as_fd(), &from_name, to_dir.as_fd(), &hidden, bits))
             .map_err(|e| fault(from, "copy in place of a rename", e))
             .and_then(|()| {
                 rustix::fs::renameat(&to_dir, &hidden, &to_dir, &to_name).map_err(|e| rename_fault(from, to, e))
@@ -117,8 +121,12 @@ impl Rooted {
 
     fn set_mode(&self, path: &SandboxPath, mode: u32) -> Result<()> {
         let found = self.find(path)?;
-        let set = self.judge(&found, NOT_EVEN_ALL).and_then(|()| sys::chmod_path(&found, mode));
-        set.map_err(|e| fault(path, "set the mode", e))
+        let set = || {
+            self.judge(&found, NOT_EVEN_ALL)?;
+            self.check_change(&found, mode)?;
+            sys::chmod_path(&found, mode)
+        };
+        set().map_err(|e| fault(path, "set the mode", e))
     }
 
     fn set_owner(&self, path: &SandboxPath, user: &User) -> Result<()> {

@@ -14,6 +14,7 @@
 mod accounts;
 mod alter;
 mod archive;
+mod bits;
 mod dir;
 mod errno;
 #[cfg(fuzzing)]

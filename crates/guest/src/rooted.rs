@@ -8,7 +8,7 @@ use std::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -35,6 +35,8 @@ pub struct Rooted {
 struct Inner {
     root: OwnedFd,
     ids: IdMap,
+    /// Where the mounts are that are its own, without their first slash. None where there are no others.
+    own_mounts: Option<Vec<PathBuf>>,
     /// A cache: what was read, and by which marks it is known to be still true.
     accounts: Mutex<Option<Known>>,
 }
@@ -75,15 +77,26 @@ pub(crate) const NOT_EVEN_ALL: u32 = 1 << 31;
 impl Rooted {
     /// `root` is an `O_PATH` or a readable descriptor of a directory.
     pub fn new(root: OwnedFd, ids: IdMap) -> Self {
-        Self { inner: Arc::new(Inner { root, ids, accounts: Mutex::new(None) }) }
+        Self { inner: Arc::new(Inner { root, ids, own_mounts: None, accounts: Mutex::new(None) }) }
+    }
+
+    /// The root of a sandbox that runs. What lies on none of the mounts at these absolute paths is a view's.
+    pub fn of_sandbox<'p>(root: OwnedFd, ids: IdMap, own_mounts: impl IntoIterator<Item = &'p [u8]>) -> Self {
+        let relative = |path: &[u8]| PathBuf::from(OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(path)));
+        let own_mounts = Some(own_mounts.into_iter().map(relative).collect());
+        Self { inner: Arc::new(Inner { root, ids, own_mounts, accounts: Mutex::new(None) }) }
     }
 
     pub(crate) fn ids(&self) -> IdMap {
         self.inner.ids
     }
 
-    fn root(&self) -> BorrowedFd<'_> {
+    pub(crate) fn root(&self) -> BorrowedFd<'_> {
         self.inner.root.as_fd()
+    }
+
+    pub(crate) fn own_mounts(&self) -> Option<&[PathBuf]> {
+        self.inner.own_mounts.as_deref()
     }
 
     /// The one way by which a path becomes a descriptor. Magic links (`/proc/1/root`) would leave the root: they are `LOOP`.

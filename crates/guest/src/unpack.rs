@@ -29,6 +29,7 @@ impl Rooted {
             names: Names::Strict,
             owners,
             umask: me.umask,
+            rooted: Some(self),
             on_progress: &mut |_| (),
         }
         .run(&mut Archive::new(tar))

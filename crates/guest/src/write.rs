@@ -13,6 +13,7 @@ use rustix::{
 
 use crate::{
     Rooted,
+    bits::SET_IDS,
     errno::fault,
     info::describe,
     rooted::{NOT_EVEN_ALL, Place, SEARCH, WRITE},
@@ -22,7 +23,6 @@ use crate::{
 
 /// Of a new file, when none is named.
 const MODE: u32 = 0o644;
-const SET_IDS: u32 = 0o6000;
 /// How often a name that somebody else takes or frees at the same moment is tried again.
 const TRIES: usize = 64;
 
@@ -74,6 +74,7 @@ impl Rooted {
             rustix::fs::accessat(&dir, &name, Access::WRITE_OK, AtFlags::EACCESS | AtFlags::SYMLINK_NOFOLLOW)?;
         }
         self.judge(&dir, WRITE | SEARCH)?;
+        self.check_wish(&dir, how)?;
         match stat {
             None => hide_new(dir, name, how),
             old => hide(dir, name, old),
@@ -84,6 +85,7 @@ impl Rooted {
         // Not through links: a link is something that is there.
         let parent = path.relative().parent().ok_or(Errno::EXIST)?;
         let dir = self.open_to_change(parent)?;
+        self.check_wish(&dir, how)?;
         let name = sys::c_name(path.name())?;
         match sys::stat_at(&dir, &name) {
             Err(Errno::NOENT) => hide_new(dir, name, how),
@@ -99,6 +101,8 @@ impl Rooted {
                 Ok(found) => {
                     check_regular(&rustix::fs::fstat(&found)?)?;
                     self.judge(&found, if how.perm.is_some() { NOT_EVEN_ALL } else { WRITE })?;
+                    self.check_wish(&found, how)?;
+                    self.drop_bits(&found)?;
                     return Ok((open_old(&found, how, flags)?, None));
                 }
                 Err(Errno::NOENT) => {}
@@ -109,6 +113,7 @@ impl Rooted {
                 continue;
             }
             self.judge(&dir, WRITE | SEARCH)?;
+            self.check_wish(&dir, how)?;
             let new = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
             let mode = how.perm.unwrap_or(MODE);
             match rustix::fs::openat(&dir, &name, new | (flags & OFlags::APPEND), Mode::from_raw_mode(mode & 0o777)) {
@@ -121,6 +126,10 @@ impl Rooted {
             }
         }
         Err(Errno::AGAIN)
+    }
+
+    fn check_wish(&self, at: &OwnedFd, how: &Write) -> Result<(), Errno> {
+        how.perm.map_or(Ok(()), |perm| self.check_mode(at, perm))
     }
 }
 
@@ -206,7 +215,7 @@ impl Writer {
         let stat = match &self.hidden {
             None => rustix::fs::fstat(&self.file)?,
             Some(hidden) => {
-                let stat = hidden.dress(&self.file, self.how.perm)?;
+                let stat = hidden.dress(&self.rooted, &self.file, self.how.perm)?;
                 hidden.show(&self.file, self.how.mode)?;
                 stat
             }
@@ -223,9 +232,10 @@ fn other_length(promised: u64, written: u64) -> Error {
 impl Hidden {
     /// Mode and owner of the file that is replaced. The owner as far as this identity may; a file that changes hands must
     /// not carry its setuid bit to the new one. Tells what the file is then.
-    fn dress(&self, file: &OwnedFd, perm: Option<u32>) -> Result<Stat, Errno> {
+    fn dress(&self, rooted: &Rooted, file: &OwnedFd, perm: Option<u32>) -> Result<Stat, Errno> {
         let mut stat = rustix::fs::fstat(file)?;
-        let mut mode = perm.unwrap_or(self.old.as_ref().map_or(MODE, sys::mode));
+        let mode = perm.unwrap_or(self.old.as_ref().map_or(MODE, sys::mode));
+        let mut mode = rooted.mode_within(file, mode)?;
         if let Some(old) = self.old.as_ref().filter(|old| (stat.st_uid, stat.st_gid) != (old.st_uid, old.st_gid)) {
             match rustix::fs::fchown(file, Some(sys::uid(old.st_uid)), Some(sys::gid(old.st_gid))) {
                 Ok(()) => (stat.st_uid, stat.st_gid) = (old.st_uid, old.st_gid),

@@ -20,6 +20,11 @@ macro_rules! attacks {
 }
 
 attacks! {
+    BITS = "bits.c",
+    BITS_EXEC = "bits_exec.c",
+    BITS_HOLD = "bits_hold.c",
+    BITS_RACE = "bits_race.c",
+    BROKER = "broker.c",
     CALLS = "calls.c",
     CHROOT = "chroot.c",
     CLIMB = "climb.c",

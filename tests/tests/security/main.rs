@@ -25,6 +25,7 @@ mod network;
 mod network_floods;
 mod network_others;
 mod network_proxies;
+mod privileged_bits;
 mod processes;
 mod snapshots;
 mod soak_file_races;

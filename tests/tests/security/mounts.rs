@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    os::unix::fs::symlink,
+    os::unix::fs::{PermissionsExt, symlink},
     path::Path,
     sync::{
         Arc,
@@ -136,7 +136,12 @@ async fn what_a_sandbox_leaves_in_a_volume_gains_nobody_anything() {
     inside.engine.make_volume(volume).await.unwrap();
     let kept = View { source: Source::Volume(volume), at: path("/workspace/volume"), writable: true };
     inside.sandbox.update(Wanted::Views(vec![kept])).await.unwrap();
-    inside.root("cp /usr/bin/id /workspace/volume/id && chmod 6755 /workspace/volume/id").await.ok();
+    inside.root("cp /usr/bin/id /workspace/volume/id").await.ok();
+    inside.root("chmod 6755 /workspace/volume/id").await.refused();
+    // As if it had been left there before that was refused.
+    let left = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("data/volumes/{volume}/tree/id"));
+    fs::set_permissions(&left, fs::Permissions::from_mode(0o6755)).unwrap();
+    assert_eq!(inside.root("stat -c %a /workspace/volume/id").await.ok(), "6755");
     assert_eq!(inside.user("/workspace/volume/id -u").await.ok(), "1000");
     inside.root("mknod /workspace/volume/disk b 8 0").await.refused();
     inside.sandbox.update(Wanted::Views(Vec::new())).await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::kit::{Ends, binary, cabana, data, is_root};
+use crate::kit::{Ended, Ends, binary, cabana, data, is_root};
 
 #[test]
 fn this_machine_is_looked_at_whole() {
@@ -14,6 +14,7 @@ fn this_machine_is_looked_at_whole() {
         "overlay",
         "proc",
         "seccomp",
+        "suid-dumpable",
         "limits",
         "network",
         "disk-limits",
@@ -71,6 +72,37 @@ fn a_masked_proc_is_told_with_what_to_do() {
     assert!(!ended.stdout.contains("os error"), "{ended:?}");
     let ended = elsewhere(&["--mount"], &format!("{mask} exec $CABANA run -- true")).ends();
     assert!(ended.code == 125 && ended.stderr.contains("cabana doctor"), "{ended:?}");
+}
+
+/// As if the host's setting were this, in a mount namespace of the test's own. The second /proc is for the sandbox: the kernel
+/// gives a new one only to who already sees a whole one.
+fn with_suid_dumpable(value: u32, words: &str) -> Ended {
+    let (setting, whole) = (tempfile::NamedTempFile::new().unwrap(), tempfile::tempdir().unwrap());
+    std::fs::write(setting.path(), format!("{value}\n")).unwrap();
+    let mask = format!(
+        "mount -t proc proc {} && mount --bind {} /proc/sys/fs/suid_dumpable",
+        whole.path().display(),
+        setting.path().display()
+    );
+    elsewhere(&["--mount"], &format!("{mask} && exec $CABANA {words}")).ends()
+}
+
+#[test]
+fn a_host_with_suid_dumpable_1_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let said = with_suid_dumpable(1, "run -- true").fails(125, "host_unsupported");
+    assert!(said.contains("fs.suid_dumpable is 1") && said.contains("cabana doctor"), "{said}");
+    let said = with_suid_dumpable(1, "serve --listen 127.0.0.1:0").fails(1, "host_unsupported");
+    assert!(said.contains("fs.suid_dumpable is 1"), "{said}");
+    let ended = with_suid_dumpable(1, "doctor");
+    let line = ended.stdout.lines().find(|line| line.starts_with("missing  suid-dumpable "));
+    assert!(ended.code == 1 && line.is_some_and(|line| line.contains("fs.suid_dumpable is 1")), "{ended:?}");
+    assert!(ended.stdout.contains("sysctl -w fs.suid_dumpable=0"), "{ended:?}");
+    for safe in [0, 2] {
+        assert_eq!(with_suid_dumpable(safe, "run -- echo runs").well(), "runs\n", "{safe}");
+    }
 }
 
 #[test]

@@ -131,6 +131,47 @@ async fn mounts_come_change_and_go_while_commands_run() {
 }
 
 #[tokio::test]
+async fn set_id_bits_are_refused_in_a_mount_and_not_beside_it() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let work = directory("work");
+    let server = allowing(&[text(work.path())]);
+    let sandbox = id(&good(create(&server, &json!({ "mount": { "host_path": work.path() } })).await).await);
+    let files = format!("/v1/sandboxes/{sandbox}/files");
+    says(&server, &sandbox, "touch /workspace/file /tmp/file").await;
+    for (dir, allowed) in [("/workspace", false), ("/tmp", true)] {
+        let mode = json!({ "path": format!("{dir}/file"), "mode": "4755" });
+        let made = json!({ "path": format!("{dir}/made"), "mode": "2755" });
+        let asked = [
+            server.post(&format!("{files}/mode"), &mode),
+            server.post(&format!("{files}/mkdir"), &made),
+            server.request(Method::PUT, &format!("{files}?path={dir}/put&perm=4755")).body("x"),
+            server.request(Method::PUT, &format!("{files}?path={dir}/file&perm=6755&mode=in_place")).body("x"),
+        ];
+        for request in asked {
+            let answer = request.send().await.unwrap();
+            match allowed {
+                true => drop(good(answer).await),
+                false => assert_eq!(refused(answer).await, (403, "permission_denied".into())),
+            }
+        }
+        let command = run(&server, &sandbox, &format!("chmod u+s {dir}/file")).await;
+        assert_eq!(command["exit_code"] == 0, allowed, "{command}");
+    }
+    // What the machine's own is, is none any more once it was written from here.
+    let theirs = work.path().join("theirs");
+    fs::write(&theirs, "x").unwrap();
+    std::os::unix::fs::chown(&theirs, Some(4321), Some(4321)).unwrap();
+    for mode in ["replace", "in_place", "append"] {
+        fs::set_permissions(&theirs, fs::Permissions::from_mode(0o4755)).unwrap();
+        let put = server.request(Method::PUT, &format!("{files}?path=/workspace/theirs&mode={mode}")).body("y");
+        good(put.send().await.unwrap()).await;
+        assert_eq!(fs::metadata(&theirs).unwrap().mode() & 0o7777, 0o755, "{mode}");
+    }
+    let privileged = |entry: fs::DirEntry| entry.metadata().unwrap().mode() & 0o6000 != 0;
+    assert!(!fs::read_dir(work.path()).unwrap().any(|entry| privileged(entry.unwrap())));
+}
+
+#[tokio::test]
 async fn what_must_not_be_mounted_is_refused_and_says_why() {
     let dir = directory("x");
     let root = dir.path();

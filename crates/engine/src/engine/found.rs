@@ -150,7 +150,7 @@ impl Shared {
         let lease = blocking(move || shared.ranges.take_up(presence.range, lock, &limits)).await?;
         fault::at(Point::FoundLeased);
         let holds = Holds { lease, home };
-        let parts = self.parts(id, &spec, Self::defaults(plan), holds, channel, pidfd);
+        let parts = self.parts(id, &spec, plan, holds, channel, pidfd);
         let stillness = found.stillness;
         let live = Live::found(parts, found)?;
         self.tasks.spawn(self.clone().follow(live.clone()));

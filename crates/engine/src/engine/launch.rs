@@ -135,7 +135,7 @@ impl Shared {
                 Ok(warm) => warm,
                 Err(error) => return Err((error, Some(home))),
             };
-            let parts = self.parts(id, &spec, Self::defaults(plan), Holds { lease, home }, channel, pidfd);
+            let parts = self.parts(id, &spec, plan, Holds { lease, home }, channel, pidfd);
             Live::new(parts).await.map_err(|(error, Holds { lease, home })| {
                 self.ranges.give_back(lease);
                 match error {
@@ -256,14 +256,15 @@ impl Shared {
         &self,
         id: &SandboxId,
         spec: &SandboxSpec,
-        defaults: Defaults,
+        plan: plan::Plan,
         holds: Holds,
         channel: Channel,
         pidfd: AsyncFd<OwnedFd>,
     ) -> Parts {
         Parts {
             id: id.clone(),
-            defaults,
+            overlays: plan.places(),
+            defaults: Self::defaults(plan),
             limits: spec.limits,
             own: self.homes.fs(id),
             holds,

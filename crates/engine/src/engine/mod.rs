@@ -35,6 +35,7 @@ use crate::{
     data_dir::{DataDir, OpenError},
     disk::pool,
     home::Homes,
+    host,
     identity::Ranges,
     layers::{HostBase, Store, Templates},
     live::Live,
@@ -172,13 +173,16 @@ impl Engine {
 }
 
 fn open_blocking(config: &Config) -> Result<Engine, OpenError> {
-    let host = |error: &dyn std::fmt::Display| OpenError::Host { what: error.to_string() };
+    let unfit = |error: &dyn std::fmt::Display| OpenError::Host { what: error.to_string() };
+    if host::suid_dumpable() == Some(host::SUID_DUMPABLE) {
+        return Err(unfit(&"fs.suid_dumpable is 1, which opens the memory of every sandbox's init to its guests"));
+    }
     let ways = Ways::open(&config.network)?;
     let data = DataDir::open(&config.data)?;
-    let mode = rootless::mode().map_err(|error| host(&error))?;
-    let ranges = Ranges::open(mode, config.cgroups, data.path()).map_err(|error| host(&error))?;
+    let mode = rootless::mode().map_err(|error| unfit(&error))?;
+    let ranges = Ranges::open(mode, config.cgroups, data.path()).map_err(|error| unfit(&error))?;
     data.claim_ids(ranges.storage())?;
-    let store = Store::open(&data, ranges.storage()).map_err(|error| host(&error))?;
+    let store = Store::open(&data, ranges.storage()).map_err(|error| unfit(&error))?;
     let homes = Homes::open(&data, ranges.storage()).map_err(|source| OpenError::Io {
         path: config.data.clone(),
         step: "opening the sandboxes",

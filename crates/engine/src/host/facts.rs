@@ -37,6 +37,8 @@ pub struct Facts {
     /// A network namespace in which every connection leads to our listeners, as a sandbox with a network has it.
     pub network: Tried,
     pub seccomp: bool,
+    /// `fs.suid_dumpable`: whose memory may be read after a change of user.
+    pub suid_dumpable: Option<u64>,
     pub cgroup: Cgroup,
     pub data: Data,
     pub ceilings: Ceilings,
@@ -162,11 +164,20 @@ pub fn gather(data: &Path) -> io::Result<Facts> {
         idmap_usr: as_root(tried("idmap", Some(Path::new("/usr")))),
         network: tried("network", None),
         seccomp: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists(),
+        suid_dumpable: suid_dumpable(),
         cgroup: cgroup(),
         data: data_facts(data, writable, room.as_ref()),
         ceilings: Ceilings::read(),
         hidden: hidden_programs(),
     })
+}
+
+/// With 1, a process that changes its user can be traced by that user from then on. A command does so between its clone and
+/// its exec, while it still has the memory of its sandbox's init.
+pub(crate) const SUID_DUMPABLE: u64 = 1;
+
+pub(crate) fn suid_dumpable() -> Option<u64> {
+    number("/proc/sys/fs/suid_dumpable")
 }
 
 pub(super) fn version_of(release: &str) -> (u32, u32) {

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::ceilings::OPEN_FILES;
-use super::{CEILINGS, Ceiling, CgroupVersion, Container, Facts, Obstacle, Tried};
+use super::{CEILINGS, Ceiling, CgroupVersion, Container, Facts, Obstacle, SUID_DUMPABLE, Tried};
 use crate::rootless::Mode;
 
 /// The oldest kernel that overlays idmapped layers.
@@ -73,7 +73,16 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     let mut all =
         vec![kernel(facts), container(facts), identities(facts), namespaces(facts), overlay(facts), proc(facts)];
     all.extend(idmap(facts));
-    all.extend([seccomp(facts), network(facts), data(facts), disk(facts), cgroups(facts), io(facts), kill_tree(facts)]);
+    all.extend([
+        seccomp(facts),
+        dumps(facts),
+        network(facts),
+        data(facts),
+        disk(facts),
+        cgroups(facts),
+        io(facts),
+        kill_tree(facts),
+    ]);
     all.extend(ceilings(facts));
     all.push(programs(facts));
     all
@@ -369,6 +378,20 @@ fn seccomp(facts: &Facts) -> Finding {
     Finding::missing("seccomp", "the kernel has no seccomp filter")
         .follows("The wall between a sandbox and most of the kernel is that filter: no sandbox is made without it.")
         .todo("Boot a kernel with CONFIG_SECCOMP_FILTER=y: that of every common distribution has it.")
+}
+
+fn dumps(facts: &Facts) -> Finding {
+    const TOPIC: &str = "suid-dumpable";
+    match facts.suid_dumpable {
+        Some(SUID_DUMPABLE) => Finding::missing(TOPIC, "fs.suid_dumpable is 1")
+            .follows(
+                "A process that changes its user can then be traced by that user. A command does that before its program \
+                 begins, while it still has the memory of its sandbox's init: no sandbox is made.",
+            )
+            .todo("sudo sysctl -w fs.suid_dumpable=0")
+            .todo("echo fs.suid_dumpable=0 | sudo tee /etc/sysctl.d/60-cabana.conf    # after the next boot too"),
+        _ => Finding::ok(TOPIC, "a process that changes its user cannot be traced by that user"),
+    }
 }
 
 fn data(facts: &Facts) -> Finding {

@@ -27,6 +27,7 @@ fn perfect() -> Facts {
         idmap_usr: Tried::Works,
         network: Tried::Works,
         seccomp: true,
+        suid_dumpable: Some(2),
         cgroup: Cgroup {
             version: CgroupVersion::V2,
             controllers: ["cpu", "io", "memory", "pids"].map(String::from).into(),
@@ -287,6 +288,18 @@ fn hybrid_cgroups_on_ext4_with_few_pids_run_with_less() {
     assert!(says(&finding(&facts, "disk-limits"), "mkfs.btrfs"));
     assert!(says(&finding(&facts, "pids"), "sysctl -w kernel.pid_max=4194304"));
     assert!(finding(&facts, "programs").follows.contains("/root/.cargo/bin: cargo, rustc"));
+}
+
+#[test]
+fn suid_dumpable_of_1_is_refused_with_what_to_do() {
+    let facts = Facts { suid_dumpable: Some(1), ..perfect() };
+    check_house_rules(&facts);
+    assert!(!can_run(&findings(&facts)));
+    let dumps = finding(&facts, "suid-dumpable");
+    assert!(dumps.found.contains("fs.suid_dumpable is 1") && says(&dumps, "sysctl -w fs.suid_dumpable=0"), "{dumps:?}");
+    for safe in [Some(0), Some(2), None] {
+        assert!(can_run(&findings(&Facts { suid_dumpable: safe, ..perfect() })), "{safe:?}");
+    }
 }
 
 #[test]

@@ -1,12 +1,16 @@
 //! Init: process 1 of a sandbox, a clone of the spawner without an exec.
 //!
 //! It sets the sandbox up, then starts commands, passes signals on, makes sockets and notes how commands end. It never
-//! blocks, opens no file that a guest could have prepared, and looks at no byte of anybody's stdio. When the server closes
+//! blocks, opens no file that a guest could have prepared, and looks at no byte of anybody's stdio; what has to be opened for a
+//! guest is opened by a child with that guest's rights (see `broker`). When the server closes
 //! the control socket, it ends, and the kernel ends everything else in the sandbox with it; unless it was told to outlive
 //! the server, and waits for the next one (see `keep`).
 
+mod broker;
+mod caller;
 mod exec;
 mod keep;
+mod notifications;
 mod setup;
 mod supervisor;
 mod tree;
@@ -18,7 +22,7 @@ use std::{
 };
 
 pub(crate) use self::keep::ENDED;
-use self::{exec::Execs, keep::Keeper};
+use self::{exec::Execs, keep::Keeper, notifications::Notifications};
 use crate::{
     kernel::{fdpass, sys},
     wire::{ExecPlan, FromInit, LONG, MAX_LONG, PROTOCOL, SetupPlan, Stillness, ToInit},
@@ -80,6 +84,7 @@ pub(crate) struct Ready {
     root: OwnedFd,
     terminals: OwnedFd,
     secret: sys::Secret,
+    notifications: Notifications,
 }
 
 /// How many children are waited for before anybody else is heard.
@@ -92,6 +97,7 @@ struct Init {
     knocking: VecDeque<OwnedFd>,
     execs: Execs,
     keeper: Keeper,
+    notifications: Notifications,
     /// Whether more children may have ended than were waited for.
     unwaited: bool,
     /// What the socket did not take yet, in order.
@@ -99,7 +105,7 @@ struct Init {
 }
 
 fn serve(control: OwnedFd, ready: Ready) -> ! {
-    let Ready { null, signals, forest, root, terminals, secret } = ready;
+    let Ready { null, signals, forest, root, terminals, secret, notifications } = ready;
     let said = FromInit::Ready { protocol: PROTOCOL }.encode();
     if fdpass::send(control.as_fd(), &said, &[root.as_fd(), terminals.as_fd()]).is_err() {
         sys::exit(0);
@@ -112,6 +118,7 @@ fn serve(control: OwnedFd, ready: Ready) -> ! {
         knocking: VecDeque::new(),
         execs,
         keeper,
+        notifications,
         unwaited: false,
         unsent: VecDeque::new(),
     };
@@ -119,9 +126,11 @@ fn serve(control: OwnedFd, ready: Ready) -> ! {
         init.wait(&signals);
         init.take_requests();
         init.answer_the_door();
+        init.notifications.take();
         init.reap(&signals);
         let now = sys::monotonic_ns();
         init.execs.enforce_timeouts(now);
+        init.notifications.enforce_deadlines(now);
         init.flush();
         if init.control.is_none() {
             init.keeper.drain();
@@ -137,12 +146,14 @@ impl Init {
         fds.extend(self.control.iter().map(|control| poll(control, libc::POLLIN | room)));
         fds.extend(self.keeper.door().into_iter().chain(&self.knocking).map(|fd| poll(fd, libc::POLLIN)));
         self.execs.add_polled(&mut fds);
+        self.notifications.add_polled(&mut fds);
         if self.control.is_none() {
             self.keeper.add_polled(&mut fds);
         }
         let now = sys::monotonic_ns();
         let at_once = self.unwaited.then_some(0);
-        let deadlines = [self.execs.next_deadline(now), self.keeper.next_deadline(now), at_once];
+        let of_brokers = self.notifications.next_deadline(now);
+        let deadlines = [self.execs.next_deadline(now), self.keeper.next_deadline(now), of_brokers, at_once];
         let _ = sys::poll(&mut fds, deadlines.into_iter().flatten().min());
     }
 
@@ -274,6 +285,7 @@ impl Init {
             if !waited.has_ended() {
                 continue;
             }
+            self.notifications.ended(waited.pid);
             // A command that could not start has no exit, and orphans that were given to us have nobody who asks.
             for answer in self.execs.ended(&waited) {
                 self.say(answer, None);

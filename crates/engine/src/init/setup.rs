@@ -9,10 +9,11 @@ use std::{
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use super::{Ready, tree::Forest};
+use super::{Ready, notifications::Notifications, tree::Forest};
 use crate::{
     kernel::{
         mounts,
+        notify::Listener,
         sys::{self, Errno},
     },
     walls,
@@ -85,18 +86,21 @@ pub(super) fn finish(prepared: Prepared, plan: &SetupPlan, mounts: &[OwnedFd]) -
     attach_layers(plan, mounts)?;
     mount_overlays(plan)?;
     let new_root = open_dir(c"/n", Step::Overlay)?;
-    keep_writable(plan, new_root.as_fd())?;
+    let mut own_mounts = overlays(plan, &new_root)?;
+    own_mounts.extend(keep_writable(plan, new_root.as_fd())?);
     mount_views(plan, mounts, new_root.as_fd())?;
     mount_proc(new_root.as_fd(), plan.shared_memory)?;
     let terminals = mount_dev(prepared.single_id, plan.shared_memory, new_root.as_fd())?;
+    own_mounts.push(mount_number(&open_dir(c"/n/dev/shm", Step::Dev)?, Step::Dev)?);
     mount_boot_id()?;
     close_root(plan, &new_root)?;
     rustix::process::fchdir(&new_root).map_err(rx_at(Step::Pivot))?;
     mounts::pivot_here().map_err(io_at(Step::Pivot))?;
     let root = open_dir(c"/", Step::Pivot)?;
-    let secret = raise_walls(plan.sudo)?;
+    let (secret, listener) = raise_walls(plan.sudo)?;
     let Prepared { null, signals, forest, .. } = prepared;
-    Ok(Ready { null, signals, forest, root, terminals, secret })
+    let notifications = Notifications::new(listener.map(Listener::new), own_mounts, secret);
+    Ok(Ready { null, signals, forest, root, terminals, secret, notifications })
 }
 
 /// Whether there is no id but root's: then groups are refused, and there is none to be rid of.
@@ -172,6 +176,20 @@ fn mount_overlays(plan: &SetupPlan) -> Done {
     Ok(())
 }
 
+/// The numbers of the overlays' mounts, before a view hides one of them.
+fn overlays(plan: &SetupPlan, root: &OwnedFd) -> Done<Vec<u64>> {
+    let mut numbers = vec![mount_number(root, Step::Overlay)?];
+    for target in plan.overlays.iter().skip(1) {
+        let name = CString::new(&target[1..]).map_err(|_| Failure { step: Step::Overlay, errno: libc::EINVAL })?;
+        numbers.push(mount_number(&open_mount_point(root.as_fd(), &name, Step::Overlay)?, Step::Overlay)?);
+    }
+    Ok(numbers)
+}
+
+fn mount_number(fd: &OwnedFd, step: Step) -> Done<u64> {
+    mounts::id(fd.as_fd()).map_err(rx_at(step))
+}
+
 fn mount_views(plan: &SetupPlan, layers: &[OwnedFd], root: BorrowedFd<'_>) -> Done {
     for (place, mount) in plan.mounts.iter().zip(layers) {
         if let Place::View { at, directory } = place {
@@ -183,8 +201,10 @@ fn mount_views(plan: &SetupPlan, layers: &[OwnedFd], root: BorrowedFd<'_>) -> Do
 }
 
 /// A mount of its own for each directory that can be written where the root cannot: so it keeps what it may. Views come onto
-/// them. What is not there, or is reached by a link, can only be read: a link may lead to the root itself.
-fn keep_writable(plan: &SetupPlan, root: BorrowedFd<'_>) -> Done {
+/// them. What is not there, or is reached by a link, can only be read: a link may lead to the root itself. Gives the mounts'
+/// numbers.
+fn keep_writable(plan: &SetupPlan, root: BorrowedFd<'_>) -> Done<Vec<u64>> {
+    let mut numbers = Vec::new();
     for path in plan.writable.iter().flatten() {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
@@ -192,8 +212,9 @@ fn keep_writable(plan: &SetupPlan, root: BorrowedFd<'_>) -> Done {
         let Ok(point) = rustix::fs::openat2(root, path, flags, Mode::empty(), resolve) else { continue };
         let same = mounts::detach_open(point.as_fd()).map_err(io_at(Step::ReadOnly))?;
         mounts::attach_onto(same.as_fd(), point.as_fd()).map_err(io_at(Step::ReadOnly))?;
+        numbers.push(mount_number(&same, Step::ReadOnly)?);
     }
-    Ok(())
+    Ok(numbers)
 }
 
 /// After all that is made in it. The filter forbids to open it again.
@@ -314,13 +335,13 @@ fn bring_loopback_up() -> Done {
 }
 
 /// The last step: from here on, nothing that init starts can get back what is taken away.
-fn raise_walls(sudo: bool) -> Done<sys::Secret> {
+fn raise_walls(sudo: bool) -> Done<(sys::Secret, Option<OwnedFd>)> {
     if !sudo {
         walls::no_new_privs().map_err(io_at(Step::Walls))?;
     }
     let secret = make_secret()?;
-    walls::install_seccomp(&walls::program(secret.0)).map_err(io_at(Step::Walls))?;
-    Ok(secret)
+    let listener = walls::install_seccomp(&walls::program(secret.0)).map_err(io_at(Step::Walls))?;
+    Ok((secret, listener))
 }
 
 fn make_secret() -> Done<sys::Secret> {

@@ -2,6 +2,7 @@
 
 pub(crate) mod fdpass;
 pub(crate) mod mounts;
+pub(crate) mod notify;
 pub(crate) mod pidfd;
 pub(crate) mod readiness;
 pub(crate) mod sys;

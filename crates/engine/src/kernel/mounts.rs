@@ -199,6 +199,11 @@ pub(crate) fn first_link(root: BorrowedFd<'_>, path: &[u8], seen: ResolveFlags) 
     Some([b"/", &path[..end]].concat())
 }
 
+/// The number of the mount that something open lies on. No other has it as long as that mount is there.
+pub(crate) fn id(fd: BorrowedFd<'_>) -> rustix::io::Result<u64> {
+    Ok(rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?.stx_mnt_id)
+}
+
 fn is_mount_root(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::empty())?;
     Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))

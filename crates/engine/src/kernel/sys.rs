@@ -5,7 +5,12 @@
 //! The spawner and init use the same calls: one way to talk to the kernel, and errors are values.
 #![allow(unsafe_code)]
 
-use std::{ffi::CStr, fmt, io, mem, os::fd::RawFd, ptr};
+use std::{
+    ffi::CStr,
+    fmt, io, mem,
+    os::fd::{FromRawFd, OwnedFd, RawFd},
+    ptr,
+};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) i32);
@@ -136,6 +141,16 @@ pub(crate) fn fork(how: Clone) -> Result<Forked> {
     Ok(if pid == 0 { Forked::Child } else { Forked::Parent { pid: pid as i32, pidfd } })
 }
 
+/// A copy of this process. None in the child.
+///
+/// # Safety
+/// Only for a process with one thread.
+pub(crate) unsafe fn fork_self() -> Result<Option<i32>> {
+    // SAFETY: no CLONE_VM and no stack, so the child has a copy of everything and returns here like the parent.
+    let pid = unsafe { sys!(SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) }?;
+    Ok((pid != 0).then_some(pid as i32))
+}
+
 /// A stack for a child that shares our memory.
 pub(crate) struct Stack {
     base: *mut libc::c_void,
@@ -160,9 +175,18 @@ impl Drop for Stack {
     }
 }
 
-/// What init's filter wants to see in the last two registers of a clone3; zero where there is no filter.
+/// What init's filter wants to see in the upper half of the fifth register and in the sixth of some calls; zero where there is
+/// no filter.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Secret(pub(crate) [u64; 2]);
+
+impl Secret {
+    /// The last two registers of a call whose fifth argument is this.
+    fn with(self, fifth: u32) -> [usize; 2] {
+        let [upper, sixth] = self.0;
+        [(upper & !u64::from(u32::MAX) | u64::from(fifth)) as usize, sixth as usize]
+    }
+}
 
 /// Starts `main(arg)` in a new process that shares our memory, on its own stack, and does not wait for its exec.
 ///
@@ -404,6 +428,12 @@ struct CapData {
 pub(crate) struct Capabilities([CapData; 2]);
 
 impl Capabilities {
+    /// These are permitted and in effect, and no others.
+    pub(crate) fn exactly(mask: u64) -> Self {
+        let half = |mask: u32| CapData { effective: mask, permitted: mask, inheritable: 0 };
+        Self([half(mask as u32), half((mask >> 32) as u32)])
+    }
+
     /// The same, but in effect only these, as far as they are permitted.
     pub(crate) fn only(&self, mask: u64) -> Self {
         let [mut low, mut high] = self.0;
@@ -472,6 +502,43 @@ pub(crate) fn pread(fd: RawFd, buffer: &mut [u8]) -> Result<usize> {
 pub(crate) fn open_at(dir: RawFd, path: &CStr, flags: i32) -> Result<RawFd> {
     // SAFETY: a NUL-terminated string.
     unsafe { sys!(SYS_openat, dir, path.as_ptr(), flags | libc::O_CLOEXEC, 0) }.map(|fd| fd as RawFd)
+}
+
+/// How a path is opened that a guest chose, behind the guests' filter.
+pub(crate) fn open_at2(secret: Secret, dir: RawFd, path: &CStr, flags: u64, resolve: u64) -> Result<OwnedFd> {
+    #[repr(C)]
+    struct How {
+        flags: u64,
+        mode: u64,
+        resolve: u64,
+    }
+    let (how, [fifth, sixth]) = (How { flags, mode: 0, resolve }, secret.with(0));
+    // SAFETY: a NUL-terminated string, and a local of the size that is given.
+    let fd = unsafe { sys!(SYS_openat2, dir, path.as_ptr(), &raw const how, size_of::<How>(), fifth, sixth) }?;
+    // SAFETY: opened just now.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Of another process, at this address of it. Gives how many bytes there were.
+pub(crate) fn read_memory(process: u32, at: u64, into: &mut [u8]) -> Result<usize> {
+    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let remote = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: into.len() };
+    // SAFETY: fills the slice at most. The other address is the other process's.
+    unsafe { sys!(SYS_process_vm_readv, process, &raw const local, 1, &raw const remote, 1, 0) }
+}
+
+/// Bits that guests may not set by themselves included.
+pub(crate) fn chmod(secret: Secret, path: &CStr, mode: u32) -> Result<()> {
+    let [fifth, sixth] = secret.with(0);
+    // SAFETY: a NUL-terminated string.
+    unsafe { sys!(SYS_fchmodat, libc::AT_FDCWD, path.as_ptr(), mode, 0, fifth, sixth) }.map(drop)
+}
+
+/// Those that guests may not set by themselves included.
+pub(crate) fn set_attribute(secret: Secret, path: &CStr, name: &CStr, value: &[u8], flags: u32) -> Result<()> {
+    let [fifth, sixth] = secret.with(flags);
+    // SAFETY: NUL-terminated strings, and the slice.
+    unsafe { sys!(SYS_setxattr, path.as_ptr(), name.as_ptr(), value.as_ptr(), value.len(), fifth, sixth) }.map(drop)
 }
 
 pub(crate) fn chdir(path: *const libc::c_char) -> Result<()> {

@@ -7,7 +7,8 @@
 
 use libc::{
     BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_MISC, BPF_OR, BPF_RET, BPF_SUB,
-    BPF_TAX, BPF_W, BPF_X, SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, SECCOMP_RET_KILL_PROCESS, sock_filter,
+    BPF_TAX, BPF_W, BPF_X, SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_USER_NOTIF,
+    sock_filter,
 };
 
 use super::arch::{Arch, NO_CALL};
@@ -127,12 +128,14 @@ impl Reversed {
         })
     }
 
+    /// The upper half of the fifth argument, and the sixth: some of the calls that ask for it have a fifth of 32 bits.
+    ///
     /// The words' differences are gathered and looked at once, at the end: with a jump after each word the time it
     /// takes would tell which words were right, and a word alone can be guessed.
     fn secret(&mut self, holds: Label, fails: Label) -> Label {
         let mut start = self.branch(BPF_JEQ, 0, holds, fails);
-        for word in (0..4).rev() {
-            let first = word == 0;
+        for word in (1..4).rev() {
+            let first = word == 1;
             if !first {
                 self.push(BPF_ALU | BPF_OR | BPF_X, 0, 0, 0);
             }
@@ -189,6 +192,7 @@ impl Reversed {
             Verdict::Allow => SECCOMP_RET_ALLOW,
             Verdict::Errno(errno) => SECCOMP_RET_ERRNO | u32::from(errno),
             Verdict::Kill => SECCOMP_RET_KILL_PROCESS,
+            Verdict::Notify => SECCOMP_RET_USER_NOTIF,
         };
         let label = self.push(BPF_RET | BPF_K, value, 0, 0);
         self.rets.push((verdict, label));

@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -40,14 +41,20 @@ fn call(number: c_long, args: [c_ulong; 5]) -> Outcome {
 /// Runs `body` in a child behind the filter. It may only make system calls: another thread of this process may have
 /// held any lock when the child was made.
 fn in_child(body: impl FnOnce() -> c_long) -> Outcome {
-    let program = program(SECRET);
+    in_child_with(&program(SECRET), |listener| {
+        drop(listener);
+        body()
+    })
+}
+
+fn in_child_with(program: &[libc::sock_filter], body: impl FnOnce(Option<OwnedFd>) -> c_long) -> Outcome {
     // SAFETY: the child makes system calls only, and leaves by _exit.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        let code = match no_new_privs().and_then(|()| install_seccomp(&program)) {
+        let code = match no_new_privs().and_then(|()| install_seccomp(program)).map(body) {
             Err(_) => 255,
-            Ok(()) if body() >= 0 => 0,
-            Ok(()) => io::Error::last_os_error().raw_os_error().unwrap_or(254),
+            Ok(done) if done >= 0 => 0,
+            Ok(_) => io::Error::last_os_error().raw_os_error().unwrap_or(254),
         };
         // SAFETY: it ends the child, without the exit handlers of the parent's copy.
         unsafe { libc::_exit(code) }
@@ -69,7 +76,7 @@ fn walled(name: &str) -> Command {
     let program = program(SECRET);
     let mut command = Command::new(name);
     // SAFETY: between fork and exec there are two system calls and no allocation.
-    unsafe { command.pre_exec(move || no_new_privs().and_then(|()| install_seccomp(&program))) };
+    unsafe { command.pre_exec(move || no_new_privs().and_then(|()| install_seccomp(&program)).map(drop)) };
     command
 }
 
@@ -241,6 +248,25 @@ fn what_the_filter_cannot_look_into_is_absent() {
 }
 
 #[test]
+fn a_call_that_nobody_answers_is_not_there_and_a_second_listener_is_none() {
+    let dir = TempDir::new().unwrap();
+    let file = std::ffi::CString::new(dir.path().join("file").to_str().unwrap()).unwrap();
+    fs::write(dir.path().join("file"), "").unwrap();
+    let chmod =
+        |mode: c_ulong| call(libc::SYS_fchmodat, [libc::AT_FDCWD as c_ulong, file.as_ptr() as c_ulong, mode, 0, 0]);
+    assert_eq!(chmod(0o755), Outcome::Done);
+    assert_eq!(chmod(0o4755), ENOSYS);
+    let program = program(SECRET);
+    let again = || match install_seccomp(&program) {
+        Ok(None) => 0,
+        _ => -1,
+    };
+    // The first one is held here as init holds it.
+    let held = in_child_with(&program, |listener| if listener.is_some() { again() } else { -1 });
+    assert_eq!(held, Outcome::Done);
+}
+
+#[test]
 fn clone3_is_there_for_who_knows_the_secret() {
     // The kernel looks at the arguments, finds none and refuses: the filter has let the call through.
     let clone3 = |[fifth, sixth]: [u64; 2]| {
@@ -249,7 +275,7 @@ fn clone3_is_there_for_who_knows_the_secret() {
     };
     let [a, b] = SECRET;
     assert_eq!(clone3([a, b]), Outcome::Errno(libc::EINVAL));
-    for wrong in [[0, 0], [a, 0], [0, b], [a ^ 1, b], [a, b ^ 1 << 63]] {
+    for wrong in [[0, 0], [a, 0], [0, b], [a ^ 1 << 32, b], [a, b ^ 1 << 63]] {
         assert_eq!(clone3(wrong), ENOSYS, "{wrong:x?}");
     }
 }

@@ -8,6 +8,8 @@ use std::fmt;
 pub(crate) enum Verdict {
     Allow,
     Errno(u16),
+    /// Init is asked, and has a broker make the call.
+    Notify,
     /// The whole process, at once: nobody reaches this by accident.
     Kill,
 }
@@ -35,7 +37,7 @@ pub(super) struct Clause {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Test {
     Argument(Argument),
-    /// Holds for who has the sandbox's secret in the last two arguments.
+    /// Holds for who has the sandbox's secret in the upper half of the fifth argument and in the sixth.
     Secret,
 }
 
@@ -114,10 +116,22 @@ impl Policy {
     }
 }
 
+/// The calls that may be left to a broker, on this architecture.
+#[cfg(test)]
+pub(crate) fn notified() -> Vec<(u32, &'static str)> {
+    let policy = Policy::embedded();
+    let asks = |rule: &Rule| {
+        let clauses = rule.clauses.iter().map(|clause| clause.verdict);
+        clauses.chain([rule.otherwise]).any(|verdict| verdict == Verdict::Notify)
+    };
+    super::arch::Arch::NATIVE.syscalls().filter(|(_, name)| policy.rules.get(*name).is_some_and(asks)).collect()
+}
+
 fn verdict_of(word: &str) -> Result<Verdict, Problem> {
     Ok(match word {
         "allow" => Verdict::Allow,
         "done" => Verdict::Errno(0),
+        "notify" => Verdict::Notify,
         "eperm" => Verdict::Errno(libc::EPERM as u16),
         "enosys" => Verdict::Errno(libc::ENOSYS as u16),
         "eafnosupport" => Verdict::Errno(libc::EAFNOSUPPORT as u16),
@@ -210,6 +224,9 @@ const CONSTANTS: &[(&str, u32)] = &[
     ("MAP_HUGETLB", libc::MAP_HUGETLB as u32),
     ("MFD_HUGETLB", libc::MFD_HUGETLB),
     ("NETLINK_ROUTE", libc::NETLINK_ROUTE as u32),
+    ("O_CREAT", libc::O_CREAT as u32),
+    // Without O_DIRECTORY, which is another bit on each architecture.
+    ("O_TMPFILE", (libc::O_TMPFILE & !libc::O_DIRECTORY) as u32),
     ("PER_LINUX32", 8),
     ("PR_SCHED_CORE", libc::PR_SCHED_CORE as u32),
     ("RLIMIT_CORE", libc::RLIMIT_CORE),
@@ -224,6 +241,8 @@ const CONSTANTS: &[(&str, u32)] = &[
     ("SO_TIMESTAMPING", libc::SO_TIMESTAMPING as u32),
     ("SO_TIMESTAMPING_NEW", 65),
     ("SO_ZEROCOPY", libc::SO_ZEROCOPY as u32),
+    ("S_ISGID", libc::S_ISGID),
+    ("S_ISUID", libc::S_ISUID),
     ("TCP_ULP", libc::TCP_ULP as u32),
     ("TIOCLINUX", libc::TIOCLINUX as u32),
     ("TIOCSETD", 0x5423),

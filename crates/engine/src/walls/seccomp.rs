@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // two system calls that the standard library does not have
 
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
 use libc::c_ulong;
@@ -27,14 +28,28 @@ fn filter() -> &'static Filter {
     FILTER.get_or_init(|| compile(Arch::NATIVE, &Policy::embedded()))
 }
 
-/// Puts the calling thread and all its future children behind `program`, for good. It allocates nothing.
-pub(crate) fn install_seccomp(program: &[libc::sock_filter]) -> io::Result<()> {
+/// Puts the calling thread and all its future children behind `program`, for good. It allocates nothing. Gives where the calls
+/// arrive whose verdict is `notify`, which are ENOSYS once that is closed.
+///
+/// There is one such place at most for a thread. Where the host has one around us already, there is none of ours.
+pub(crate) fn install_seccomp(program: &[libc::sock_filter]) -> io::Result<Option<OwnedFd>> {
+    // Once a call was received, only a kill takes its caller away: it is not made twice.
+    let listening = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+    match install(program, listening) {
+        // SAFETY: the kernel made it for us just now.
+        Ok(listener) => Ok(Some(unsafe { OwnedFd::from_raw_fd(listener) })),
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => install(program, 0).map(|_| None),
+        Err(error) => Err(error),
+    }
+}
+
+fn install(program: &[libc::sock_filter], flags: c_ulong) -> io::Result<RawFd> {
     let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
     // SAFETY: the kernel reads `len` instructions behind `filter`, which `program` borrows for the whole call, writes
     // nothing there, and checks the program before it takes it.
-    let result = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let result = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
+    if result >= 0 { Ok(result as RawFd) } else { Err(io::Error::last_os_error()) }
 }
 
 /// No exec from here on gains rights: set-uid programs and file capabilities lose their power, for good.

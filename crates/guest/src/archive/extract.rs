@@ -22,7 +22,7 @@ use super::{
     read::{Entry, Kind},
     sparse::Map,
 };
-use crate::{IdMap, errno::fault, ids::NOBODY, sys, tree};
+use crate::{IdMap, Rooted, errno::fault, ids::NOBODY, sys, tree};
 
 /// Of names of directories that wait for their modes: as much memory as that may take.
 const MAX_WAITING: usize = 64 * 1024 * 1024;
@@ -58,6 +58,8 @@ pub(crate) struct Extract<'a> {
     pub(crate) owners: Owners,
     /// Bits that the process takes away from new files.
     pub(crate) umask: u32,
+    /// Says where set-uid and set-gid bits may be set; without one they may be anywhere.
+    pub(crate) rooted: Option<&'a Rooted>,
     pub(crate) on_progress: &'a mut dyn FnMut(u64),
 }
 
@@ -248,7 +250,8 @@ impl Extract<'_> {
             let Owners::Archives { me, .. } = self.owners else { return true };
             parent.gives_group || me != Some(*owner)
         });
-        let mode = Some(entry.mode).filter(|mode| *mode != plain & !self.umask);
+        let mode = self.mode_within(parent.dir.as_fd(), entry.mode, &path)?;
+        let mode = Some(mode).filter(|mode| *mode != plain & !self.umask);
         let (dir, attributes, mtime) = (parent.dir.clone(), entry.attributes, entry.mtime);
         Ok(Made { file, dir, name, path, content, owner, attributes, mode, mtime })
     }
@@ -398,9 +401,15 @@ impl Extract<'_> {
                 .map_err(failed)?;
         }
         finish::attributes(self.names, &dir, &waiting.attributes).map_err(failed)?;
-        sys::chmod_path(&dir, waiting.mode).map_err(failed)?;
+        let mode = self.mode_within(dir.as_fd(), waiting.mode, &waiting.path)?;
+        sys::chmod_path(&dir, mode).map_err(failed)?;
         let times = sys::mtime(waiting.mtime.0, waiting.mtime.1);
         rustix::fs::utimensat(rustix::fs::CWD, sys::proc_path(&dir), &times, AtFlags::empty()).map_err(failed)
+    }
+
+    fn mode_within(&self, at: BorrowedFd<'_>, mode: u32, path: &[u8]) -> Result<u32> {
+        let within = self.rooted.map_or(Ok(mode), |rooted| rooted.mode_within(at, mode));
+        within.map_err(|e| self.fault(path, "unpack", e))
     }
 
     fn owner(&self, entry: &Entry) -> Option<(u32, u32)> {

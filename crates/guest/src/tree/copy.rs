@@ -41,10 +41,17 @@ pub fn copy(
 }
 
 /// Copies one entry under a new name, as this identity may: a rename by other means. Every kind of file is copied or
-/// refused, none is left out. Nothing is removed where it fails: that is for the caller.
-pub(crate) fn copy_entry(from: BorrowedFd<'_>, name: &CStr, into: BorrowedFd<'_>, as_name: &CStr) -> Result<(), Errno> {
+/// refused, none is left out. Nothing is removed where it fails: that is for the caller. Of modes only `bits` are kept.
+pub(crate) fn copy_entry(
+    from: BorrowedFd<'_>,
+    name: &CStr,
+    into: BorrowedFd<'_>,
+    as_name: &CStr,
+    bits: u32,
+) -> Result<(), Errno> {
     let (mut all, mut silent) = (|_: &Path, _: &Stat| true, |_| ());
     let mut copier = Copier::new(Ownership::Keep, &mut all, &mut silent);
+    copier.bits = bits;
     let stat = sys::stat_at(from, name)?;
     if sys::file_type(&stat) != FileType::Directory {
         return copier.leaf(from, name, into, as_name, &stat, as_name.to_bytes());
@@ -89,6 +96,8 @@ pub(super) struct Copier<'a> {
     linked: HashMap<(u64, u64), Vec<u8>>,
     pub(super) top: Option<OwnedFd>,
     skip: Option<(u64, u64)>,
+    /// What may be set of a mode.
+    bits: u32,
     /// Whether the file system has said that it shares no blocks.
     shares_nothing: bool,
     buffer: Vec<u8>,
@@ -108,7 +117,8 @@ impl<'a> Copier<'a> {
     ) -> Self {
         let buffer = vec![0; CHUNK];
         let linked = HashMap::new();
-        Self { owners, keep, on_progress, bytes: 0, linked, top: None, skip: None, shares_nothing: false, buffer }
+        let (bytes, top, skip, bits, shares_nothing) = (0, None, None, 0o7777, false);
+        Self { owners, keep, on_progress, bytes, linked, top, skip, bits, shares_nothing, buffer }
     }
 
     /// Two walks in step. A directory gets its mode and time when it is left: until then it must take entries.
@@ -186,7 +196,7 @@ impl<'a> Copier<'a> {
             }
             _ if matches!(self.owners, Ownership::Map(_)) => return Ok(()),
             FileType::Fifo | FileType::Socket => {
-                rustix::fs::mknodat(into, as_name, kind, Mode::from_raw_mode(sys::mode(stat)), 0)?;
+                rustix::fs::mknodat(into, as_name, kind, Mode::from_raw_mode(sys::mode(stat) & self.bits), 0)?;
             }
             FileType::CharacterDevice if is_whiteout(stat) && matches!(self.owners, Ownership::Exact) => {
                 rustix::fs::mknodat(into, as_name, kind, Mode::from_raw_mode(sys::mode(stat)), 0)?;
@@ -276,7 +286,7 @@ impl<'a> Copier<'a> {
         for (name, value) in xattr::read_through(sys::proc_path(&from).as_bytes(), b"user.") {
             self.forgive(xattr::set(path.as_bytes(), &name, &value))?;
         }
-        let mut mode = sys::mode(stat);
+        let mut mode = sys::mode(stat) & self.bits;
         if let Some((uid, gid)) = self.owner(stat) {
             let chowned = rustix::fs::fchown(into, Some(sys::uid(uid)), Some(sys::gid(gid)));
             if chowned.is_err() {

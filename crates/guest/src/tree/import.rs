@@ -21,6 +21,6 @@ pub fn import_tar(
 ) -> Result<()> {
     let me = Me::read().map_err(|e| Error::failed("read this thread's identity", e))?;
     let owners = Owners::Archives { ids, me: Some((me.uid, me.gid)) };
-    Extract { into, base: &SandboxPath::root(), names: Names::Root, owners, umask: me.umask, on_progress }
+    Extract { into, base: &SandboxPath::root(), names: Names::Root, owners, umask: me.umask, rooted: None, on_progress }
         .run(&mut Archive::new(tar))
 }

@@ -80,7 +80,7 @@ pub fn unpack_layer(into: BorrowedFd<'_>, ids: IdMap, tar: &mut dyn io::Read) ->
     let me = Me::read().map_err(|e| Error::failed("read this thread's identity", e))?;
     let owners = Owners::Archives { ids, me: Some((me.uid, me.gid)) };
     let base = SandboxPath::root();
-    Extract { into, base: &base, names: Names::Layer, owners, umask: me.umask, on_progress: &mut |_| () }
+    Extract { into, base: &base, names: Names::Layer, owners, umask: me.umask, rooted: None, on_progress: &mut |_| () }
         .run(&mut Archive::of_layer(tar))
 }
 

@@ -77,6 +77,7 @@ fn field(call: &Call, offset: u32) -> u32 {
 fn verdict(k: u32) -> Verdict {
     match k {
         0x7fff_0000 => Verdict::Allow,
+        0x7fc0_0000 => Verdict::Notify,
         0x8000_0000 => Verdict::Kill,
         _ if k >> 16 == 5 => Verdict::Errno(k as u16),
         _ => panic!("{k:#x} is not a verdict of ours"),
@@ -114,7 +115,7 @@ impl<'a> Direct<'a> {
     fn holds(&self, test: &Test, args: &[u64; 6]) -> bool {
         match test {
             Test::Argument(test) => argument_holds(test, args),
-            Test::Secret => args[4..] == self.secret,
+            Test::Secret => args[4] >> 32 == self.secret[0] >> 32 && args[5] == self.secret[1],
         }
     }
 }

@@ -143,9 +143,58 @@ fn no_flag_makes_a_namespace() {
 fn clone3_is_for_who_knows_the_secret() {
     let [a, b] = SECRET;
     assert_eq!(verdict("clone3", &[1, 2, 3, 4, a, b]), Verdict::Allow);
-    for [c, d] in [[0, 0], [a, 0], [0, b], [a ^ 1, b], [a ^ 1 << 63, b], [a, b ^ 1], [a, b ^ 1 << 63], [b, a]] {
+    assert_eq!(verdict("clone3", &[1, 2, 3, 4, a ^ 1, b]), Verdict::Allow, "a fifth argument of 32 bits has its place");
+    for [c, d] in [[0, 0], [a, 0], [0, b], [a ^ 1 << 32, b], [a ^ 1 << 63, b], [a, b ^ 1], [a, b ^ 1 << 63], [b, a]] {
         assert_eq!(verdict("clone3", &[1, 2, 3, 4, c, d]), ENOSYS, "{c:x} {d:x}");
     }
+}
+
+#[test]
+fn bits_that_make_a_file_privileged_are_decided_by_who_sees_the_file() {
+    let [a, b] = SECRET;
+    let modes = [0o4755, 0o2755, 0o6755, 0o4000, 0o2000, 0o10_4755, 1 << 32 | 0o4000];
+    let plain = [0, 0o755, 0o1777, 0o10_0644, 0o4000 << 32];
+    for (name, before) in [("chmod", 1), ("fchmod", 1), ("fchmodat", 2), ("fchmodat2", 2)] {
+        let with = |mode| [&vec![7; before][..], &[mode]].concat();
+        modes.iter().for_each(|mode| assert_eq!(verdict(name, &with(*mode)), Verdict::Notify, "{name} {mode:o}"));
+        plain.iter().for_each(|mode| assert_eq!(verdict(name, &with(*mode)), Verdict::Allow, "{name} {mode:o}"));
+    }
+    assert_eq!(verdict("fchmodat", &[7, 7, 0o4755, 0, a, b]), Verdict::Allow);
+    assert_eq!(verdict("fchmodat2", &[7, 7, 0o4755, 0, a, b]), Verdict::Notify, "a broker does not use it");
+    let (create, nameless) = (libc::O_CREAT as u64, libc::O_TMPFILE as u64);
+    for (name, before) in [("open", 1), ("openat", 2)] {
+        let with = |flags, mode| [&vec![7; before][..], &[flags, mode]].concat();
+        for mode in modes {
+            assert_eq!(verdict(name, &with(create, mode)), Verdict::Notify, "{name} {mode:o}");
+            assert_eq!(verdict(name, &with(create | 0o1101, mode)), Verdict::Notify, "{name} {mode:o}");
+            assert_eq!(verdict(name, &with(nameless, mode)), EPERM, "{name} {mode:o}");
+            assert_eq!(verdict(name, &with(libc::O_DIRECTORY as u64, mode)), Verdict::Allow, "nothing is made");
+        }
+        plain.iter().for_each(|mode| assert_eq!(verdict(name, &with(create | nameless, *mode)), Verdict::Allow));
+    }
+    assert_eq!(verdict("creat", &[7, 0o4755]), Verdict::Notify);
+    assert_eq!(verdict("creat", &[7, 0o755]), Verdict::Allow);
+    assert_eq!(verdict("mknod", &[7, 0o10_4755]), EPERM);
+    assert_eq!(verdict("mknodat", &[7, 7, 0o10_2755]), EPERM);
+    assert_eq!(verdict("mknodat", &[7, 7, 0o1_0644]), Verdict::Allow);
+    assert_eq!(verdict("openat2", &[7; 4]), ENOSYS);
+    assert_eq!(verdict("openat2", &[7, 7, 7, 7, a, b]), Verdict::Allow);
+}
+
+#[test]
+fn an_attribute_that_can_be_capabilities_is_looked_at() {
+    let [a, b] = SECRET;
+    for name in ["setxattr", "lsetxattr", "fsetxattr"] {
+        for size in [20, 24, 1 << 32 | 20] {
+            assert_eq!(verdict(name, &[7, 7, 7, size, 0]), Verdict::Notify, "{name} {size}");
+        }
+        for size in [0, 1, 12, 19, 21, 23, 25, 28, 36, 65_536] {
+            assert_eq!(verdict(name, &[7, 7, 7, size, 0]), Verdict::Allow, "{name} {size}");
+        }
+    }
+    let flags = 1;
+    assert_eq!(verdict("setxattr", &[7, 7, 7, 24, a & !0xffff_ffff | flags, b]), Verdict::Allow);
+    assert_eq!(verdict("setxattrat", &[7; 6]), ENOSYS);
 }
 
 #[test]
@@ -209,7 +258,6 @@ fn programs_of_every_day_have_their_calls() {
         "membarrier",
         "memfd_create",
         "close_range",
-        "openat2",
         "faccessat2",
         "statx",
         "pidfd_open",

@@ -1,0 +1,93 @@
+//! Calls that the filter leaves to init: each is made by a broker, a child of init's own, as the caller itself would make it.
+//!
+//! Init only receives them and counts the brokers: what a guest may have prepared is touched by a broker alone.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use super::broker::Broker;
+use crate::kernel::{
+    notify::Listener,
+    sys::{self, Errno},
+};
+
+/// Further calls wait in the kernel.
+const MAX_BROKERS: usize = 8;
+
+/// Root inside may stop a broker. Its caller cannot be frozen before it has its answer, so it does not wait for ever.
+const MAX_TIME_NS: u64 = 5_000_000_000;
+
+pub(super) struct Notifications {
+    /// None where the host has a listener of its own around us: then the kernel says ENOSYS to such calls.
+    listener: Option<Listener>,
+    /// The mounts that are the sandbox's own, by their numbers.
+    own_mounts: Vec<u64>,
+    secret: sys::Secret,
+    brokers: Vec<Running>,
+}
+
+struct Running {
+    pid: i32,
+    /// The call that it makes.
+    id: u64,
+    /// None once it was killed.
+    deadline: Option<u64>,
+}
+
+impl Notifications {
+    pub(super) fn new(listener: Option<Listener>, own_mounts: Vec<u64>, secret: sys::Secret) -> Self {
+        Self { listener, own_mounts, secret, brokers: Vec::new() }
+    }
+
+    pub(super) fn add_polled(&self, fds: &mut Vec<libc::pollfd>) {
+        if self.brokers.len() < MAX_BROKERS {
+            let poll = |listener: &Listener| libc::pollfd {
+                fd: listener.as_fd().as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            fds.extend(self.listener.iter().map(poll));
+        }
+    }
+
+    pub(super) fn next_deadline(&self, now: u64) -> Option<u64> {
+        self.brokers.iter().filter_map(|broker| broker.deadline).map(|deadline| deadline.saturating_sub(now)).min()
+    }
+
+    /// Starts a broker for each call that waits.
+    pub(super) fn take(&mut self) {
+        let Some(listener) = &self.listener else { return };
+        while self.brokers.len() < MAX_BROKERS && listener.is_ready() {
+            let Ok(notification) = listener.receive() else { return };
+            let id = notification.id;
+            // SAFETY: this process has one thread, and the child does not return.
+            match unsafe { sys::fork_self() } {
+                Ok(Some(pid)) => {
+                    let deadline = Some(sys::monotonic_ns().saturating_add(MAX_TIME_NS));
+                    self.brokers.push(Running { pid, id, deadline });
+                }
+                Ok(None) => {
+                    Broker { listener, notification, own_mounts: &self.own_mounts, secret: self.secret }.run();
+                }
+                Err(_) => listener.answer(id, Err(Errno(libc::ENOMEM))),
+            }
+        }
+    }
+
+    /// A child was waited for. A broker that did not come to its end has answered nobody.
+    pub(super) fn ended(&mut self, pid: i32) {
+        let Some(place) = self.brokers.iter().position(|broker| broker.pid == pid) else { return };
+        let Running { id, .. } = self.brokers.swap_remove(place);
+        if let Some(listener) = &self.listener {
+            listener.answer(id, Err(Errno(libc::EPERM)));
+        }
+    }
+
+    pub(super) fn enforce_deadlines(&mut self, now: u64) {
+        let late = |broker: &&mut Running| broker.deadline.is_some_and(|deadline| deadline <= now);
+        for broker in self.brokers.iter_mut().filter(late) {
+            broker.deadline = None;
+            sys::kill(broker.pid, libc::SIGKILL).unwrap_or_default();
+        }
+    }
+}
