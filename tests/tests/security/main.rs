@@ -26,6 +26,7 @@ mod network_floods;
 mod network_others;
 mod network_proxies;
 mod processes;
+mod published;
 mod snapshots;
 mod soak_file_races;
 mod taken_mounts;
