@@ -29,6 +29,37 @@ fn set(status: &str, name: &str) -> String {
     line.unwrap_or_else(|| panic!("no {name} in {status}")).to_owned()
 }
 
+/// CVE-2022-2989 and its kin: a file that denies the user's group and allows everybody else. A set-group-id program changes
+/// the effective group, and the user's own must still be among the supplementary ones.
+#[tokio::test]
+async fn setgid_program_does_not_drop_the_primary_group() {
+    let inside = with_sudo().await;
+    let make = "echo secret > /srv/denied && chown 0:1000 /srv/denied && chmod 604 /srv/denied && \
+        for tool in cat id; do cp /usr/bin/$tool /srv/$tool && chgrp nogroup /srv/$tool && chmod 2755 /srv/$tool; done";
+    inside.root(make).await.ok();
+    assert_eq!(inside.command("nobody", shell("cat /srv/denied")).await.ok(), "secret", "everybody else may read it");
+    assert_eq!(inside.user("/srv/id -g").await.ok(), "65534", "a set-group-id program has another group");
+    inside.user("cat /srv/denied").await.refused();
+    inside.user("/srv/cat /srv/denied").await.refused();
+    inside.end().await;
+}
+
+/// CVE-2016-3697: whoever writes `/etc/passwd` names a root account like the number that commands are run as.
+#[tokio::test]
+async fn numeric_user_is_a_uid_before_it_is_a_name() {
+    let inside = Inside::new().await;
+    inside
+        .root("echo '1234:x:0:0::/root:/bin/sh' >> /etc/passwd && echo 'toor:x:0:0::/root:/bin/sh' >> /etc/passwd")
+        .await
+        .ok();
+    assert_eq!(uid_of(&inside, "toor").await, "0", "the file is read");
+    assert_eq!(uid_of(&inside, "1234").await, "1234");
+    inside.root("mkdir -m 777 /srv/open").await.ok();
+    cabana_sandbox::write_all(&*inside.files("1234"), &path("/srv/open/made"), "x").await.unwrap();
+    assert_eq!(inside.root("stat -c %u /srv/open/made").await.ok(), "1234", "by the file API");
+    inside.end().await;
+}
+
 /// CVE-2024-40635: ids that overflow a signed or an unsigned number, or the sandbox's range.
 #[tokio::test]
 async fn overflowing_uids_are_unknown_users() {

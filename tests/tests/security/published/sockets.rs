@@ -86,3 +86,16 @@ async fn rtnetlink_changes_are_refused() {
     }
     inside.end().await;
 }
+
+/// CVE-2025-38236: urgent bytes of Unix sockets, which no program of this age sends, were the way out of a browser's sandbox.
+#[tokio::test]
+async fn msg_oob_on_unix_sockets_is_refused() {
+    assert_eq!(SOCKOPTS.run_on_host(&["urgent"]).report().of("send"), "done");
+    option_is_refused("urgent", &["EPERM", "ENOTSUP"]).await;
+}
+
+/// CVE-2022-0995: `pipe2` makes a queue of the kernel's notices, where the kernel has it.
+#[tokio::test]
+async fn notification_pipes_are_refused() {
+    option_is_refused("notices", &["EPERM", "EINVAL", "ENOSYS"]).await;
+}
