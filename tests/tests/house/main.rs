@@ -4,6 +4,7 @@
 //! the test beside it applies it to the real thing and expects no breach.
 
 mod arrows;
+mod cves;
 mod lexer;
 mod manifests;
 mod pages;

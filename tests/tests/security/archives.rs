@@ -1,6 +1,6 @@
 //! Archives that want more than to be unpacked: through the files interface, and as templates.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, sync::Arc};
 
 use cabana_engine::{Engine, TemplateSource};
 use cabana_sandbox::{Base, Overrides, SandboxSpec};
@@ -19,14 +19,14 @@ pub(crate) fn tar_of(files: &[(&str, &str)]) -> Vec<u8> {
 }
 
 /// Writes what a good tool would refuse to write.
-struct Evil(Builder<Vec<u8>>);
+pub(crate) struct Evil(Builder<Vec<u8>>);
 
 impl Evil {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Builder::new(Vec::new()))
     }
 
-    fn entry(&mut self, kind: EntryType, name: &str, link: &str, mode: u32, content: &[u8]) -> &mut Self {
+    pub(crate) fn entry(&mut self, kind: EntryType, name: &str, link: &str, mode: u32, content: &[u8]) -> &mut Self {
         let mut header = Header::new_gnu();
         let fields = header.as_gnu_mut().unwrap();
         fields.name[..name.len()].copy_from_slice(name.as_bytes());
@@ -45,7 +45,7 @@ impl Evil {
         self
     }
 
-    fn file(&mut self, name: &str, content: &str) -> &mut Self {
+    pub(crate) fn file(&mut self, name: &str, content: &str) -> &mut Self {
         self.entry(EntryType::Regular, name, "", 0o644, content.as_bytes())
     }
 
@@ -62,13 +62,13 @@ impl Evil {
         self.entry(EntryType::XHeader, "pax", "", 0o644, record.as_bytes())
     }
 
-    fn end(self) -> Vec<u8> {
+    pub(crate) fn end(self) -> Vec<u8> {
         self.0.into_inner().unwrap()
     }
 }
 
-/// Unpacks as root and as the user, and says whether it was taken.
-async fn unpack(inside: &Inside, user: &str, tar: Vec<u8>) -> bool {
+/// Unpacks into a directory of the user's, and says whether it was taken.
+pub(crate) async fn unpack(inside: &Inside, user: &str, tar: Vec<u8>) -> bool {
     let body = stream::once(async move { Ok(tar.into()) }).boxed();
     inside.files(user).unpack(&path("/home/user/into"), body).await.is_ok()
 }
@@ -210,12 +210,12 @@ async fn an_archive_with_numbers_out_of_bounds() {
     inside.end().await;
 }
 
-/// bash with what it needs, and a few tools.
-fn small_root(at: &Path) {
+/// Shells with what they need, and a few tools: enough to be a template.
+pub(crate) fn small_root(at: &Path) {
     for dir in ["etc", "bin", "tmp"] {
         fs::create_dir_all(at.join(dir)).unwrap();
     }
-    for tool in ["bash", "cat", "id", "ls", "stat"] {
+    for tool in ["sh", "bash", "cat", "id", "ls", "stat"] {
         let program = Path::new("/usr/bin").join(tool);
         copy(&program, &at.join("bin").join(tool));
         let said = std::process::Command::new("ldd").arg(&program).output().unwrap();
@@ -231,24 +231,36 @@ fn copy(from: &Path, to: &Path) {
     fs::copy(from, to).unwrap();
 }
 
-/// A sandbox from a template whose tar has more in it than a small root. `None` when the template is refused.
-async fn from_template(work: &Path, more: impl FnOnce(&mut Evil), sudo: bool) -> Option<Inside> {
+/// The small root as a tar, with more in it.
+pub(crate) fn root_tar(work: &Path, more: impl FnOnce(&mut Evil)) -> Vec<u8> {
     let root = work.join("root");
     small_root(&root);
     let mut tar = Evil::new();
     tar.0.append_dir_all(".", &root).unwrap();
     more(&mut tar);
-    let file = work.join("template.tar");
-    fs::write(&file, tar.end()).unwrap();
+    tar.end()
+}
+
+/// The name of the template that the tests make.
+pub(crate) const EVIL: &str = "evil";
+
+/// An engine with a template from a source, or `None` when the template is refused.
+pub(crate) async fn engine_with(work: &Path, source: &TemplateSource, wishes: &Overrides) -> Option<Arc<Engine>> {
     let engine = Engine::open(config(work.join("data"))).await.unwrap();
-    let added = tokio::task::block_in_place(|| {
-        engine.templates().add("evil", &TemplateSource::Tar(file), &Overrides::default(), &mut |_| {})
-    });
+    let added = tokio::task::block_in_place(|| engine.templates().add(EVIL, source, wishes, &mut |_| {}));
     if added.is_err() {
         engine.close().await;
         return None;
     }
-    let spec = SandboxSpec { base: Base::Named("evil".into()), sudo, ..passing() };
+    Some(engine)
+}
+
+/// A sandbox from a template whose tar has more in it than a small root. `None` when the template is refused.
+async fn from_template(work: &Path, more: impl FnOnce(&mut Evil), sudo: bool) -> Option<Inside> {
+    let file = work.join("template.tar");
+    fs::write(&file, root_tar(work, more)).unwrap();
+    let engine = engine_with(work, &TemplateSource::Tar(file), &Overrides::default()).await?;
+    let spec = SandboxSpec { base: Base::Named(EVIL.into()), sudo, ..passing() };
     Some(Inside::of(engine, &spec).await)
 }
 
@@ -269,6 +281,9 @@ async fn a_template_with_names_and_links_that_lead_out() {
         (EntryType::Symlink, "soft".into(), host.clone()),
         (EntryType::Symlink, "soft".into(), up.clone()),
     ];
+    let plain = work.path().join("plain");
+    fs::create_dir(&plain).unwrap();
+    from_template(&plain, |_| {}, false).await.expect("without them it is a template").end().await;
     for (number, (kind, name, link)) in ways.into_iter().enumerate() {
         let work = work.path().join(number.to_string());
         fs::create_dir(&work).unwrap();
@@ -295,17 +310,16 @@ async fn a_template_with_devices_and_set_uid_programs() {
         tar.entry(EntryType::Regular, "raised", "", 0o6755, &id);
         tar.file("etc/passwd", "root:x:0:0::/:/bin/bash\nuser:x:1000:1000::/:/bin/bash\n");
     };
-    if let Some(inside) = from_template(work.path(), more, false).await {
-        for user in ["root", "user"] {
-            for node in ["/zero", "/disk"] {
-                let script = format!("exec 3<{node} && read -r -n 1 -u 3");
-                let ran = inside.command(user, cabana_sandbox::ExecSpec::shell(script, path("/"))).await;
-                assert_ne!(ran.status, cabana_sandbox::Status::Code(0), "{node} as {user}");
-            }
+    let inside = from_template(work.path(), more, false).await.expect("it is a template without them");
+    for user in ["root", "user"] {
+        for node in ["/zero", "/disk"] {
+            let script = format!("exec 3<{node} && read -r -n 1 -u 3");
+            let ran = inside.command(user, cabana_sandbox::ExecSpec::shell(script, path("/"))).await;
+            assert_ne!(ran.status, cabana_sandbox::Status::Code(0), "{node} as {user}");
         }
-        assert_eq!(inside.user("/raised -u").await.ok(), "1000");
-        inside.end().await;
     }
+    assert_eq!(inside.user("/raised -u").await.ok(), "1000");
+    inside.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -327,12 +341,11 @@ async fn a_template_that_speaks_to_the_overlay() {
         }
         tar.file(".wh.bin", "").file(".wh..wh..opq", "").file("etc/.wh.passwd", "");
     };
-    if let Some(inside) = from_template(work.path(), more, false).await {
-        let said = inside.root("cat /redirected*/* /copied* /thin* /opaque*/* 2>/dev/null; ls /; true").await.ok();
-        assert!(!said.contains(&content) && !said.contains("data"), "{said}");
-        assert!(said.lines().any(|line| line == "bin"), "a name is a name: {said}");
-        inside.end().await;
-    }
+    let inside = from_template(work.path(), more, false).await.expect("it is a template without them");
+    let said = inside.root("cat /redirected*/* /copied* /thin* /opaque*/* 2>/dev/null; ls /; true").await.ok();
+    assert!(!said.contains(&content) && !said.contains("data"), "{said}");
+    assert!(said.lines().any(|line| line == "bin"), "a name is a name: {said}");
+    inside.end().await;
     assert_eq!(fs::read_to_string(work.path().join("canary")).unwrap(), content);
 }
 
@@ -346,17 +359,20 @@ async fn a_template_whose_mount_points_are_links() {
         let host = outside.to_str().unwrap().to_owned();
         let root = work.join("root");
         small_root(&root);
-        fs::remove_dir_all(root.join("etc")).unwrap();
+        if *name == "etc" {
+            fs::remove_dir_all(root.join(name)).unwrap();
+        }
         std::os::unix::fs::symlink(&host, root.join(name)).unwrap();
         let engine = Engine::open(config(work.join("data"))).await.unwrap();
         let added = tokio::task::block_in_place(|| {
             engine.templates().add("links", &TemplateSource::Directory(root), &Overrides::default(), &mut |_| {})
         });
+        assert_eq!(added.is_ok(), *name != "etc", "without its /etc it is no template: {name}");
         if added.is_ok() {
             let spec = SandboxSpec { base: Base::Named("links".into()), ..passing() };
             let id = cabana_sandbox::SandboxId::random();
-            // Made with a mount point of its own, or refused: but nothing is done where the link leads.
-            let _ = cabana_sandbox::Provider::create(&*engine, &id, &spec).await;
+            // Made with a mount point of its own: nothing is done where the link leads.
+            cabana_sandbox::Provider::create(&*engine, &id, &spec).await.unwrap();
             cabana_sandbox::Provider::destroy(&*engine, &id).await.unwrap();
         }
         engine.close().await;

@@ -20,6 +20,7 @@ macro_rules! attacks {
 }
 
 attacks! {
+    ALIASES = "aliases.py",
     BITS = "bits.c",
     BITS_EXEC = "bits_exec.c",
     BITS_HOLD = "bits_hold.c",
@@ -48,13 +49,17 @@ attacks! {
     OTHER_ABI = "other_abi.c",
     PAGE_CACHE = "page_cache.c",
     PEER = "peer.c",
+    PIDFD = "pidfd.c",
     PRLIMIT = "prlimit.c",
     QUEUES = "queues.py",
     REACH = "reach.py",
+    RTNETLINK = "rtnetlink.py",
     SLAUGHTER = "slaughter.c",
     SOCKETS = "sockets.py",
+    SOCKOPTS = "sockopts.py",
     SWAP = "swap.c",
     TERMINAL = "terminal.py",
+    TTY = "tty.c",
 }
 
 impl Attack {
@@ -159,6 +164,10 @@ impl Report {
     #[track_caller]
     pub(crate) fn of(&self, what: &str) -> &str {
         self.0.get(what).unwrap_or_else(|| panic!("{what} was not tried: {self:?}"))
+    }
+
+    pub(crate) fn has(&self, beginning: &str) -> bool {
+        self.0.keys().any(|what| what.starts_with(beginning))
     }
 
     /// Everything was refused, with one of these answers.

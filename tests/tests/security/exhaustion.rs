@@ -31,7 +31,7 @@ async fn work(inside: &Inside) {
     assert_eq!(ran.expect("the neighbour works, and soon").ok(), "done");
 }
 
-async fn beside_a_neighbour(kind: &str) {
+pub(crate) async fn beside_a_neighbour(kind: &str) {
     let limits = Limits { memory: Some(256 << 20), pids: Some(128), cpu_milli: Some(1000), ..Limits::NONE };
     let attacker = Inside::with(SandboxSpec { limits, ..passing() }).await;
     let neighbour = Inside::of(attacker.engine.clone(), &passing()).await;

@@ -27,6 +27,7 @@ mod network_others;
 mod network_proxies;
 mod privileged_bits;
 mod processes;
+mod published;
 mod snapshots;
 mod soak_file_races;
 mod taken_mounts;

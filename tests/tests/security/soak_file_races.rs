@@ -12,19 +12,19 @@ use crate::{
 };
 
 /// `CABANA_SOAK_ROUNDS` makes them many.
-fn rounds(few: u32) -> u32 {
+pub(crate) fn rounds(few: u32) -> u32 {
     std::env::var("CABANA_SOAK_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(few)
 }
 
 /// `/home/user/d`, a directory with a file, changes places with a link that leads to `target`.
-async fn swapping(inside: &Inside, target: &str) -> Process {
+pub(crate) async fn swapping(inside: &Inside, target: &str) -> Process {
     let script = format!("mkdir -p /home/user/d && echo mine > /home/user/d/f && ln -s {target} /home/user/l");
     inside.user(&script).await.ok();
     inside.start("user", &SWAP, &["/home/user/d", "/home/user/l", "/home/user/stop"]).await
 }
 
 /// Ends it; it must have been at work.
-async fn end(inside: Inside, swap: Process) {
+pub(crate) async fn end(inside: Inside, swap: Process) {
     inside.user("touch /home/user/stop").await.ok();
     let (said, _) = rest(swap).await;
     assert!(said.trim().parse::<u64>().unwrap() > 100, "the names were exchanged: {said}");
