@@ -51,10 +51,8 @@ impl Accounts {
 
     /// By name or by number. A number without a line is legal: its group has the same number, and its home is `/`.
     pub fn user(&self, user: &User) -> Option<Account> {
-        if let Some(account) = self.users.get(user.as_str()) {
-            return Some(account.clone());
-        }
-        let uid = id(user.as_str())?;
+        // A number is a number, whatever a guest calls its users: else it would say who another number is.
+        let Some(uid) = id(user.as_str()) else { return self.users.get(user.as_str()).cloned() };
         let known = self.user_names.get(&uid).and_then(|name| self.users.get(name));
         Some(known.filter(|account| account.uid == uid).cloned().unwrap_or_else(|| Account {
             name: uid.to_string(),

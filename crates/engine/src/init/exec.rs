@@ -274,6 +274,7 @@ fn refuse(exec: u64, step: Step, errno: i32) -> FromInit {
 struct Child {
     uid: u32,
     gid: u32,
+    /// With its own: a program that changes it, by a set-gid bit, must not leave it, where a file may be closed to that group.
     groups: Vec<u32>,
     terminal: bool,
     stdio: [RawFd; 3],
@@ -304,6 +305,10 @@ impl Child {
         argv.push(ptr::null());
         env.push(ptr::null());
         let cwd = keep(plan.cwd);
+        let mut groups = plan.groups.clone();
+        if !groups.contains(&plan.gid) {
+            groups.push(plan.gid);
+        }
         let stdio = match (plan.terminal, plan.stdin) {
             (true, _) => [fds[0].as_raw_fd(); 3],
             (false, true) => [fds[0].as_raw_fd(), fds[1].as_raw_fd(), fds[2].as_raw_fd()],
@@ -312,7 +317,7 @@ impl Child {
         Self {
             uid: plan.uid,
             gid: plan.gid,
-            groups: plan.groups.clone(),
+            groups,
             terminal: plan.terminal,
             stdio,
             status: status.as_raw_fd(),
@@ -373,7 +378,7 @@ impl Child {
         let _ = sys::set_rlimit(libc::RLIMIT_NOFILE, self.open_files.0, self.open_files.1);
         // Refused where there is a single id, and then there are no groups to have.
         let groups = sys::setgroups(&self.groups);
-        if !self.groups.is_empty() {
+        if self.groups != [self.gid] {
             attempt!(3, groups);
         }
         attempt!(3, sys::setresgid(self.gid, self.gid, self.gid));

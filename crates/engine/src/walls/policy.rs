@@ -223,8 +223,10 @@ const CONSTANTS: &[(&str, u32)] = &[
     ("IP_RECVERR", libc::IP_RECVERR as u32),
     ("MAP_HUGETLB", libc::MAP_HUGETLB as u32),
     ("MFD_HUGETLB", libc::MFD_HUGETLB),
+    ("MSG_OOB", libc::MSG_OOB as u32),
     ("NETLINK_ROUTE", libc::NETLINK_ROUTE as u32),
     ("O_CREAT", libc::O_CREAT as u32),
+    ("O_EXCL", libc::O_EXCL as u32),
     // Without O_DIRECTORY, which is another bit on each architecture.
     ("O_TMPFILE", (libc::O_TMPFILE & !libc::O_DIRECTORY) as u32),
     ("PER_LINUX32", 8),
