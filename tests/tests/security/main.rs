@@ -27,5 +27,6 @@ mod network_proxies;
 mod processes;
 mod snapshots;
 mod soak_file_races;
+mod soak_matrix;
 mod terminals;
 mod views;
