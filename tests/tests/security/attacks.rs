@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     hash::{DefaultHasher, Hash, Hasher},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -29,37 +30,53 @@ attacks! {
     CALLS = "calls.c",
     CHROOT = "chroot.c",
     CLIMB = "climb.c",
+    CONTACT = "contact.c",
+    DEVICES = "devices.c",
     EAVESDROP = "eavesdrop.py",
     EXHAUST = "exhaust.py",
+    FAMILIES = "families.c",
     FILTER = "filter.c",
     GATE = "gate.c",
     HALVES = "halves.c",
+    HANDLES = "handles.c",
     HOLD = "hold.py",
     HOLD_LOCK = "hold_lock.c",
     HUGE = "huge.c",
     HUNT = "hunt.py",
+    IDS = "ids.c",
     IOCTLS = "ioctls.c",
     IPC = "ipc.c",
     LEASE = "lease.c",
+    LINKED = "linked.c",
     MASQUERADE = "masquerade.py",
+    MOUNTING = "mounting.c",
     NAMELESS = "nameless.c",
     NAMESPACES = "namespaces.c",
     NEIGHBOUR = "neighbour.py",
     NSFS = "nsfs.c",
     OTHER_ABI = "other_abi.c",
+    OUTLIVE = "outlive.c",
+    OUTSIDE = "outside.c",
     PAGE_CACHE = "page_cache.c",
     PEER = "peer.c",
     PIDFD = "pidfd.c",
+    PLANT = "plant.c",
+    PRIORITY = "priority.c",
     PRLIMIT = "prlimit.c",
     QUEUES = "queues.py",
     REACH = "reach.py",
     RTNETLINK = "rtnetlink.py",
+    SAY = "say.c",
+    SETTINGS = "settings.c",
+    SIGNALS = "signals.c",
     SLAUGHTER = "slaughter.c",
     SOCKETS = "sockets.py",
     SOCKOPTS = "sockopts.py",
+    STANDING = "standing.c",
     SWAP = "swap.c",
     TERMINAL = "terminal.py",
     TTY = "tty.c",
+    TYPING = "typing.c",
 }
 
 impl Attack {
@@ -81,26 +98,39 @@ impl Attack {
     }
 
     /// Where it lies outside. Compiled once for each state of its source.
-    fn on_host(&self) -> PathBuf {
+    pub(crate) fn on_host(&self) -> PathBuf {
         let source = self.source();
         if !self.is_c() {
             return source;
         }
         let mut hasher = DefaultHasher::new();
-        fs::read(&source).expect("the attack is there").hash(&mut hasher);
+        (fs::read(&source).expect("the attack is there"), self.flags()).hash(&mut hasher);
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("attacks");
         fs::create_dir_all(&dir).expect("a directory for attacks");
         let program = dir.join(format!("{}-{:016x}", self.name(), hasher.finish()));
         if !program.exists() {
             let draft = tempfile::NamedTempFile::new_in(&dir).expect("a draft").into_temp_path();
-            let shared = if self.name() == "gate" { vec!["-shared", "-fPIC"] } else { vec!["-pthread"] };
             let mut cc = Command::new("cc");
-            cc.args(["-O1", "-Wall", "-Wextra", "-Werror"]).args(shared).arg("-o").arg(&draft).arg(&source);
+            cc.args(["-O1", "-Wall", "-Wextra", "-Werror"]).args(self.flags()).arg("-o").arg(&draft).arg(&source);
             let said = cc.output().expect("there is a C compiler");
             assert!(said.status.success(), "{}: {}", self.0, String::from_utf8_lossy(&said.stderr));
+            // Ordinary users bring it to their sandboxes, too.
+            fs::set_permissions(&draft, PermissionsExt::from_mode(0o755)).expect("a mode");
             draft.persist(&program).expect("the attack takes its place");
         }
         program
+    }
+
+    /// Static, so that it runs where there is no library; but for those that are about being linked.
+    fn flags(&self) -> Vec<String> {
+        let flags = match self.name() {
+            "gate" => "-shared -fPIC",
+            // With room for the name of another interpreter.
+            "linked" => return vec![format!("-Wl,--dynamic-linker=/interpreter/{}", "_".repeat(180))],
+            "say" => "-nostdlib -ffreestanding -fno-stack-protector -fPIE -static-pie",
+            _ => "-static -pthread",
+        };
+        flags.split(' ').map(str::to_owned).collect()
     }
 
     pub(crate) fn words(&self, place: &str) -> Vec<String> {
@@ -112,15 +142,18 @@ impl Attack {
 
     /// As root of the host, where nothing stops it.
     pub(crate) fn run_on_host(&self, arguments: &[&str]) -> Ran {
-        use std::os::unix::process::ExitStatusExt;
-        let words = self.words(self.on_host().to_str().expect("plain text"));
-        let said = Command::new(&words[0]).args(&words[1..]).args(arguments).output().expect("it starts");
-        let status = said
-            .status
-            .code()
-            .map_or_else(|| Status::Signal(said.status.signal().expect("it has ended")), Status::Code);
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Ran { status, out: text(said.stdout), err: text(said.stderr) }
+        self.run_in(&[], arguments)
+    }
+
+    /// The same in a mount namespace of its own, which is all that lies between it and the host: what it mounts goes with it.
+    pub(crate) fn run_in_own_mounts(&self, arguments: &[&str]) -> Ran {
+        self.run_in(&["unshare", "--mount", "--propagation", "private"], arguments)
+    }
+
+    fn run_in(&self, wrapper: &[&str], arguments: &[&str]) -> Ran {
+        let program = self.words(self.on_host().to_str().expect("plain text"));
+        let words: Vec<&str> = wrapper.iter().copied().chain(program.iter().map(String::as_str)).collect();
+        Ran::of(Command::new(words[0]).args(&words[1..]).args(arguments))
     }
 }
 
@@ -133,6 +166,18 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
+    /// Of a program of the host.
+    pub(crate) fn of(command: &mut Command) -> Self {
+        use std::os::unix::process::ExitStatusExt;
+        let said = command.output().expect("it starts");
+        let status = said
+            .status
+            .code()
+            .map_or_else(|| Status::Signal(said.status.signal().expect("it has ended")), Status::Code);
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Self { status, out: text(said.stdout), err: text(said.stderr) }
+    }
+
     /// What it wrote, without white space around it; it must have succeeded.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
@@ -168,6 +213,38 @@ impl Report {
 
     pub(crate) fn has(&self, beginning: &str) -> bool {
         self.0.keys().any(|what| what.starts_with(beginning))
+    }
+
+    /// Whether nothing came to this.
+    pub(crate) fn is_without(&self, came: &str) -> bool {
+        self.0.values().all(|answer| answer != came)
+    }
+
+    /// How many of the things that were tried begin so.
+    pub(crate) fn count(&self, beginning: &str) -> usize {
+        self.0.keys().filter(|what| what.starts_with(beginning)).count()
+    }
+
+    /// Of an attack: nothing of it succeeded.
+    #[track_caller]
+    pub(crate) fn nothing_done(&self) {
+        self.nothing_done_but(&[]);
+    }
+
+    #[track_caller]
+    pub(crate) fn nothing_done_but(&self, open: &[&str]) {
+        assert!(!self.0.is_empty(), "nothing was tried");
+        let is_done = |(what, came): &(&String, &String)| *came == "done" && !open.contains(&what.as_str());
+        let done: Vec<_> = self.0.iter().filter(is_done).collect();
+        assert!(done.is_empty(), "done: {done:?}");
+    }
+
+    /// Of a control: all of it succeeded.
+    #[track_caller]
+    pub(crate) fn all_done(&self) {
+        assert!(!self.0.is_empty(), "nothing was tried");
+        let refused: Vec<_> = self.0.iter().filter(|(_, came)| *came != "done").collect();
+        assert!(refused.is_empty(), "the control does not get through: {refused:?}");
     }
 
     /// Everything was refused, with one of these answers.

@@ -30,6 +30,7 @@ mod processes;
 mod published;
 mod snapshots;
 mod soak_file_races;
+mod soak_matrix;
 mod taken_mounts;
 mod terminals;
 mod views;
