@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use cabana_sandbox::{ExecSpec, Limits, Provider, SandboxPath, SandboxSpec, Write, WriteMode};
-use futures_util::{StreamExt, future::join_all, stream};
+use futures_util::{StreamExt, stream};
+use tokio::task::JoinSet;
 
 use crate::{
     attacks::HOLD_LOCK,
@@ -44,11 +45,10 @@ async fn holding_the_lock_of_a_commands_output() {
         attacks.push(inside.start("user", &HOLD_LOCK, &["pipe", LARGE]).await);
     }
     // A client reads each of them.
-    let reading = attacks.into_iter().map(|attack| tokio::spawn(attack.events.for_each(async |_| ())));
-    let reading = join_all(reading.collect::<Vec<_>>());
+    let reading: JoinSet<()> = attacks.into_iter().map(|attack| attack.events.for_each(async |_| ())).collect();
     goes_on(&neighbour).await;
     soon("the end of the attacker", inside.engine.destroy(inside.sandbox.id())).await.unwrap();
-    soon("the end of what it said", reading).await;
+    soon("the end of what it said", reading.join_all()).await;
     goes_on(&neighbour).await;
     neighbour.end().await;
 }
@@ -65,17 +65,13 @@ async fn holding_the_lock_of_a_file_that_many_requests_write_to() {
     soon("a write", append(inside.files("user"))).await.unwrap();
     let _attack = inside.start("user", &HOLD_LOCK, &["inode", "/home/user/victim"]).await;
     // More than a runtime has threads, where each request takes one.
-    let mut requests = Vec::new();
-    for _ in 0..600 {
-        requests.push(tokio::spawn(append(inside.files("user"))));
-    }
-    let mut one = tokio::spawn(append(inside.files("user")));
-    let held = tokio::time::timeout(Duration::from_secs(1), &mut one).await;
-    assert!(held.is_err(), "the control: it is held up: {held:?}");
+    let mut requests: JoinSet<_> = (0..600).map(|_| append(inside.files("user"))).collect();
+    let held = tokio::time::timeout(Duration::from_secs(1), requests.join_next()).await;
+    assert!(held.is_err(), "the control: they are held up: {held:?}");
     goes_on(&neighbour).await;
     // Its other files wait, too, with a word after a while; but its end does not.
     soon("the end of the attacker", inside.engine.destroy(inside.sandbox.id())).await.unwrap();
-    soon("the end of the requests", join_all(requests)).await;
+    soon("the end of the requests", requests.join_all()).await;
     goes_on(&neighbour).await;
     neighbour.end().await;
 }

@@ -391,7 +391,7 @@ async fn set_id_bits_in_a_view_through_the_servers_hands() {
                     let how = Write { perm: Some(0o4755), ..Write::new(mode) };
                     let body = || stream::once(async { Ok("x".into()) }).boxed();
                     let new = at(&format!("new-{name}-{mode:?}"));
-                    told("a new file", files.write(&new, how.clone(), body()).await.map(drop));
+                    told("a new file", files.write(&new, how, body()).await.map(drop));
                     if mode != WriteMode::CreateNew {
                         told("a file", files.write(&at(name), how, body()).await.map(drop));
                     }

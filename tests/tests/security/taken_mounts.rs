@@ -11,7 +11,7 @@ use cabana_sandbox::{
     View, VolumeId, Wanted, WatchEvent, Write, WriteMode,
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::JoinSet};
 
 use crate::{
     attacks::HOLD,
@@ -377,8 +377,8 @@ async fn a_download_from_a_mount_that_is_taken_away_is_cut() {
 }
 
 /// A body that comes when it is let.
-fn body() -> (mpsc::UnboundedSender<usize>, cabana_sandbox::Stream<Bytes>) {
-    let (more, come) = mpsc::unbounded_channel::<usize>();
+fn body() -> (mpsc::Sender<usize>, cabana_sandbox::Stream<Bytes>) {
+    let (more, come) = mpsc::channel::<usize>(2);
     let chunks = stream::unfold(come, |mut come| async { Some((Ok(vec![7; come.recv().await?].into()), come)) });
     (more, chunks.boxed())
 }
@@ -388,21 +388,24 @@ async fn upload_is_cut(change: impl AsyncFn(&Two) -> cabana_sandbox::Result<()>)
     let begin = |place: &str| {
         let (files, (more, body)) = (two.inside.files("root"), body());
         let target = path(&format!("{place}/large"));
-        more.send(LARGE).unwrap();
+        more.try_send(LARGE).unwrap();
         let how = Write::new(WriteMode::InPlace);
-        (more, tokio::spawn(async move { files.write(&target, how, body).await }))
+        let mut writing = JoinSet::new();
+        writing.spawn(async move { files.write(&target, how, body).await });
+        (more, writing)
     };
-    let ((more, taken), (more_kept, kept)) = (begin(TAKEN), begin(KEPT));
+    let ((more, mut taken), (more_kept, mut kept)) = (begin(TAKEN), begin(KEPT));
     for volume in [two.taken, two.kept] {
         let file = Two::on_host(volume).join("large");
         until("the upload has begun", async || file.metadata().is_ok_and(|file| file.len() >= LARGE as u64)).await;
     }
     change(&two).await.unwrap();
     for more in [more, more_kept] {
-        more.send(LARGE).unwrap();
+        more.send(LARGE).await.unwrap();
     }
-    is_cut("an upload", async { taken.await.unwrap() }).await;
-    assert_eq!(soon("the other upload", kept).await.unwrap().unwrap().size, 2 * LARGE as u64);
+    is_cut("an upload", async { taken.join_next().await.unwrap().unwrap() }).await;
+    let kept = soon("the other upload", kept.join_next()).await.unwrap().unwrap();
+    assert_eq!(kept.unwrap().size, 2 * LARGE as u64);
     assert_eq!(fs::metadata(Two::on_host(two.taken).join("large")).unwrap().len(), LARGE as u64);
     two.end().await;
 }

@@ -47,7 +47,7 @@ pub(super) struct Broker<'i> {
 }
 
 /// What a caller may ask for.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
     SetMode { file: File, mode: u32 },
     Create { dir: i32, path: u64, flags: i32, mode: u32 },

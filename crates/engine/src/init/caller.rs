@@ -20,7 +20,7 @@ const MAX_PATH: usize = 4096;
 const MAX_ATTRIBUTE_NAME: usize = 256;
 
 /// Which file a call means, as its registers say.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum File {
     Open(i32),
     Path { dir: i32, path: u64, follow: bool, may_be_empty: bool },

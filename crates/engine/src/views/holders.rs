@@ -76,7 +76,7 @@ pub(super) fn end(live: &Live, pids: impl Iterator<Item = u32>, until: Instant) 
     // Asked after they were opened: from then on the number is their own, and nobody else is ended.
     let still: HashSet<u32> = live.commands().into_iter().collect();
     let ours = opened.into_iter().filter(|(pid, _)| still.contains(pid));
-    let ended: Vec<OwnedFd> = ours.map(|(_, pidfd)| pidfd).filter(|pidfd| kill(pidfd)).collect();
+    let ended: Vec<OwnedFd> = ours.map(|(_, pidfd)| pidfd).filter(kill).collect();
     ended.iter().for_each(|pidfd| wait_for_end(pidfd, until));
     !ended.is_empty()
 }

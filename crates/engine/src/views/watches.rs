@@ -143,7 +143,7 @@ fn open_below(root: &OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
     let below: PathBuf = path.components().skip(1).collect(); // without the slash that it begins with
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     if below.as_os_str().is_empty() {
-        return Ok(rustix::io::dup(root)?);
+        return rustix::io::dup(root);
     }
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     rustix::fs::openat2(root, &below, flags, Mode::empty(), resolve)

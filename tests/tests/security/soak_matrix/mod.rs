@@ -14,7 +14,7 @@ use std::{
     any::Any,
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
-    path::PathBuf,
+    path::Path,
     sync::Mutex,
 };
 
@@ -143,12 +143,12 @@ impl<'a> Target<'a> {
 
     /// Puts the attack inside, and says where it lies.
     fn install(&mut self, attack: &Attack) -> String {
-        self.install_file(attack.on_host(), attack.name())
+        self.install_file(&attack.on_host(), attack.name())
     }
 
-    fn install_file(&mut self, file: PathBuf, name: &str) -> String {
+    fn install_file(&mut self, file: &Path, name: &str) -> String {
         let at = format!("/tmp/{name}");
-        let from = stage::seen(&file);
+        let from = stage::seen(file);
         self.expect_done(&Request::Install { sandbox: self.number, from, at: path(&at) });
         at
     }

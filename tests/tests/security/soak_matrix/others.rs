@@ -160,7 +160,7 @@ across! {
         let mut target = Target { remote: &mut *neighbour.remote, combination, number };
         for user in target.users() {
             target.attack(user, &CONTACT, &["abstract", &name]).report().nothing_done();
-            let look = format!("for p in /tmp /dev/shm /home/user; do ls $p; done; cat /proc/[0-9]*/cmdline");
+            let look = "for p in /tmp /dev/shm /home/user; do ls $p; done; cat /proc/[0-9]*/cmdline".to_owned();
             let mut spec = ExecSpec::shell(look, SandboxPath::root());
             spec.user = Some(named(user));
             let seen = target.run(spec).out;

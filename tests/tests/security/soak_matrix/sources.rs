@@ -66,16 +66,16 @@ fn make_images(at: &Path, root: &Path) {
     tar.follow_symlinks(false);
     tar.append_dir_all(".", root).expect("a tar");
     let layer = blob(at, "application/vnd.oci.image.layer.v1.tar", &tar.into_inner().expect("a tar"));
-    let mut images = vec![image(at, &layer, "plain", json!({}))];
+    let mut images = vec![image(at, &layer, "plain", &json!({}))];
     for number in DESCRIPTORS {
         let workdir = json!({ "WorkingDir": format!("/proc/self/fd/{number}") });
-        images.push(image(at, &layer, &format!("workdir-{number}"), workdir));
+        images.push(image(at, &layer, &format!("workdir-{number}"), &workdir));
     }
     let index = json!({ "schemaVersion": 2, "manifests": images }).to_string();
     fs::write(at.join("index.json"), index).expect("an index");
 }
 
-fn image(at: &Path, layer: &Value, name: &str, run: Value) -> Value {
+fn image(at: &Path, layer: &Value, name: &str, run: &Value) -> Value {
     let architecture = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
     let rootfs = json!({ "type": "layers", "diff_ids": [] });
     let config = json!({ "os": "linux", "architecture": architecture, "rootfs": rootfs, "config": run }).to_string();
