@@ -94,7 +94,7 @@ fn a_host_with_suid_dumpable_1_is_refused() {
     }
     let said = with_suid_dumpable(1, "run -- true").fails(125, "host_unsupported");
     assert!(said.contains("fs.suid_dumpable is 1") && said.contains("cabana doctor"), "{said}");
-    let said = with_suid_dumpable(1, "serve --listen 127.0.0.1:0").fails(1, "host_unsupported");
+    let said = with_suid_dumpable(1, "serve --listen 127.0.0.1:0").fails(125, "host_unsupported");
     assert!(said.contains("fs.suid_dumpable is 1"), "{said}");
     let ended = with_suid_dumpable(1, "doctor");
     let line = ended.stdout.lines().find(|line| line.starts_with("missing  suid-dumpable "));
