@@ -299,7 +299,9 @@ async fn who_comes_between_its_end_and_its_rest_gives_it_time() {
     let deleted = made(&server, json!({ "timeout": 20, "autoResume": { "enabled": true } })).await;
     server.pass(30);
     assert_eq!(woken.by_host(&server, 8000, "echo").send().await.unwrap().status(), 200);
-    assert_eq!(deleted.by_host(&server, 8000, "echo").send().await.unwrap().status(), 502);
+    // Refused as long as it is there, and unknown as soon as the reaper, which sees the same clock, has been there first.
+    let refused = deleted.by_host(&server, 8000, "echo").send().await.unwrap().status().as_u16();
+    assert!([502, 401].contains(&refused), "{refused}");
     server.reap().await;
     assert_eq!(woken.state(&server).await, "running");
     assert_eq!(left.state(&server).await, "paused");
