@@ -53,7 +53,8 @@ async fn nest(attacker: &Inside, volume: VolumeId, inner: &Path) -> u32 {
     if late.sandbox.update(Wanted::Views(views)).await.is_ok() {
         made += 1;
         assert_eq!(late.root("cat /v/sub/x/note 2>/dev/null || echo elsewhere").await.status, Status::Code(0));
-        late.sandbox.update(Wanted::Views(Vec::new())).await.unwrap();
+        // Who shares the volume may have put a link in its way by now: then it is refused, and goes with the sandbox.
+        let _ = late.sandbox.update(Wanted::Views(Vec::new())).await;
     }
     attacker.engine.destroy(late.sandbox.id()).await.unwrap();
     made
