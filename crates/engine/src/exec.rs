@@ -243,7 +243,7 @@ impl Execs {
 /// Runs a command: everything is decided here, and init only does it.
 pub(crate) async fn exec(live: &Arc<Live>, spec: ExecSpec) -> Result<Process> {
     spec.check()?;
-    let account = live.account(spec.user.as_ref())?;
+    let account = live.account_of(spec.user.as_ref()).await?;
     let (exited, has_exited) = watch::channel(None);
     let io = open_stdio(live, spec.stdio, &account).await?;
     // Of our own: what is kept goes to init in the same message, and the log owns the rest by then.

@@ -6,16 +6,16 @@
 use std::{
     collections::VecDeque,
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use async_trait::async_trait;
 use bytes::{Buf, Bytes};
-use cabana_guest::{Listing, Reader, Rooted, Watch, Writer};
+use cabana_guest::{Listing, Reader, Rooted, Walker, Watch, Writer};
 use cabana_sandbox::{
-    Alter, Depth, Error, FileInfo, Files, Hit, Read, Result, SandboxPath, Search, Stream, User, WatchEvent, Write,
-    WriteMode,
+    Alter, Depth, Error, FileInfo, Files, Hit, Read, Result, SandboxPath, Search, Stream, TreeItem, User, WatchEvent,
+    Write, WriteMode,
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
@@ -55,15 +55,42 @@ struct Held<T> {
 }
 
 /// What a client may have open.
-trait Open: AsFd + Send + 'static {
+trait Open: Send + 'static {
+    /// All that it has open inside.
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>>;
+
     fn mounts_changed(&mut self) {}
 }
 
-impl Open for Reader {}
-impl Open for Writer {}
-impl Open for Listing {}
+impl Open for Reader {
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.as_fd()]
+    }
+}
+
+impl Open for Writer {
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.as_fd()]
+    }
+}
+
+impl Open for Listing {
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.as_fd()]
+    }
+}
+
+impl Open for Walker {
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.descriptors().collect()
+    }
+}
 
 impl Open for Watch {
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.as_fd()]
+    }
+
     fn mounts_changed(&mut self) {
         Self::mounts_changed(self);
     }
@@ -79,10 +106,14 @@ impl<T: Open> OpenFile for Held<T> {
 
     fn is_on(&self, mount: u64, writing: bool) -> bool {
         let thing = self.lock();
-        let Ok(fd) = thing.as_ref().map(AsFd::as_fd) else { return false };
-        let may_write = || rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags & OFlags::RWMODE != OFlags::RDONLY);
-        let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
-        stat.is_ok_and(|stat| stat.stx_mnt_id == mount) && (!writing || may_write())
+        let may_write =
+            |fd: &_| rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags & OFlags::RWMODE != OFlags::RDONLY);
+        let is_there = |fd: &_| {
+            let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
+            stat.is_ok_and(|stat| stat.stx_mnt_id == mount)
+        };
+        let descriptors = thing.as_ref().map(Open::descriptors).unwrap_or_default();
+        descriptors.iter().any(|fd| is_there(fd) && (!writing || may_write(fd)))
     }
 
     fn mounts_changed(&self) {
@@ -168,6 +199,32 @@ impl EngineFiles {
         .await
     }
 
+    /// What is given batch after batch, a step each. The first comes with the call, so that a refusal is one of the call.
+    async fn batches<W: Open, T: Send + 'static>(
+        &self,
+        dir: &SandboxPath,
+        begin: impl FnOnce(&Rooted, &SandboxPath) -> Result<W> + Send + 'static,
+        next: fn(&mut W) -> Result<Option<T>>,
+    ) -> Result<Stream<T>> {
+        let (dir, live) = (dir.clone(), self.live.clone());
+        let (first, source) = self
+            .act(move |root| {
+                let mut source = begin(root, &dir)?;
+                let first = next(&mut source)?;
+                Ok((first, Held::new(&live, &dir, source)))
+            })
+            .await?;
+        let rest = stream::try_unfold((self.again(), source), move |(files, source)| async move {
+            let held = source.clone();
+            let batch = files.act(move |_| held.with(next)).await?;
+            Ok(batch.map(|batch| (batch, (files, source))))
+        });
+        match first {
+            Some(first) => Ok(stream::iter([Ok(first)]).chain(rest).boxed()),
+            None => Ok(stream::empty().boxed()),
+        }
+    }
+
     fn again(&self) -> Self {
         Self { live: self.live.clone(), gate: self.gate.clone(), user: self.user.clone(), by_root: self.by_root }
     }
@@ -181,23 +238,7 @@ impl Files for EngineFiles {
     }
 
     async fn list(&self, dir: &SandboxPath) -> Result<Stream<Vec<FileInfo>>> {
-        let (dir, live) = (dir.clone(), self.live.clone());
-        let (first, listing) = self
-            .act(move |root| {
-                let mut listing: Listing = root.list(&dir)?;
-                let first = listing.next_batch()?;
-                Ok((first, Held::new(&live, &dir, listing)))
-            })
-            .await?;
-        let rest = stream::try_unfold((self.again(), listing), |(files, listing)| async move {
-            let next = listing.clone();
-            let batch = files.act(move |_| next.with(Listing::next_batch)).await?;
-            Ok(batch.map(|batch| (batch, (files, listing))))
-        });
-        match first {
-            Some(first) => Ok(stream::iter([Ok(first)]).chain(rest).boxed()),
-            None => Ok(stream::empty().boxed()),
-        }
+        self.batches(dir, |root, dir| root.list(dir), Listing::next_batch).await
     }
 
     async fn read(&self, path: &SandboxPath, what: Read) -> Result<(FileInfo, Stream<Bytes>)> {
@@ -296,6 +337,10 @@ impl Files for EngineFiles {
             if cut { Err(Error::MountChanged(what.root)) } else { searched }
         });
         told(receive, failed, search, &self.live.tasks).await
+    }
+
+    async fn walk(&self, dir: &SandboxPath, what: cabana_sandbox::Walk) -> Result<Stream<Vec<TreeItem>>> {
+        self.batches(dir, move |root, dir| root.walk(dir, what), Walker::next_batch).await
     }
 
     async fn pack(&self, dir: &SandboxPath) -> Result<Stream<Bytes>> {

@@ -1,5 +1,7 @@
 //! One running sandbox as the server knows it: its init, its root, its commands.
 
+mod users;
+
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
@@ -12,10 +14,8 @@ use std::{
 };
 
 use cabana_guest::{Account, IdMap, Rooted};
-use cabana_sandbox::{
-    Defaults, Error, Exit, Limits, NetworkPolicy, Result, SandboxEvent, SandboxId, SandboxPath, Status, TermSize, User,
-};
-use rustix::fs::{MemfdFlags, Mode, OFlags};
+use cabana_sandbox::{Defaults, Error, Exit, Limits, NetworkPolicy, Result, SandboxEvent, SandboxId, Status, TermSize};
+use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, ResolveFlags};
 use tokio::{
     io::unix::AsyncFd,
     net::{TcpSocket, TcpStream},
@@ -37,10 +37,7 @@ use crate::{
     greeting::Found,
     home::Owned,
     identity::Lease,
-    kernel::{
-        mounts, readiness, sys,
-        thread_identity::{ActingAs, Identity},
-    },
+    kernel::{mounts, readiness, sys, thread_identity::ActingAs},
     lane::Lane,
     network::{Namespace, Network, Outlet, Ways},
     spool,
@@ -166,9 +163,10 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    fn inside(&self, root: OwnedFd, terminals: OwnedFd) -> Inside {
+    fn inside(&self, root: OwnedFd, terminals: OwnedFd) -> io::Result<Inside> {
+        check_inside(&root, &terminals)?;
         let root = Rooted::of_sandbox(root, self.holds.lease.ids, self.overlays.iter().map(Vec::as_slice));
-        Inside { root, terminals: Arc::new(terminals) }
+        Ok(Inside { root, terminals: Arc::new(terminals) })
     }
 }
 
@@ -230,8 +228,8 @@ impl Live {
     /// A sandbox that outlived its server, as its init tells of it.
     pub(crate) fn found(parts: Parts, found: Found) -> Result<Arc<Self>> {
         let Found { root, terminals, last, used, execs, .. } = found;
-        let inside = parts.inside(root, terminals);
         let failed = |error: io::Error| Error::failed("taking the sandbox up again", error);
+        let inside = parts.inside(root, terminals).map_err(failed)?;
         let live = Self::with(parts, inside);
         live.execs.found(last, used);
         for (kept, fds) in execs {
@@ -623,29 +621,6 @@ impl Live {
         !ended.running.is_empty()
     }
 
-    pub(crate) fn account(&self, user: Option<&User>) -> Result<Account> {
-        let user = user.unwrap_or(&self.defaults.user);
-        let accounts = self.root()?.accounts()?;
-        let account = accounts.user(user).ok_or_else(|| Error::UnknownUser(user.clone()))?;
-        match self.ids.outside(account.uid).and(self.ids.outside(account.gid)) {
-            Some(_) => Ok(account),
-            None => Err(Error::UnknownUser(user.clone())),
-        }
-    }
-
-    /// Who a user of the sandbox is outside.
-    pub(crate) fn identity(&self, user: Option<&User>) -> Result<Identity> {
-        let account = self.account(user)?;
-        let outside = |id| self.ids.outside(id);
-        let unknown = || Error::UnknownUser(user.unwrap_or(&self.defaults.user).clone());
-        Ok(Identity {
-            uid: outside(account.uid).ok_or_else(unknown)?,
-            gid: outside(account.gid).ok_or_else(unknown)?,
-            groups: account.groups.iter().filter_map(|group| outside(*group)).collect(),
-            root: account.uid == 0,
-        })
-    }
-
     /// A descriptor of ours that goes inside belongs to root inside, who hands it on.
     pub(crate) fn own(&self, fd: &OwnedFd) -> io::Result<()> {
         use rustix::fs::{Gid, Uid, fchown};
@@ -653,25 +628,15 @@ impl Live {
         Ok(fchown(fd, Some(Uid::from_raw(base)), Some(Gid::from_raw(base)))?)
     }
 
-    /// bash where there is one.
-    pub(crate) fn shell(&self) -> &'static str {
-        let look = || {
-            let there = |path: &str| {
-                SandboxPath::new(path).is_ok_and(|path| self.root().is_ok_and(|root| root.stat(&path).is_ok()))
-            };
-            if there("/bin/bash") { "/bin/bash" } else { "/bin/sh" }
-        };
-        self.shell.get_or_init(look)
-    }
-
     /// A terminal of the sandbox's own, owned by the user: the master is opened by us, so that nobody inside shares it.
     pub(crate) async fn terminal(&self, account: &Account, size: TermSize) -> Result<(OwnedFd, OwnedFd)> {
         let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or(Error::Gone)?;
-        let identity = self.identity(Some(&User::new(account.uid.to_string())?))?;
+        let identity = self.identity_of(account)?;
         let open = move || -> io::Result<(OwnedFd, OwnedFd)> {
             let _acting = ActingAs::new(&identity);
             let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            let master = rustix::fs::openat(&*inside.terminals, c"ptmx", flags, Mode::empty())?;
+            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+            let master = rustix::fs::openat2(&*inside.terminals, c"ptmx", flags, Mode::empty(), resolve)?;
             rustix::pty::unlockpt(&master)?;
             set_size(master.as_fd(), size)?;
             let slave = mounts::pty_peer(master.as_fd())?;
@@ -717,6 +682,19 @@ impl Live {
     }
 }
 
+/// Init is not trusted with what it passes: paths are resolved from the one, and a name is opened in the other.
+fn check_inside(root: &OwnedFd, terminals: &OwnedFd) -> io::Result<()> {
+    const DEVPTS: u64 = 0x1cd1;
+    let is_directory = |fd: &OwnedFd| -> io::Result<bool> {
+        Ok(FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode) == FileType::Directory)
+    };
+    let are_terminals = rustix::fs::fstatfs(terminals)?.f_type as u64 == DEVPTS;
+    match is_directory(root)? && is_directory(terminals)? && are_terminals {
+        true => Ok(()),
+        false => Err(io::Error::other("init passed something else than its root and its terminals")),
+    }
+}
+
 /// Init is not trusted with what it passes: only a socket of the kind that was asked for is used as one.
 fn check_socket(socket: &OwnedFd, v6: bool) -> io::Result<()> {
     use rustix::net::{AddressFamily, SocketType, sockopt};
@@ -735,7 +713,7 @@ async fn until_ready(parts: &Parts) -> std::result::Result<Inside, SetupError> {
     }
     let mut fds = fds.into_iter();
     let (Some(root), Some(terminals)) = (fds.next(), fds.next()) else { return Err(lost()) };
-    Ok(parts.inside(root, terminals))
+    parts.inside(root, terminals).map_err(SetupError::Lost)
 }
 
 /// Ends a process, and waits for its end.
@@ -750,5 +728,19 @@ fn status_of(status: u32) -> Status {
         Status::Signal(libc::WTERMSIG(status))
     } else {
         Status::Code(libc::WEXITSTATUS(status))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_directory_of_terminals_is_taken_for_one() {
+        let open = |path: &str| rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        assert!(check_inside(&open("/"), &open("/dev/pts")).is_ok());
+        for (root, terminals) in [("/", "/"), ("/", "/dev/null"), ("/dev/null", "/dev/pts"), ("/", "/proc/self")] {
+            assert!(check_inside(&open(root), &open(terminals)).is_err(), "{root} and {terminals}");
+        }
     }
 }

@@ -419,6 +419,20 @@ mod templates {
     }
 
     #[test]
+    fn a_user_that_no_sandbox_can_have_is_no_default() {
+        let house = House::new();
+        let root = house.rootfs();
+        for line in ["user:x:131072:5::/home/user:/bin/sh", "user:x:5:65536::/home/user:/bin/sh"] {
+            fs::write(root.join("etc/passwd"), format!("root:x:0:0::/root:/bin/sh\n{line}\n")).unwrap();
+            let error = house.add("far", &root).unwrap_err();
+            assert_eq!(error.code(), Code::TemplateInvalid, "{line}");
+            assert!(error.to_string().contains("user") && error.to_string().contains("65535"), "{error}");
+        }
+        fs::write(root.join("etc/passwd"), "user:x:65535:65535::/home/user:/bin/sh\n").unwrap();
+        assert_eq!(house.add("near", &root).unwrap().defaults.user.as_str(), "user");
+    }
+
+    #[test]
     fn links_to_directories_are_followed_and_not_covered() {
         let house = House::new();
         let root = house.rootfs();

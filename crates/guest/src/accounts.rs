@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use cabana_sandbox::User;
+use cabana_sandbox::{Error, Result, User};
+
+use crate::IdMap;
 
 /// Of each file no more than this is read.
 pub(crate) const MAX_FILE: usize = 1024 * 1024;
@@ -62,6 +64,18 @@ impl Accounts {
             home: "/".into(),
             shell: "/bin/sh".into(),
         }))
+    }
+
+    /// The same as one of a sandbox that has these ids. A user with another number is none of its users; groups with another
+    /// number are none of its groups, and the user is in the rest of them.
+    pub fn user_within(&self, user: &User, ids: IdMap) -> Result<Account> {
+        let mut account = self.user(user).ok_or_else(|| Error::UnknownUser(user.clone()))?;
+        let beyond = [account.uid, account.gid].into_iter().find(|id| ids.outside(*id).is_none());
+        if let Some(id) = beyond {
+            return Err(Error::UserBeyondIds { user: user.clone(), id });
+        }
+        account.groups.retain(|group| ids.outside(*group).is_some());
+        Ok(account)
     }
 
     pub fn user_name(&self, uid: u32) -> Option<&str> {

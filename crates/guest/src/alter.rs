@@ -130,15 +130,12 @@ impl Rooted {
     }
 
     fn set_owner(&self, path: &SandboxPath, user: &User) -> Result<()> {
-        let account = self.accounts()?.user(user).ok_or_else(|| Error::UnknownUser(user.clone()))?;
         let ids = self.ids();
-        let (Some(uid), Some(gid)) = (ids.outside(account.uid), ids.outside(account.gid)) else {
-            return Err(Error::invalid("owner", format!("{user} has a number beyond those of this sandbox")));
-        };
+        let account = self.accounts()?.user_within(user, ids)?;
+        let (uid, gid) = (ids.outside(account.uid).map(sys::uid), ids.outside(account.gid).map(sys::gid));
         let found = self.find(path)?;
         self.judge(&found, NOT_EVEN_ALL).map_err(|e| fault(path, "set the owner", e))?;
-        rustix::fs::chownat(found, c"", Some(sys::uid(uid)), Some(sys::gid(gid)), AtFlags::EMPTY_PATH)
-            .map_err(|e| fault(path, "set the owner", e))
+        rustix::fs::chownat(found, c"", uid, gid, AtFlags::EMPTY_PATH).map_err(|e| fault(path, "set the owner", e))
     }
 
     fn symlink(&self, at: &SandboxPath, text: &[u8]) -> Result<()> {

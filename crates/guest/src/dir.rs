@@ -142,6 +142,16 @@ impl<T> Descent<T> {
         Ok(Some(left.state))
     }
 
+    /// Of the levels that have theirs open.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.levels.iter().filter_map(|level| level.fd.as_ref()).map(AsFd::as_fd)
+    }
+
+    /// One where the walk began.
+    pub(crate) fn depth(&self) -> usize {
+        self.levels.len()
+    }
+
     pub(crate) fn ended(&self) -> bool {
         self.levels.is_empty()
     }

@@ -2,7 +2,10 @@
 
 use cabana_sandbox::User;
 
-use crate::Accounts;
+use crate::{Accounts, IdMap};
+
+/// Those of a sandbox.
+const IDS: IdMap = IdMap { base: 0, count: 65_536 };
 
 /// The two files, with a NUL between them.
 pub fn accounts(bytes: &[u8]) {
@@ -16,6 +19,10 @@ pub fn accounts(bytes: &[u8]) {
             && let Some(account) = accounts.user(&user)
         {
             check(&accounts, passwd, &account);
+            if let Ok(within) = accounts.user_within(&user, IDS) {
+                let all = within.groups.iter().chain([&within.uid, &within.gid]);
+                assert!(all.into_iter().all(|id| *id < IDS.count), "an id of another: {within:?}");
+            }
         }
         let by_number = fields.get(2).and_then(|uid| User::new(*uid).ok()).and_then(|uid| accounts.user(&uid));
         if let Some(account) = by_number {

@@ -40,8 +40,8 @@ impl Rooted {
         let mut info = describe(self, names, path, &stat);
         match info.kind {
             Kind::Symlink => {
-                let text = rustix::fs::readlinkat(dir, name, Vec::new())?;
-                info.link = Some(self.link(&info.path, text.into_bytes()));
+                let text = sys::link_text(dir, name)?;
+                info.link = Some(self.link(&info.path, text));
             }
             Kind::File | Kind::Directory => {
                 info.tags = tags(xattr::read_at(&sys::proc_entry(&dir, name), xattr::TAG));

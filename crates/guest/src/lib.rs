@@ -1,8 +1,9 @@
 //! File operations beside the files, and hostile to what they find there.
 //!
 //! [`Rooted`] is the tree below one directory descriptor, seen as the calling thread's identity sees it. It reads,
-//! writes, lists, alters, watches, searches, packs and unpacks. [`tree`] works on plain directory descriptors: what the
-//! layer store and the deletion of a sandbox need.
+//! writes, lists, walks, alters, watches, searches, packs and unpacks. [`tree`] works on plain directory descriptors: what the
+//! layer store and the deletion of a sandbox need. [`Below`] is a directory of this machine that something is copied into or
+//! out of.
 //!
 //! Everything blocks: callers put it on blocking threads. Everything assumes that a process inside changes the tree at
 //! the worst moment. So no path is ever resolved but by the kernel with the root as its end (`openat2`), no file is opened
@@ -11,9 +12,11 @@
 //! What a caller must bring: `/proc` of its own process (a file is opened by `/proc/self/fd/N` once its kind is known), and,
 //! to act for a user of a sandbox, a thread whose fsuid, fsgid, groups and capabilities are that user's.
 
+mod account_cache;
 mod accounts;
 mod alter;
 mod archive;
+mod below;
 mod bits;
 mod dir;
 mod errno;
@@ -31,14 +34,17 @@ mod sys;
 mod temp;
 pub mod tree;
 mod unpack;
+mod walk;
 mod watch;
 mod write;
 mod xattr;
 
 pub use accounts::{Account, Accounts};
+pub use below::{Below, Draft};
 pub use ids::IdMap;
 pub use list::Listing;
 pub use read::Reader;
 pub use rooted::Rooted;
+pub use walk::Walker;
 pub use watch::{MAX_WATCHES, Watch};
 pub use write::Writer;

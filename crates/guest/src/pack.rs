@@ -98,8 +98,8 @@ impl Packing<'_> {
                 return Ok(true);
             }
             FileType::Symlink => {
-                let text = rustix::fs::readlinkat(dir, name, Vec::new())?;
-                self.begin(Kind::Symlink, &path, text.to_bytes(), &stat, 0, &xattr::Attributes::new())?;
+                let text = sys::link_text(dir, name)?;
+                self.begin(Kind::Symlink, &path, &text, &stat, 0, &xattr::Attributes::new())?;
             }
             FileType::RegularFile => self.file(dir, name, path, &stat)?,
             _ => {}

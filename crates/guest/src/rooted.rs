@@ -2,15 +2,12 @@
 
 use std::{
     ffi::{CString, OsStr},
-    fs::File,
-    io::Read as _,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    sync::Arc,
 };
 
 use cabana_sandbox::{Result, SandboxPath};
@@ -19,7 +16,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::{Accounts, IdMap, accounts, dir::is_pseudo, errno::fault, sys};
+use crate::{IdMap, account_cache::AccountCache, dir::is_pseudo, errno::fault, sys};
 
 /// As many links as the kernel itself follows.
 const MAX_LINKS: usize = 40;
@@ -37,29 +34,8 @@ struct Inner {
     ids: IdMap,
     /// Where the mounts are that are its own, without their first slash. None where there are no others.
     own_mounts: Option<Vec<PathBuf>>,
-    /// A cache: what was read, and by which marks it is known to be still true.
-    accounts: Mutex<Option<Known>>,
+    accounts: AccountCache,
 }
-
-struct Known {
-    etc: Option<Etc>,
-    marks: [Mark; 2],
-    accounts: Arc<Accounts>,
-    /// When somebody who acts on it last made sure.
-    sure: Option<Instant>,
-}
-
-/// The directory of the two, as it was found.
-struct Etc {
-    dir: OwnedFd,
-    id: (u64, u64),
-}
-
-/// For so long are names that are only shown not looked at again: no longer than one operation takes.
-const SURE: Duration = Duration::from_millis(50);
-
-/// Device, inode, size, mtime and ctime: what changes when a file's content does. `None` is a file that is not there.
-type Mark = Option<[i128; 5]>;
 
 /// Where a path leads in the end: a name in a directory, and what is there.
 pub(crate) struct Place {
@@ -77,14 +53,14 @@ pub(crate) const NOT_EVEN_ALL: u32 = 1 << 31;
 impl Rooted {
     /// `root` is an `O_PATH` or a readable descriptor of a directory.
     pub fn new(root: OwnedFd, ids: IdMap) -> Self {
-        Self { inner: Arc::new(Inner { root, ids, own_mounts: None, accounts: Mutex::new(None) }) }
+        Self { inner: Arc::new(Inner { root, ids, own_mounts: None, accounts: AccountCache::default() }) }
     }
 
     /// The root of a sandbox that runs. What lies on none of the mounts at these absolute paths is a view's.
     pub fn of_sandbox<'p>(root: OwnedFd, ids: IdMap, own_mounts: impl IntoIterator<Item = &'p [u8]>) -> Self {
         let relative = |path: &[u8]| PathBuf::from(OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(path)));
         let own_mounts = Some(own_mounts.into_iter().map(relative).collect());
-        Self { inner: Arc::new(Inner { root, ids, own_mounts, accounts: Mutex::new(None) }) }
+        Self { inner: Arc::new(Inner { root, ids, own_mounts, accounts: AccountCache::default() }) }
     }
 
     pub(crate) fn ids(&self) -> IdMap {
@@ -97,6 +73,10 @@ impl Rooted {
 
     pub(crate) fn own_mounts(&self) -> Option<&[PathBuf]> {
         self.inner.own_mounts.as_deref()
+    }
+
+    pub(crate) fn account_cache(&self) -> &AccountCache {
+        &self.inner.accounts
     }
 
     /// The one way by which a path becomes a descriptor. Magic links (`/proc/1/root`) would leave the root: they are `LOOP`.
@@ -175,7 +155,10 @@ impl Rooted {
             if sys::file_type(&stat) != FileType::Symlink {
                 return Ok(Place { dir, name, stat: Some(stat) });
             }
-            let link = rustix::fs::readlinkat(&dir, &name, Vec::new())?.into_bytes();
+            let link = match sys::link_text(&dir, &name) {
+                Err(Errno::NOENT) => continue, // it was one a moment ago: now it is looked at again
+                link => link?,
+            };
             text = match link.strip_prefix(b"/") {
                 Some(absolute) => absolute.to_vec(),
                 None => [above, b"/", &link].concat(),
@@ -237,75 +220,6 @@ impl Rooted {
     fn reach(&self, parts: &[Vec<u8>]) -> Result<OwnedFd, Errno> {
         self.resolve(Path::new(OsStr::from_bytes(&parts.join(&b'/'))), OFlags::PATH)
     }
-
-    /// The users and groups that the sandbox's own files name. Read again when those have changed; missing files are empty.
-    pub fn accounts(&self) -> Result<Arc<Accounts>> {
-        let mut cache = self.inner.accounts.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = self.look(&mut cache)?;
-        known.sure = Some(Instant::now());
-        Ok(known.accounts.clone())
-    }
-
-    /// Closes what is open of the tree beside its root: it would keep a mount in use that is to go.
-    pub fn close_cached(&self) {
-        let mut cache = self.inner.accounts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = cache.as_mut() {
-            known.etc = None;
-        }
-    }
-
-    /// Names to show. Where they cannot be read, numbers do.
-    pub(crate) fn names(&self) -> Arc<Accounts> {
-        let mut cache = self.inner.accounts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = cache.as_ref().filter(|known| known.sure.is_some_and(|sure| sure.elapsed() < SURE)) {
-            return known.accounts.clone();
-        }
-        self.look(&mut cache).map(|known| known.accounts.clone()).unwrap_or_default()
-    }
-
-    fn look<'k>(&self, cache: &'k mut Option<Known>) -> Result<&'k mut Known> {
-        let old = cache.take();
-        let known = match old {
-            Some(known) if known.etc.as_ref().is_some_and(|etc| self.still(etc, &known.marks)) => known,
-            old => self.look_again(old)?,
-        };
-        Ok(cache.insert(known))
-    }
-
-    fn look_again(&self, old: Option<Known>) -> Result<Known> {
-        let etc = self.resolve(Path::new("etc"), OFlags::PATH | OFlags::DIRECTORY).and_then(|dir| {
-            let id = sys::id(&rustix::fs::fstat(&dir)?);
-            Ok(Etc { dir, id })
-        });
-        let files = ["etc/passwd", "etc/group"].map(|path| self.resolve(Path::new(path), OFlags::PATH).ok());
-        let marks = files.each_ref().map(|file| mark(&rustix::fs::fstat(file.as_ref()?).ok()?));
-        let accounts = match old.filter(|known| known.marks == marks) {
-            Some(known) => known.accounts,
-            None => {
-                let [passwd, group] = files;
-                let (passwd, group) = (read_text(passwd, "/etc/passwd")?, read_text(group, "/etc/group")?);
-                Arc::new(Accounts::parse(&passwd, &group))
-            }
-        };
-        Ok(Known { etc: etc.ok(), marks, accounts, sure: None })
-    }
-
-    /// By three calls of the kernel. Where a link is on the way, one of them differs, and it takes the long way.
-    fn still(&self, etc: &Etc, marks: &[Mark; 2]) -> bool {
-        sys::stat_at(self.root(), c"etc").is_ok_and(|stat| sys::id(&stat) == etc.id)
-            && [c"passwd", c"group"].map(|name| mark(&sys::stat_at(&etc.dir, name).ok()?)) == *marks
-    }
-}
-
-fn mark(stat: &Stat) -> Mark {
-    let time = |seconds: i64, nanos: u64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
-    Some([
-        i128::from(stat.st_dev),
-        i128::from(stat.st_ino),
-        i128::from(stat.st_size),
-        time(stat.st_mtime, stat.st_mtime_nsec),
-        time(stat.st_ctime, stat.st_ctime_nsec),
-    ])
 }
 
 /// A path's parts, the first one last, without `.` and empty ones.
@@ -314,16 +228,4 @@ fn parts(text: &[u8]) -> Vec<Vec<u8>> {
         text.split(|b| *b == b'/').filter(|p| !matches!(*p, b"" | b".")).map(<[u8]>::to_vec).collect();
     parts.reverse();
     parts
-}
-
-/// At most [`accounts::MAX_FILE`] bytes of a regular file.
-fn read_text(found: Option<OwnedFd>, name: &str) -> Result<Vec<u8>> {
-    let Some(found) = found else { return Ok(Vec::new()) };
-    let path: SandboxPath = name.parse()?;
-    let failed = |e| fault(&path, "read the accounts", e);
-    let (file, _) = sys::regular(&found, OFlags::RDONLY).map_err(failed)?;
-    let mut text = Vec::new();
-    let read = File::from(file).take(accounts::MAX_FILE as u64).read_to_end(&mut text);
-    read.map_err(|error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
-    Ok(text)
 }

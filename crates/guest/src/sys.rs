@@ -67,6 +67,14 @@ pub(crate) fn stat_at(dir: impl AsFd, name: &CStr) -> Result<Stat, Errno> {
     rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
 }
 
+/// The text of a link. What is none any more since it was looked at is gone, as a link.
+pub(crate) fn link_text(dir: impl AsFd, name: &CStr) -> Result<Vec<u8>, Errno> {
+    match rustix::fs::readlinkat(dir, name, Vec::new()) {
+        Err(Errno::INVAL) => Err(Errno::NOENT),
+        text => Ok(text?.into_bytes()),
+    }
+}
+
 /// `BUSY` for what something is mounted on. The kernel says so itself only to those in whose mount namespace it is mounted:
 /// for us it would take the mount off.
 pub(crate) fn check_no_mount(dir: impl AsFd, name: &CStr) -> Result<(), Errno> {

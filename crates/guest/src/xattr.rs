@@ -6,6 +6,8 @@ use rustix::{fs::XattrFlags, io::Errno};
 
 /// Where programs inside that were written for E2B's agent look for them, and put them. One name for one thing: there is no other.
 pub(crate) const TAG: &[u8] = b"user.e2b.";
+/// What overlayfs notes for itself, and believes wherever it finds it in a layer.
+const OVERLAY: &[u8] = b"user.overlay.";
 /// Of a directory in a layer: nothing of the layers below is seen in it.
 pub(crate) const OPAQUE: &[u8] = b"user.overlay.opaque";
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
@@ -74,6 +76,13 @@ pub(crate) fn read_of_layer(path: &[u8]) -> Attributes {
     let mut found = read_through(path, b"");
     found.retain(|name, value| is_of_layer(name, value));
     found
+}
+
+/// Whether a file that comes from elsewhere keeps an attribute: only those that users set. A capability or a label of
+/// elsewhere has no business here (`security.*`, `trusted.*`, `system.*`), and a note to overlayfs could lead a directory of a
+/// template to another one.
+pub(crate) fn is_imported(name: &[u8]) -> bool {
+    name.starts_with(b"user.") && !name.starts_with(OVERLAY) && !name.contains(&0)
 }
 
 pub(crate) fn is_of_layer(name: &[u8], value: &[u8]) -> bool {

@@ -4,6 +4,8 @@
 mod guest {
     mod accounts;
     mod alter;
+    mod below;
+    mod foreign;
     mod identity;
     mod kit;
     mod layer;
@@ -14,6 +16,7 @@ mod guest {
     mod stat;
     mod tree;
     mod unpack;
+    mod walk;
     mod watch;
     mod write;
 }

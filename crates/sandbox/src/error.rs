@@ -39,6 +39,9 @@ pub enum Error {
     Duplicate(ExecId),
     #[error("there is no user {0} in this sandbox")]
     UnknownUser(User),
+    /// Its own files name it, with a number that no user of it can have.
+    #[error("the user {user} has the id {id}, which is beyond the ids of this sandbox")]
+    UserBeyondIds { user: User, id: u32 },
     #[error("the working directory {0} does not exist or is no directory")]
     NoWorkdir(SandboxPath),
     #[error("cannot run {program}: {why}")]
@@ -131,7 +134,7 @@ impl Error {
             Self::Archive(_) => Code::ArchiveInvalid,
             Self::Unsupported { .. } => Code::Unsupported,
             Self::Duplicate(_) => Code::DuplicateExec,
-            Self::UnknownUser(_) => Code::UnknownUser,
+            Self::UnknownUser(_) | Self::UserBeyondIds { .. } => Code::UnknownUser,
             Self::NoWorkdir(_) => Code::WorkdirNotFound,
             Self::NoProgram { .. } => Code::ProgramNotFound,
             Self::PortClosed(_) => Code::PortClosed,

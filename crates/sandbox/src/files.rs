@@ -33,6 +33,11 @@ pub trait Files: Send + Sync {
     async fn search(&self, _what: Search) -> Result<Stream<Vec<Hit>>> {
         Err(Error::Unsupported { provider: "this one", what: "search beside the files" })
     }
+    /// What lies below a directory, each directory before what it holds and by name within it. Links are entries and are not
+    /// followed: neither is one that takes the place of a directory or a file meanwhile.
+    async fn walk(&self, _dir: &SandboxPath, _what: Walk) -> Result<Stream<Vec<TreeItem>>> {
+        Err(Error::Unsupported { provider: "this one", what: "walk beside the files" })
+    }
     /// A tar of the directory's content, with names relative to it.
     async fn pack(&self, _dir: &SandboxPath) -> Result<Stream<Bytes>> {
         Err(Error::Unsupported { provider: "this one", what: "pack beside the files" })
@@ -155,6 +160,31 @@ pub enum Change {
     Write,
     Remove,
     Chmod,
+}
+
+/// How a tree is walked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Walk {
+    /// What is there, so many levels deep: one is the directory alone. A directory that may not be read is an entry, and
+    /// nothing below it is.
+    Entries { levels: u32 },
+    /// Everything, and behind the entry of each file its bytes. What may not be read is an error: what is made of it must not
+    /// look whole.
+    Content,
+}
+
+impl Walk {
+    /// Without end.
+    pub const ALL: Self = Self::Entries { levels: u32::MAX };
+}
+
+/// A piece of a tree that is walked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TreeItem {
+    Entry(FileInfo),
+    /// Of the file whose entry came last: all pieces together are as long as the file was when it was opened, or shorter if it
+    /// was cut meanwhile.
+    Content(Bytes),
 }
 
 #[derive(Clone, Debug)]

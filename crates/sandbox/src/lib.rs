@@ -2,7 +2,8 @@
 //!
 //! [`Provider`] makes, starts, stops and deletes; [`Sandbox`] is one live environment; [`Files`] is its files as one user
 //! sees them; [`Process`] is a running command in parts. What every provider would have to write again stands on top of
-//! it, once: [`run`] a command to its end, [`walk`], [`copy`] and [`zip`] trees, and the fallbacks of search, pack and unpack.
+//! it, once: [`run`] a command to its end, [`walk`], [`copy`] and [`zip`] trees, and the fallbacks of search, walk, pack and
+//! unpack.
 //!
 //! The contract of every method: idempotent by the id that the caller chose. Dropping a future ends the waiting, not the
 //! thing: what did start is found again by its id. Pulling is the back-pressure. No method retries, logs to the caller or
@@ -32,10 +33,10 @@ pub use exec::{
     Channel, Command, Control, Event, ExecSpec, Exit, Output, Position, Process, Reattached, Status, Stdin, Stdio,
     Target, TermSize, check_env,
 };
-pub use fallback::{pack, search, unpack};
+pub use fallback::{pack, search, unpack, walk_tree};
 pub use files::{
-    Alter, Change, DEFAULT_FILE_CAP, Depth, FileInfo, Files, Hit, Kind, Link, Read, Search, WatchEvent, Write,
-    WriteMode,
+    Alter, Change, DEFAULT_FILE_CAP, Depth, FileInfo, Files, Hit, Kind, Link, Read, Search, TreeItem, Walk, WatchEvent,
+    Write, WriteMode,
 };
 pub use provider::{Duplex, Found, Provider, Sandbox, SandboxEvent, State, Stream, Usage, Wanted};
 pub use run::{ExecOutcome, Kept, run};

@@ -1,8 +1,8 @@
 //! A tree as a ZIP, made while it is read. Nothing of it is kept but its table of contents, and that packed: memory does not
 //! grow with what the files hold.
 //!
-//! The sandbox lives on meanwhile. What vanishes before its turn is not in the archive; a file that grows has the length it
-//! had when it was opened, and one that shrinks the bytes that were there. Whatever else goes wrong ends the stream with an
+//! The sandbox lives on meanwhile. What vanishes before its turn is not in the archive, and what becomes a link leads nowhere;
+//! a file that grows has the length it had when it was opened, and one that shrinks the bytes that were there. Whatever else goes wrong ends the stream with an
 //! error before the table of contents, and without that no reader takes it for whole.
 
 mod records;
@@ -19,7 +19,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::task::spawn_blocking;
 
 use self::records::{Entry, Sums, Table};
-use crate::{Error, FileInfo, Files, Kind, Read, Result, SandboxPath, Stream, walk::entries};
+use crate::{Error, FileInfo, Files, Kind, Result, SandboxPath, Stream, TreeItem, Walk, walk::flatten, walk_tree};
 
 /// Of what is handed over at a time, at least: a header each would be more frames than bytes.
 const CHUNK: usize = 64 * 1024;
@@ -31,9 +31,8 @@ const MAX_TABLE: usize = 32 * 1024 * 1024;
 /// Everything below a directory, with names relative to it. Links are links; pipes, sockets and devices are left out.
 pub async fn zip(files: &Arc<dyn Files>, dir: &SandboxPath) -> Result<Stream<Bytes>> {
     let zipping = Zipping {
-        files: files.clone(),
         prefix: if dir.is_root() { 1 } else { dir.as_bytes().len() + 1 },
-        entries: entries(files, dir).await?,
+        items: flatten(walk_tree(files, dir, Walk::Content).await?),
         stage: Stage::Entries,
         table: Table::default(),
         packed: encoder(),
@@ -45,10 +44,9 @@ pub async fn zip(files: &Arc<dyn Files>, dir: &SandboxPath) -> Result<Stream<Byt
 }
 
 struct Zipping {
-    files: Arc<dyn Files>,
     /// How much of each path lies above the directory.
     prefix: usize,
-    entries: Stream<FileInfo>,
+    items: Stream<TreeItem>,
     stage: Stage,
     table: Table,
     /// The table of contents so far.
@@ -69,8 +67,6 @@ enum Stage {
 /// A file whose header is out.
 struct Body {
     entry: Entry,
-    bytes: Stream<Bytes>,
-    left: u64,
     press: Press,
     packed: u64,
 }
@@ -85,11 +81,22 @@ impl Zipping {
     async fn next(&mut self) -> Result<Option<Bytes>> {
         while self.out.len() < CHUNK && !matches!(self.stage, Stage::Done) {
             self.stage = match mem::replace(&mut self.stage, Stage::Done) {
-                Stage::Entries => match self.entries.try_next().await? {
-                    Some(entry) => self.begin(entry).await?,
+                Stage::Entries => match self.items.try_next().await? {
+                    Some(TreeItem::Entry(entry)) => self.begin(&entry)?,
+                    Some(TreeItem::Content(_)) => Stage::Entries, // of what is not in the archive
                     None => self.begin_table()?,
                 },
-                Stage::Body(body) => self.go_on(body).await?,
+                Stage::Body(body) => match self.items.try_next().await? {
+                    Some(TreeItem::Content(bytes)) => self.go_on(body, bytes).await?,
+                    Some(TreeItem::Entry(entry)) => {
+                        self.end_body(*body)?;
+                        self.begin(&entry)?
+                    }
+                    None => {
+                        self.end_body(*body)?;
+                        self.begin_table()?
+                    }
+                },
                 Stage::Table(packed) => self.go_on_with_table(packed)?,
                 Stage::Done => Stage::Done,
             };
@@ -102,28 +109,23 @@ impl Zipping {
         self.offset += bytes.len() as u64;
     }
 
-    async fn begin(&mut self, found: FileInfo) -> Result<Stage> {
+    fn begin(&mut self, found: &FileInfo) -> Result<Stage> {
         let name = found.path.as_bytes()[self.prefix..].to_vec();
         match found.kind {
             Kind::Directory => {
-                let entry = Entry::new([&name, &b"/"[..]].concat(), &found, self.offset);
+                let entry = Entry::new([&name, &b"/"[..]].concat(), found, self.offset);
                 self.whole(&entry, &[])?;
             }
             Kind::Symlink => {
                 let text = found.link.as_ref().map_or(&b""[..], |link| &link.text);
-                self.whole(&Entry::new(name, &found, self.offset), text)?;
+                self.whole(&Entry::new(name, found, self.offset), text)?;
             }
-            Kind::File => match self.files.read(&found.path, Read { cap: u64::MAX, ..Read::default() }).await {
-                Ok((info, bytes)) => {
-                    let entry = Entry::new(name, &info, self.offset);
-                    self.put(&entry.local(None));
-                    let press = Press { encoder: encoder(), crc: Crc::new(), plain: 0 };
-                    return Ok(Stage::Body(Box::new(Body { entry, bytes, left: info.size, press, packed: 0 })));
-                }
-                // Removed since it was listed, or something else by now: then it is not in the directory.
-                Err(Error::NotFound(_) | Error::NotRegular(_) | Error::IsDirectory(_) | Error::NotDirectory(_)) => {}
-                Err(error) => return Err(error),
-            },
+            Kind::File => {
+                let entry = Entry::new(name, found, self.offset);
+                self.put(&entry.local(None));
+                let press = Press { encoder: encoder(), crc: Crc::new(), plain: 0 };
+                return Ok(Stage::Body(Box::new(Body { entry, press, packed: 0 })));
+            }
             Kind::Other => {}
         }
         Ok(Stage::Entries)
@@ -140,11 +142,7 @@ impl Zipping {
         self.list(entry, &sums)
     }
 
-    async fn go_on(&mut self, mut body: Box<Body>) -> Result<Stage> {
-        let next = if body.left > 0 { body.bytes.try_next().await? } else { None };
-        let Some(mut bytes) = next else { return self.end_body(*body) };
-        bytes.truncate(usize::try_from(body.left).unwrap_or(usize::MAX));
-        body.left -= bytes.len() as u64;
+    async fn go_on(&mut self, mut body: Box<Body>, bytes: Bytes) -> Result<Stage> {
         body.press = body.press.press(bytes).await?;
         let packed = mem::take(body.press.encoder.get_mut());
         body.packed += packed.len() as u64;
@@ -152,14 +150,13 @@ impl Zipping {
         Ok(Stage::Body(body))
     }
 
-    fn end_body(&mut self, body: Body) -> Result<Stage> {
+    fn end_body(&mut self, body: Body) -> Result<()> {
         let Press { encoder, crc, plain } = body.press;
         let rest = encoder.finish().map_err(failed)?;
         let sums = Sums { crc: crc.sum(), packed: body.packed + rest.len() as u64, plain };
         self.put(&rest);
         self.put(&body.entry.descriptor(&sums));
-        self.list(&body.entry, &sums)?;
-        Ok(Stage::Entries)
+        self.list(&body.entry, &sums)
     }
 
     fn list(&mut self, entry: &Entry, sums: &Sums) -> Result<()> {

@@ -9,5 +9,6 @@ mod lexer;
 mod manifests;
 mod pages;
 mod readme;
+mod resolvers;
 mod sources;
 mod workspace;

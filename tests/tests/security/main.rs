@@ -28,6 +28,7 @@ mod network_proxies;
 mod privileged_bits;
 mod processes;
 mod published;
+mod resolvers;
 mod snapshots;
 mod soak_file_races;
 mod soak_matrix;

@@ -432,6 +432,41 @@ async fn an_archive_of_a_mount_that_is_taken_away_is_cut() {
     two.end().await;
 }
 
+/// By descriptors: some of them lie in the mount, though what is packed begins above it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_zip_of_a_mount_that_is_taken_away_is_cut() {
+    let two = Two::new().await;
+    let mut state = 1_u64;
+    let noise = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    });
+    fs::create_dir(Two::on_host(two.taken).join("d")).unwrap();
+    fs::write(Two::on_host(two.taken).join("d/large"), noise.take(LARGE).collect::<Vec<u8>>()).unwrap();
+    for number in 0..4000 {
+        fs::write(Two::on_host(two.kept).join(format!("f{number}")), "x").unwrap();
+    }
+    let files = two.inside.files("root");
+    let above = path(TAKEN).parent().unwrap();
+    let mut zips = Vec::new();
+    for dir in [path(TAKEN), above] {
+        let mut zip = cabana_sandbox::zip(&files, &dir).await.unwrap();
+        let mut seen = 0;
+        while seen < 1 << 20 {
+            seen += zip.next().await.unwrap().unwrap().len(); // and then the client is slow
+        }
+        zips.push(zip);
+    }
+    let mut kept = cabana_sandbox::zip(&files, &path(KEPT)).await.unwrap();
+    kept.next().await.unwrap().unwrap();
+    two.take_away().await.unwrap();
+    for zip in zips {
+        is_cut("a zip", zip.try_collect::<Vec<_>>()).await;
+    }
+    kept.try_collect::<Vec<_>>().await.expect("of what stays it goes on");
+    two.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_and_a_search_of_a_mount_that_is_taken_away_are_cut() {
     let two = Two::new().await;

@@ -102,3 +102,35 @@ async fn a_working_directory_by_e2bs_agent_through_a_descriptor() {
     let (said, _) = sdk.run("echo sings").await;
     assert_eq!(said, "sings\n", "the control");
 }
+
+/// A hook runs where every command does, and nobody is there to see where that is.
+#[tokio::test]
+async fn a_link_in_place_of_the_working_directory_of_a_hook() {
+    let (server, canary) = (Server::start(), Canary::new());
+    let hook =
+        json!({ "command": format!("pwd -P > /tmp/ran; cat {} > /tmp/found", canary.above()), "timeout_sec": 5 });
+    let scope = json!({ "scheme": "fixed", "name": "one" });
+    let made = json!({ "scope": scope, "spec": { "lifecycle": { "after_start": hook } } });
+    let made = crate::stage::good(server.post("/v1/sandboxes:ensure", &made).send().await.unwrap()).await;
+    let home = server.stdout("one", "pwd").await.trim().to_owned();
+    let run = async |command: String| {
+        let body = json!({ "scope": scope, "user": "root", "cwd": "/", "command": command });
+        let ran = crate::stage::good(server.post("/v1/exec", &body).send().await.unwrap()).await;
+        ran["stdout"].as_str().unwrap().to_owned()
+    };
+    let restart = async |leads: &str| {
+        let link = format!(
+            "rm -f /tmp/ran /tmp/found; [ -L {home} ] || mv {home} /moved; ln -sfn {leads} {home}; chmod 777 /tmp"
+        );
+        run(link).await;
+        let stop = format!("/v1/sandboxes/{}/stop", made["id"].as_str().unwrap());
+        crate::stage::good(server.request(reqwest::Method::POST, &stop).send().await.unwrap()).await;
+        run("cat /tmp/ran /tmp/found 2>&1".into()).await
+    };
+    for number in 3..14 {
+        let said = restart(&format!("/proc/self/fd/{number}")).await;
+        assert!(!said.contains("sings"), "{number}: {said}");
+    }
+    let said = restart("/moved").await;
+    assert!(said.starts_with("/moved\n") && !said.contains("sings"), "the control: where it may, it runs: {said}");
+}

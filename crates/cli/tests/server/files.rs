@@ -419,3 +419,34 @@ async fn a_zip_of_a_tree_that_changes_is_whole_or_breaks_off() {
     assert!(whole > 0, "some come through");
     good(files.server.post(&format!("/v1/tasks/{task}/cancel"), &json!({})).send().await.unwrap()).await;
 }
+
+/// Exchanges a directory and a link to another one without a pause.
+const SWAP: &str = "python3 -c 'import ctypes, os
+libc = ctypes.CDLL(None)
+os.makedirs(\"t/d\")
+open(\"t/d/f\", \"w\").write(\"mine\")
+os.symlink(\"/tmp/other\", \"t/l\")
+open(\"ready\", \"w\")
+while True: libc.renameat2(-100, b\"t/d\", -100, b\"t/l\", 2)'";
+
+#[tokio::test]
+async fn a_zip_of_a_tree_in_which_a_directory_becomes_a_link_has_nothing_from_elsewhere() {
+    let files = Files::start().await;
+    files.shell("mkdir /tmp/other; echo x > /tmp/other/elsewhere").await;
+    let task = files.server.begin("one", SWAP).await;
+    until(|| async { files.get("ready").send().await.unwrap().status().is_success().then_some(()) }).await;
+    // By its path the other file is there, half of the time.
+    until(|| async { files.get("t/d/elsewhere").send().await.unwrap().status().is_success().then_some(()) }).await;
+    let mut mine = 0;
+    for _ in 0..100 {
+        let answer = files.ask(Method::GET, "/zip?path=t").send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        // Names are not packed.
+        let archive = answer.bytes().await.unwrap();
+        let has = |name: &[u8]| archive.windows(name.len()).any(|window| window == name);
+        assert!(!has(b"elsewhere"), "{:?}", zip_is_whole(&archive));
+        mine += usize::from(has(b"/f"));
+    }
+    assert!(mine > 0, "what lies there was never in it");
+    good(files.server.post(&format!("/v1/tasks/{task}/cancel"), &json!({})).send().await.unwrap()).await;
+}

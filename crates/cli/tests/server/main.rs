@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a case that cannot go on says so by a panic
 
 mod abuse;
+mod accounts;
 mod backup;
 mod bad_input;
 mod calls;

@@ -155,8 +155,10 @@ fn mount_overlays(plan: &SetupPlan) -> Done {
             .map(|(at, _)| format!("/l/{at}"))
             .collect();
         let volatile = if plan.volatile { ",volatile" } else { "" };
+        // An attribute of a file in a layer leads no directory elsewhere, whatever the kernel's defaults become.
         let options = format!(
-            "userxattr,lowerdir={},upperdir=/u/upper{number},workdir=/u/work{number}{volatile}",
+            "userxattr,redirect_dir=nofollow,metacopy=off,lowerdir={},upperdir=/u/upper{number},\
+             workdir=/u/work{number}{volatile}",
             lower.join(":")
         );
         let options = CString::new(options).map_err(|_| Failure { step: Step::Overlay, errno: libc::EINVAL })?;

@@ -21,6 +21,7 @@ use super::{
     rooted::{Rooted, kind},
     writer::{Meta, Writer},
 };
+use crate::identity::COUNT;
 
 pub(crate) const HOSTNAME: &str = "cabana\n";
 pub(crate) const HOSTS: &str = "127.0.0.1 localhost cabana\n::1 localhost ip6-localhost ip6-loopback\n";
@@ -65,6 +66,10 @@ pub(crate) fn complete(name: &str, tree: &Rooted<'_>, into: &Path, ids: IdMap, w
         name: name.into(),
         why: format!("its /etc/passwd has no user {}", wishes.user.as_ref().map_or(USER, User::as_str)),
     })?;
+    if let Some(id) = [user.uid, user.gid].into_iter().find(|id| *id >= COUNT) {
+        let why = format!("its user {} has the id {id}, and a sandbox has the ids 0 to {}", user.name, COUNT - 1);
+        return Err(Error::BadTemplate { name: name.into(), why });
+    }
     let workdir = wishes
         .workdir
         .clone()

@@ -562,3 +562,43 @@ fn a_layer_may_hide_everything_below_it() {
     assert_eq!(names, ["bin".into(), "etc".into()].into());
     assert_eq!(fs::read(tree.join("bin/sh")).unwrap(), b"another");
 }
+
+#[test]
+fn a_layer_of_an_image_says_nothing_to_overlayfs() {
+    let house = House::new();
+    let claiming = |entries: &[(&str, tar::EntryType)]| {
+        let mut tar = tar::Builder::new(Vec::new());
+        for (name, kind) in entries {
+            let claims: [(&str, &[u8]); 5] = [
+                ("SCHILY.xattr.user.overlay.redirect", b"/etc"),
+                ("SCHILY.xattr.user.overlay.opaque", b"y"),
+                ("SCHILY.xattr.user.overlay.metacopy", b""),
+                ("SCHILY.xattr.trusted.overlay.opaque", b"y"),
+                ("SCHILY.xattr.user.note", b"kept"),
+            ];
+            tar.append_pax_extensions(claims).unwrap();
+            let mut header = tar::Header::new_ustar();
+            header.set_entry_type(*kind);
+            header.set_path(name).unwrap();
+            header.set_mode(0o755);
+            header.set_size(0);
+            header.set_cksum();
+            tar.append(&header, io::empty()).unwrap();
+        }
+        tar.into_inner().unwrap()
+    };
+    let (dir, file) = (tar::EntryType::Directory, tar::EntryType::Regular);
+    // The lowest is unpacked where it stays; the others are merged into it.
+    let lowest = [&base()[..base().len() - 1024], &claiming(&[("first/", dir), ("one", file)])].concat();
+    let second = claiming(&[("second/", dir), ("two", file), ("data/", dir)]);
+    let layout = Layout::new(&house, "image");
+    layout.index(&[layout.image(&config(Value::Null), &[(LAYER, lowest), (LAYER, second)])]);
+    let made = add(&house, &layout.source(), None).unwrap();
+    let tree = house.store.path(made.layers[0]);
+    for name in ["first", "one", "second", "two", "data"] {
+        let mut list = [0_u8; 1024];
+        let length = rustix::fs::llistxattr(tree.join(name), &mut list).unwrap();
+        assert_eq!(String::from_utf8_lossy(&list[..length]), "user.note\0", "{name}");
+    }
+    assert!(tree.join("data/old").exists(), "nor did it hide what lies below");
+}

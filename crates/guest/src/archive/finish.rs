@@ -117,14 +117,13 @@ impl How<'_> {
     }
 }
 
-/// Only those of users: a capability or a label of elsewhere has no business here. A layer's were chosen before.
+/// Those of users alone; the others are dropped. A layer's were chosen before.
 pub(crate) fn attributes(names: Names, file: &OwnedFd, attributes: &[(Vec<u8>, Vec<u8>)]) -> Result<(), Errno> {
-    let fits = |name: &[u8]| (names == Names::Layer || name.starts_with(b"user.")) && !name.contains(&0);
+    let fits = |name: &[u8]| match names {
+        Names::Layer => !name.contains(&0),
+        Names::Strict | Names::Root => xattr::is_imported(name),
+    };
     for (name, value) in attributes.iter().filter(|(name, _)| fits(name)) {
-        // What overlayfs believes is for a layer's maker to say, not for a user's archive.
-        if names == Names::Strict && name.starts_with(b"user.overlay.") {
-            continue;
-        }
         match xattr::set(sys::proc_path(file).as_bytes(), name, value) {
             // The archive came from a file system that could more than this one.
             Err(Errno::NOTSUP | Errno::RANGE | Errno::TOOBIG) if names == Names::Strict => {}

@@ -25,8 +25,8 @@ use crate::{
 const CHUNK: usize = 128 * 1024;
 
 /// Copies the content of one directory into another, which is empty. Owners become those of `ids`; modes, times, `user.*`
-/// attributes, hard links inside the tree and holes in files stay. Devices, sockets and pipes are left out, and what
-/// `keep` refuses, with all below it. `on_progress` is told the sum of the bytes so far.
+/// attributes but for `user.overlay.*`, hard links inside the tree and holes in files stay. Devices, sockets and pipes are
+/// left out, and what `keep` refuses, with all below it. `on_progress` is told the sum of the bytes so far.
 pub fn copy(
     from: BorrowedFd<'_>,
     into: BorrowedFd<'_>,
@@ -191,8 +191,8 @@ impl<'a> Copier<'a> {
         match kind {
             FileType::RegularFile => return self.file(from, name, into, as_name),
             FileType::Symlink => {
-                let text = rustix::fs::readlinkat(from, name, Vec::new())?;
-                rustix::fs::symlinkat(&text, into, as_name)?;
+                let text = sys::link_text(from, name)?;
+                rustix::fs::symlinkat(text.as_slice(), into, as_name)?;
             }
             _ if matches!(self.owners, Ownership::Map(_)) => return Ok(()),
             FileType::Fifo | FileType::Socket => {
@@ -283,7 +283,8 @@ impl<'a> Copier<'a> {
         if matches!(self.owners, Ownership::Exact) {
             return dress_exactly(from, into, stat);
         }
-        for (name, value) in xattr::read_through(sys::proc_path(&from).as_bytes(), b"user.") {
+        let attributes = xattr::read_through(sys::proc_path(&from).as_bytes(), b"user.");
+        for (name, value) in attributes.into_iter().filter(|(name, _)| self.takes(name)) {
             self.forgive(xattr::set(path.as_bytes(), &name, &value))?;
         }
         let mut mode = sys::mode(stat) & self.bits;
@@ -296,6 +297,11 @@ impl<'a> Copier<'a> {
         }
         sys::chmod(into, mode)?;
         rustix::fs::futimens(into, &sys::mtime(stat.st_mtime, stat.st_mtime_nsec as u32))
+    }
+
+    /// What is moved inside stays as it is; what comes from elsewhere brings nothing that overlayfs would believe.
+    fn takes(&self, attribute: &[u8]) -> bool {
+        !matches!(self.owners, Ownership::Map(_)) || xattr::is_imported(attribute)
     }
 
     fn owner(&self, stat: &Stat) -> Option<(u32, u32)> {

@@ -73,8 +73,7 @@ impl Listing {
         match kind {
             FileType::RegularFile => self.file(dir, name, &stat, path)?,
             FileType::Symlink => {
-                let text = rustix::fs::readlinkat(dir, name, Vec::new())?;
-                self.field(text.to_bytes());
+                self.field(&sys::link_text(dir, name)?);
             }
             FileType::CharacterDevice | FileType::BlockDevice => self.number(stat.st_rdev),
             _ => {}

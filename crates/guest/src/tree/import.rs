@@ -10,8 +10,8 @@ use crate::{
     unpack::Me,
 };
 
-/// Owners become those of `ids`; modes, setuid bits and `user.*` attributes stay. Devices and pipes are left out, links are
-/// as they are and never followed, and of two entries with one name the later wins. `on_progress` is told how much of the
+/// Owners become those of `ids`; modes, setuid bits and `user.*` attributes but for `user.overlay.*` stay. Devices and pipes
+/// are left out, links are as they are and never followed, and of two entries with one name the later wins. `on_progress` is told how much of the
 /// archive was read.
 pub fn import_tar(
     into: BorrowedFd<'_>,

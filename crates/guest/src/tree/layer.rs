@@ -199,9 +199,9 @@ impl<'a> Packing<'a> {
         }
         let packed = match sys::file_type(stat) {
             FileType::RegularFile => self.file(dir, name, &path)?,
-            FileType::Symlink => match self.unless_gone(rustix::fs::readlinkat(dir, name, Vec::new()))? {
+            FileType::Symlink => match self.unless_gone(sys::link_text(dir, name))? {
                 Some(text) => {
-                    self.begin(Kind::Symlink, &path, text.to_bytes(), stat, 0, &Attributes::new())?;
+                    self.begin(Kind::Symlink, &path, &text, stat, 0, &Attributes::new())?;
                     true
                 }
                 None => false,

@@ -102,7 +102,7 @@ fn modes_and_owners_are_set_through_links() {
         let meta = fs::metadata(kit.at("f")).unwrap();
         assert_eq!((meta.uid(), meta.gid()), (101_000, 101_001));
         let beyond = rooted.alter(&Alter::SetOwner(path("/f"), User::new("70000").unwrap()));
-        assert!(matches!(beyond, Err(Error::Invalid { field: "owner", .. })));
+        assert!(matches!(beyond, Err(Error::UserBeyondIds { .. })));
     }
 }
 

@@ -8,6 +8,12 @@ use std::{
         unix::ffi::OsStrExt,
     },
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
 };
 
 use cabana_guest::{IdMap, Rooted, tree};
@@ -143,4 +149,41 @@ pub(crate) fn set_xattr(path: &Path, name: &str, value: &[u8]) {
 pub(crate) fn sh(dir: &Path, script: &str) {
     let status = std::process::Command::new("sh").arg("-ec").arg(script).current_dir(dir).status().unwrap();
     assert!(status.success(), "{script}");
+}
+
+/// Two names that change places without a pause, until it is dropped.
+pub(crate) struct Exchange {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Exchange {
+    pub(crate) fn of(one: PathBuf, other: PathBuf) -> Self {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        let ends = Arc::new(AtomicBool::new(false));
+        let ended = ends.clone();
+        let exchange = move || {
+            while !ended.load(Ordering::Relaxed) {
+                renameat_with(CWD, &one, CWD, &other, RenameFlags::EXCHANGE).unwrap();
+            }
+        };
+        Self { ends, thread: Some(std::thread::spawn(exchange)) }
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+/// Tries again until it comes about: the race is one that can be won.
+pub(crate) fn comes_about(what: &str, mut attempt: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !attempt() {
+        assert!(began.elapsed() < Duration::from_secs(60), "this never came about: {what}");
+    }
 }

@@ -8,7 +8,8 @@ use std::{
 use bytes::Bytes;
 use cabana_model::Time;
 use cabana_sandbox::{
-    self as sandbox, Change, Depth, FileInfo, Files, Hit, Kind, SandboxPath, Stream, User, WatchEvent, WriteMode,
+    self as sandbox, Change, Depth, FileInfo, Files, Hit, Kind, SandboxPath, Stream, TreeItem, User, WatchEvent,
+    WriteMode,
 };
 use futures_util::{
     StreamExt, TryStreamExt,
@@ -202,38 +203,20 @@ impl Look for Tree {
 
     async fn run(self, cx: Cx) -> Result<Vec<FileInfo>> {
         let (files, path) = self.at.open(&cx)?;
-        // What is left of each directory on the way, its last name first.
-        let (mut found, mut open) = (Vec::new(), vec![by_name(files.as_ref(), &path).await?]);
-        while let Some(left) = open.last_mut() {
-            let Some(entry) = left.pop() else {
-                open.pop();
-                continue;
-            };
-            if found.len() >= self.most {
-                let why = format!("reaches more than {} entries: ask for fewer levels", self.most);
-                return Err(Error::invalid("depth", why));
-            }
-            let is_deeper = entry.kind == Kind::Directory && open.len() < self.levels as usize;
-            let below = is_deeper.then(|| entry.path.clone());
-            found.push(entry);
-            if let Some(dir) = below {
-                match by_name(files.as_ref(), &dir).await {
-                    Ok(entries) => open.push(entries),
-                    // It lives on while it is walked, and not all of it is everybody's.
-                    Err(sandbox::Error::NotFound(_) | sandbox::Error::Denied(_)) => {}
-                    Err(error) => return Err(error.into()),
+        let mut walk = sandbox::walk_tree(&files, &path, sandbox::Walk::Entries { levels: self.levels }).await?;
+        let mut found = Vec::new();
+        while let Some(batch) = walk.try_next().await? {
+            for item in batch {
+                let TreeItem::Entry(entry) = item else { continue };
+                if found.len() >= self.most {
+                    let why = format!("reaches more than {} entries: ask for fewer levels", self.most);
+                    return Err(Error::invalid("depth", why));
                 }
+                found.push(entry);
             }
         }
         Ok(found)
     }
-}
-
-/// Its last name first.
-async fn by_name(files: &dyn Files, dir: &SandboxPath) -> sandbox::Result<Vec<FileInfo>> {
-    let mut entries: Vec<FileInfo> = files.list(dir).await?.try_concat().await?;
-    entries.sort_by(|one, other| other.path.name().cmp(one.path.name()));
-    Ok(entries)
 }
 
 struct ByName(FileInfo);

@@ -1,9 +1,10 @@
-//! Search, pack and unpack: by the provider where it can, else with list, read and write.
+//! Search, walk, pack and unpack: by the provider where it can, else with list, read and write.
 
 mod pack;
 mod search;
 mod tar;
 mod unpack;
+mod walk;
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -13,12 +14,20 @@ use std::{
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 
-use crate::{Error, Files, Hit, Result, SandboxPath, Search, Stream};
+use crate::{Error, Files, Hit, Result, SandboxPath, Search, Stream, TreeItem, Walk};
 
 /// Entries or lines below a directory. Ends at `max_hits`; when the budget is used up the last item is `TimedOut`.
 pub async fn search(files: &Arc<dyn Files>, what: Search) -> Result<Stream<Vec<Hit>>> {
     match files.search(what.clone()).await {
         Err(Error::Unsupported { .. }) => search::search(files, &what).await,
+        result => result,
+    }
+}
+
+/// What lies below a directory, each directory before what it holds, and by name within it.
+pub async fn walk_tree(files: &Arc<dyn Files>, dir: &SandboxPath, what: Walk) -> Result<Stream<Vec<TreeItem>>> {
+    match files.walk(dir, what).await {
+        Err(Error::Unsupported { .. }) => walk::walk(files, dir, what).await,
         result => result,
     }
 }

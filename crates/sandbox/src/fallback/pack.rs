@@ -1,99 +1,91 @@
-//! A tar of a directory, with list and read alone.
+//! A tar of a directory, made of what a walk of it gives.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::tar::{END, Entry, padding};
-use crate::{Error, FileInfo, Files, Kind, Read, Result, SandboxPath, Stream, walk::entries};
+use super::{
+    tar::{END, Entry, padding},
+    walk_tree,
+};
+use crate::{Error, FileInfo, Files, Kind, Result, SandboxPath, Stream, TreeItem, Walk, walk::flatten};
 
 pub(super) async fn pack(files: &Arc<dyn Files>, dir: &SandboxPath) -> Result<Stream<Bytes>> {
     let prefix = if dir.is_root() { 1 } else { dir.as_bytes().len() + 1 };
-    let packing =
-        Packing { files: files.clone(), prefix, entries: entries(files, dir).await?, body: None, done: false };
+    let items = flatten(walk_tree(files, dir, Walk::Content).await?);
+    let packing = Packing { prefix, items, body: None, done: false };
     Ok(stream::try_unfold(packing, |mut packing| async move { Ok(packing.next().await?.map(|b| (b, packing))) })
         .boxed())
 }
 
 struct Packing {
-    files: Arc<dyn Files>,
     /// How much of each path lies above the directory.
     prefix: usize,
-    entries: Stream<FileInfo>,
+    items: Stream<TreeItem>,
     body: Option<Body>,
     done: bool,
 }
 
-/// The rest of a file whose header has promised `left` more bytes, and then zeros to the end of the block.
+/// A file whose header has promised `left` more bytes, and then zeros to the end of the block.
 struct Body {
     path: SandboxPath,
-    bytes: Stream<Bytes>,
     left: u64,
     padding: usize,
 }
 
 impl Packing {
     async fn next(&mut self) -> Result<Option<Bytes>> {
-        loop {
-            if let Some(body) = &mut self.body {
-                match body.next().await? {
-                    Some(bytes) => return Ok(Some(bytes)),
-                    None => self.body = None,
+        while !self.done {
+            match self.items.try_next().await? {
+                Some(TreeItem::Content(bytes)) => {
+                    if let Some(body) = &mut self.body {
+                        body.left = body.left.saturating_sub(bytes.len() as u64);
+                    }
+                    return Ok(Some(bytes));
                 }
-            } else if let Some(entry) = self.entries.try_next().await? {
-                if let Some(header) = self.begin(&entry).await? {
-                    return Ok(Some(header.into()));
+                Some(TreeItem::Entry(entry)) => {
+                    let mut out = self.end_body()?;
+                    out.extend(self.begin(&entry));
+                    if !out.is_empty() {
+                        return Ok(Some(out.into()));
+                    }
                 }
-            } else if self.done {
-                return Ok(None);
-            } else {
-                self.done = true;
-                return Ok(Some(Bytes::from_static(&END)));
+                None => {
+                    self.done = true;
+                    return Ok(Some([self.end_body()?, END.to_vec()].concat().into()));
+                }
             }
+        }
+        Ok(None)
+    }
+
+    /// The zeros behind the last file.
+    fn end_body(&mut self) -> Result<Vec<u8>> {
+        match self.body.take() {
+            Some(body) if body.left > 0 => {
+                Err(Error::failed("pack", format!("{} became shorter while it was packed", body.path)))
+            }
+            Some(body) => Ok(vec![0; body.padding]),
+            None => Ok(Vec::new()),
         }
     }
 
-    /// The entry's header; its body comes next. Pipes, sockets and devices are no part of an archive.
-    async fn begin(&mut self, entry: &FileInfo) -> Result<Option<Vec<u8>>> {
+    /// The entry's header; its content comes next. Pipes, sockets and devices are no part of an archive.
+    fn begin(&mut self, entry: &FileInfo) -> Vec<u8> {
         let name = &entry.path.as_bytes()[self.prefix..];
         match entry.kind {
-            Kind::Directory => Ok(Some(header(entry, b'5', &[name, b"/"].concat(), b"", 0))),
+            Kind::Directory => header(entry, b'5', &[name, b"/"].concat(), b"", 0),
             Kind::Symlink => {
                 let text = entry.link.as_ref().map_or(&b""[..], |link| &link.text);
-                Ok(Some(header(entry, b'2', name, text, 0)))
+                header(entry, b'2', name, text, 0)
             }
-            Kind::File => match self.files.read(&entry.path, Read { cap: u64::MAX, ..Read::default() }).await {
-                Ok((info, bytes)) => {
-                    let header = header(&info, b'0', name, b"", info.size);
-                    let padding = padding(info.size);
-                    self.body = Some(Body { path: entry.path.clone(), bytes, left: info.size, padding });
-                    Ok(Some(header))
-                }
-                // Removed since it was listed: then it is not in the directory.
-                Err(Error::NotFound(_)) => Ok(None),
-                Err(error) => Err(error),
-            },
-            Kind::Other => Ok(None),
-        }
-    }
-}
-
-impl Body {
-    async fn next(&mut self) -> Result<Option<Bytes>> {
-        while self.left > 0 {
-            let Some(mut bytes) = self.bytes.try_next().await? else {
-                return Err(Error::failed("pack", format!("{} became shorter while it was packed", self.path)));
-            };
-            // A file that grows has the length it had when it was opened.
-            bytes.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
-            self.left -= bytes.len() as u64;
-            if !bytes.is_empty() {
-                return Ok(Some(bytes));
+            Kind::File => {
+                self.body = Some(Body { path: entry.path.clone(), left: entry.size, padding: padding(entry.size) });
+                header(entry, b'0', name, b"", entry.size)
             }
+            Kind::Other => Vec::new(),
         }
-        let zeros = std::mem::take(&mut self.padding);
-        Ok((zeros > 0).then(|| Bytes::from_static(&END[..]).slice(..zeros)))
     }
 }
 

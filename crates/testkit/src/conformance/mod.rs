@@ -346,6 +346,7 @@ suite! { $
     trees(Nothing) {
         xb_09_walk_gives_files_only_and_follows_no_links,
         xb_09_walk_of_a_missing_directory_is_an_error,
+        walk_tree_gives_each_directory_before_what_it_holds_and_files_with_their_bytes,
         xb_09_copy_flattens_links,
         xb_09_copy_of_a_circle_is_an_error,
         make_dirs_makes_what_is_missing,

@@ -4,7 +4,8 @@ use std::{collections::BTreeSet, io::Read as _, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use cabana_sandbox::{
-    Alter, Error, Hit, Kind, Result, SandboxPath, Search, copy, make_dirs, pack, read_all, search, unpack, walk,
+    Alter, Error, Hit, Kind, Result, SandboxPath, Search, TreeItem, Walk, copy, make_dirs, pack, read_all, search,
+    unpack, walk, walk_tree,
 };
 use futures_util::TryStreamExt;
 
@@ -51,6 +52,43 @@ pub(super) async fn xb_09_walk_of_a_missing_directory_is_an_error(stage: Arc<Sta
     refused!(walk(&room.files, &room.path("missing")?).await, Error::NotFound(_));
     room.write("file", "x").await?;
     refused!(walk(&room.files, &room.path("file")?).await, Error::NotDirectory(_));
+    Ok(())
+}
+
+pub(super) async fn walk_tree_gives_each_directory_before_what_it_holds_and_files_with_their_bytes(
+    stage: Arc<Stage>,
+) -> Outcome {
+    let room = stage.room().await?;
+    plant(&room, &[("a", "content of a"), ("d/b", "content of b"), ("d/e/c", ""), ("outside/o", "outside")]).await?;
+    room.link("d/way", "../outside").await?;
+    let wanted = [
+        ("a", "content of a"),
+        ("d", ""),
+        ("d/b", "content of b"),
+        ("d/e", ""),
+        ("d/e/c", ""),
+        ("d/way", ""),
+        ("outside", ""),
+        ("outside/o", "outside"),
+    ];
+    let walked = async |what| -> Result<Vec<(String, String)>> {
+        let mut all: Vec<(String, String)> = Vec::new();
+        for item in walk_tree(&room.files, &room.dir, what).await?.try_concat().await? {
+            match (item, all.last_mut()) {
+                (TreeItem::Entry(entry), _) => all.push((below(&room, &entry.path), String::new())),
+                (TreeItem::Content(bytes), Some(file)) => file.1 += &String::from_utf8_lossy(&bytes),
+                (TreeItem::Content(_), None) => all.push(("bytes before any entry".into(), String::new())),
+            }
+        }
+        Ok(all)
+    };
+    let owned = |wanted: &[(&str, &str)]| -> Vec<(String, String)> {
+        wanted.iter().map(|(name, content)| ((*name).to_owned(), (*content).to_owned())).collect()
+    };
+    same!(walked(Walk::Content).await?, owned(&wanted));
+    let names = wanted.map(|(name, _)| (name, ""));
+    same!(walked(Walk::ALL).await?, owned(&names));
+    same!(walked(Walk::Entries { levels: 1 }).await?, owned(&[("a", ""), ("d", ""), ("outside", "")]));
     Ok(())
 }
 

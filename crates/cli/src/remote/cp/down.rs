@@ -1,12 +1,13 @@
-//! Out of a sandbox. What is inside may be hostile: no name of it leads anywhere but below the target.
+//! Out of a sandbox. What is inside may be hostile: no name of it leads anywhere but below the target, and no link that it puts
+//! into a directory which it shares with this machine does.
 
 use std::{
     fs,
     io::Write,
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Component, Path, PathBuf},
 };
 
+use cabana_guest::Below;
 use cabana_model::Code;
 use reqwest::Method;
 
@@ -75,18 +76,33 @@ impl Plan {
     }
 
     pub(super) async fn copy(self, inside: &Inside<'_>, to: &Path, bar: &Bar) -> Result<Copied, Failure> {
-        let into = to.to_string_lossy().ends_with('/') || to.is_dir();
-        let target = if into { to.join(&self.name) } else { to.to_owned() };
-        let at = |below: &Path| if below.as_os_str().is_empty() { target.clone() } else { target.join(below) };
+        let failed = |error: std::io::Error| unwritten(to, &error);
+        let (dir, name) = self.target(to);
+        if !self.directories.is_empty() {
+            fs::create_dir_all(&dir).map_err(failed)?;
+        }
+        let top = Below::open(&dir).map_err(failed)?;
         for below in &self.directories {
-            let path = at(below);
-            fs::create_dir_all(&path).map_err(|error| unwritten(&path, &error))?;
+            let path = name.join(below);
+            top.make_dirs(&path).map_err(|error| unwritten(&dir.join(&path), &error))?;
         }
         let mut bytes = 0;
         for file in &self.files {
-            bytes += take(inside, file, &at(&file.below), bar).await?;
+            let path = if file.below.as_os_str().is_empty() { name.clone() } else { name.join(&file.below) };
+            let failed = |error: std::io::Error| unwritten(&dir.join(&path), &error);
+            bytes += take(inside, file, &top, &path, &failed, bar).await?;
         }
         Ok((self.left_out, bytes, self.files.len()))
+    }
+
+    /// The directory that is named, by whatever way, and what is made in it: from there on no link is followed.
+    fn target(&self, to: &Path) -> (PathBuf, PathBuf) {
+        let into = to.to_string_lossy().ends_with('/') || to.is_dir();
+        match (into, to.parent(), to.file_name()) {
+            (false, Some(dir), Some(name)) if dir.as_os_str().is_empty() => (".".into(), name.into()),
+            (false, Some(dir), Some(name)) => (dir.into(), name.into()),
+            _ => (to.into(), self.name.as_str().into()),
+        }
     }
 }
 
@@ -107,32 +123,27 @@ fn unwritten(path: &Path, error: &dyn std::fmt::Display) -> Failure {
 }
 
 /// Under another name until it is whole: what breaks off leaves what was there before.
-async fn take(inside: &Inside<'_>, source: &Source, to: &Path, bar: &Bar) -> Result<u64, Failure> {
+async fn take(
+    inside: &Inside<'_>,
+    source: &Source,
+    top: &Below,
+    to: &Path,
+    failed: &dyn Fn(std::io::Error) -> Failure,
+    bar: &Bar,
+) -> Result<u64, Failure> {
     let mut response = inside
         .server
         .send(inside.server.request(Method::GET, At(&inside.path(&[]), &[("path", &source.path)])))
         .await?;
-    let mut draft = to.as_os_str().to_owned();
-    draft.push(format!(".cabana-{}", std::process::id()));
-    let draft = PathBuf::from(draft);
-    let failed = |error: std::io::Error| unwritten(to, &error);
-    let filled = async {
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).map_err(failed)?;
-        let mut bytes = 0;
-        while let Some(piece) = inside.server.piece(&mut response).await? {
-            file.write_all(&piece).map_err(failed)?;
-            bar.more(piece.len());
-            bytes += piece.len() as u64;
-        }
-        file.set_permissions(fs::Permissions::from_mode(source.mode)).map_err(failed)?;
-        fs::rename(&draft, to).map_err(failed)?;
-        Ok(bytes)
-    };
-    let filled = filled.await;
-    if filled.is_err() {
-        let _ = fs::remove_file(&draft);
+    let mut draft = top.draft(to).map_err(failed)?;
+    let mut bytes = 0;
+    while let Some(piece) = inside.server.piece(&mut response).await? {
+        draft.write_all(&piece).map_err(failed)?;
+        bar.more(piece.len());
+        bytes += piece.len() as u64;
     }
-    filled
+    draft.finish(source.mode).map_err(failed)?;
+    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -1,14 +1,17 @@
-//! Into a sandbox.
+//! Into a sandbox. Others may change what is copied meanwhile, and a sandbox too, if the directory is mounted in one: below what
+//! was named no link is followed.
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs, io,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
+use cabana_guest::Below;
 use cabana_model::Code;
 use reqwest::{Method, header};
+use rustix::fs::FileType;
 use serde_json::Value;
 use tokio::fs::File;
 
@@ -24,7 +27,10 @@ use crate::{
 
 /// What there is to copy, looked at before anything is sent.
 pub(super) struct Plan {
+    from: PathBuf,
     name: String,
+    /// `None` for a single file.
+    top: Option<Below>,
     /// Those of a directory begin with the empty one, which is itself. Above before below.
     directories: Vec<String>,
     files: Vec<Source>,
@@ -32,8 +38,7 @@ pub(super) struct Plan {
 }
 
 struct Source {
-    path: PathBuf,
-    /// Below the target; empty for the target itself.
+    /// Below what was named; empty for that itself.
     below: String,
     size: u64,
     mode: u32,
@@ -41,37 +46,50 @@ struct Source {
 
 impl Plan {
     pub(super) fn of(from: &Path) -> Result<Self, Failure> {
-        let name = fs::canonicalize(from).map_err(|error| unread(from, &error))?;
+        let failed = |error: io::Error| unread(from, &error);
+        let name = fs::canonicalize(from).map_err(failed)?;
         let name = name.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
-        let mut plan = Self { name, directories: Vec::new(), files: Vec::new(), left_out: Vec::new() };
         // What was named itself may be a link: then what it leads to is meant.
-        let info = fs::metadata(from).map_err(|error| unread(from, &error))?;
-        plan.add(from, "", &info)?;
+        let info = fs::metadata(from).map_err(failed)?;
+        let top = info.is_dir().then(|| Below::open(from)).transpose().map_err(failed)?;
+        let (directories, files, left_out) = (Vec::new(), Vec::new(), Vec::new());
+        let mut plan = Self { from: from.into(), name, top, directories, files, left_out };
+        match () {
+            () if info.is_dir() => plan.look_below().map_err(failed)?,
+            () if info.is_file() => {
+                let mode = info.permissions().mode() & 0o777;
+                plan.files.push(Source { below: String::new(), size: info.len(), mode });
+            }
+            () => plan.left_out.push(from.display().to_string()),
+        }
         Ok(plan)
     }
 
-    fn add(&mut self, path: &Path, below: &str, info: &fs::Metadata) -> Result<(), Failure> {
-        let mode = info.permissions().mode() & 0o777;
-        match () {
-            () if info.is_file() => {
-                self.files.push(Source { path: path.to_owned(), below: below.to_owned(), size: info.len(), mode });
-            }
-            () if info.is_dir() => {
-                self.directories.push(below.to_owned());
-                let failed = |error: std::io::Error| unread(path, &error);
-                for entry in fs::read_dir(path).map_err(failed)? {
-                    let entry = entry.map_err(failed)?;
-                    let info = entry.metadata().map_err(failed)?;
-                    match entry.file_name().to_str() {
-                        Some(name) if below.is_empty() => self.add(&entry.path(), name, &info)?,
-                        Some(name) => self.add(&entry.path(), &join(below, name), &info)?,
-                        None => self.left_out.push(entry.path().display().to_string()),
-                    }
+    fn look_below(&mut self) -> io::Result<()> {
+        let Self { from, top: Some(top), directories, files, left_out, .. } = self else { return Ok(()) };
+        directories.push(String::new());
+        top.walk(&mut |path, stat| {
+            let kind = FileType::from_raw_mode(stat.st_mode);
+            match (kind, path.to_str()) {
+                (FileType::Directory, Some(path)) => directories.push(path.to_owned()),
+                (FileType::RegularFile, Some(path)) => {
+                    let size = u64::try_from(stat.st_size).unwrap_or(0);
+                    files.push(Source { below: path.to_owned(), size, mode: stat.st_mode & 0o777 });
+                }
+                _ => {
+                    left_out.push(from.join(path).display().to_string());
+                    return false;
                 }
             }
-            () => self.left_out.push(path.display().to_string()),
+            true
+        })
+    }
+
+    fn open(&self, file: &Source) -> io::Result<fs::File> {
+        match &self.top {
+            Some(top) => top.read(Path::new(&file.below)),
+            None => fs::File::open(&self.from),
         }
-        Ok(())
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -87,7 +105,8 @@ impl Plan {
         }
         let mut bytes = 0;
         for file in &self.files {
-            send(inside, file, &at(&file.below), bar).await?;
+            let opened = self.open(file).map_err(|error| unread(&self.from.join(&file.below), &error))?;
+            send(inside, file, File::from_std(opened), &at(&file.below), bar).await?;
             bytes += file.size;
         }
         Ok((self.left_out, bytes, self.files.len()))
@@ -104,8 +123,7 @@ async fn make(inside: &Inside<'_>, path: &str) -> Result<(), Failure> {
     inside.server.send(with_json(request, &body)).await.map(drop)
 }
 
-async fn send(inside: &Inside<'_>, source: &Source, to: &str, bar: &Bar) -> Result<(), Failure> {
-    let file = File::open(&source.path).await.map_err(|error| unread(&source.path, &error))?;
+async fn send(inside: &Inside<'_>, source: &Source, file: File, to: &str, bar: &Bar) -> Result<(), Failure> {
     let mode = format!("{:o}", source.mode);
     let query = [("path", to), ("parents", "true"), ("perm", &mode)];
     let request = inside.server.request(Method::PUT, At(&inside.path(&[]), &query));

@@ -70,3 +70,76 @@ fn what_is_hostile_inside_stays_inside() {
     assert_eq!(fs::metadata(to.join("set")).unwrap().permissions().mode() & 0o7777, 0o755, "no rights come out");
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1, "nothing beside the target");
 }
+
+/// A directory of this machine that a sandbox may write to, for instance: what is copied there must not leave it.
+#[test]
+fn a_copy_out_follows_no_link_below_its_target() {
+    let server = Server::start();
+    let home = tempfile::tempdir().unwrap();
+    says(
+        &server,
+        &["exec", "box", "--", "sh", "-c", "cd /workspace && mkdir -p t/d && echo new > t/d/f && echo new > t/g"],
+    );
+    let (outside, shared) = (home.path().join("outside"), home.path().join("shared"));
+    fs::create_dir_all(&outside).unwrap();
+    fs::write(outside.join("g"), "old").unwrap();
+    for (name, to) in [("t/d", "../../outside"), ("t", "../outside")] {
+        fs::create_dir_all(shared.join(name).parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink(to, shared.join(name)).unwrap();
+        assert!(shared.join(name).is_dir(), "the control: by its path it is a directory");
+        fails(cabana(&server, &["cp", "box:/workspace/t", text(&shared)]), 1, "permission_denied");
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 1, "{name}");
+        assert_eq!(fs::read_to_string(outside.join("g")).unwrap(), "old", "{name}");
+        fs::remove_dir_all(&shared).unwrap();
+    }
+    fs::create_dir_all(shared.join("t")).unwrap();
+    std::os::unix::fs::symlink("../../outside/g", shared.join("t/g")).unwrap();
+    says(&server, &["cp", "box:/workspace/t", text(&shared)]);
+    assert_eq!(fs::read_to_string(shared.join("t/g")).unwrap(), "new\n");
+    assert_eq!(fs::read_to_string(outside.join("g")).unwrap(), "old", "a link is replaced, and not written through");
+    let way = home.path().join("way");
+    std::os::unix::fs::symlink(&shared, &way).unwrap();
+    says(&server, &["cp", "box:/workspace/t/g", &format!("{}/named", text(&way))]);
+    assert!(shared.join("named").is_file(), "how the target itself is reached is whoever names it to say");
+}
+
+#[test]
+fn a_copy_in_follows_no_link_that_takes_the_place_of_a_directory() {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    let server = Server::start();
+    let home = tempfile::tempdir().unwrap();
+    let (tree, outside) = (home.path().join("tree"), home.path().join("outside"));
+    fs::create_dir_all(tree.join("d")).unwrap();
+    fs::create_dir(&outside).unwrap();
+    fs::write(tree.join("d/f"), "mine").unwrap();
+    fs::write(outside.join("f"), "outside").unwrap();
+    std::os::unix::fs::symlink("../outside", tree.join("l")).unwrap();
+    let (over, names) = (std::sync::atomic::AtomicBool::new(false), [tree.join("d"), tree.join("l")]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                renameat_with(CWD, &names[0], CWD, &names[1], RenameFlags::EXCHANGE).unwrap();
+            }
+        });
+        let astray = || {
+            let is_dir = fs::symlink_metadata(&names[0]).is_ok_and(|meta| meta.is_dir());
+            is_dir && fs::read_to_string(names[0].join("f")).is_ok_and(|text| text == "outside")
+        };
+        let began = std::time::Instant::now();
+        while !astray() {
+            assert!(began.elapsed().as_secs() < 60, "a copy by paths is never led astray");
+        }
+        let mut taken = 0;
+        for round in 0..30 {
+            let ended = ends(cabana(&server, &["cp", text(&tree), &format!("box:/workspace/{round}")]));
+            taken += u32::from(ended.code == Some(0));
+        }
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(taken > 0, "nothing was ever copied");
+    });
+    let found = says(
+        &server,
+        &["exec", "box", "--", "sh", "-c", "cat /workspace/*/d/f /workspace/*/l/f 2>/dev/null | sort -u"],
+    );
+    assert!(!found.contains("outside") && found.contains("mine"), "{found}");
+}
