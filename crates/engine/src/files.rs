@@ -7,7 +7,10 @@ use std::{
     collections::VecDeque,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use async_trait::async_trait;
@@ -18,7 +21,7 @@ use cabana_sandbox::{
     Write, WriteMode,
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
-use rustix::fs::{AtFlags, OFlags, StatxFlags};
+use rustix::fs::OFlags;
 use tokio::{
     io::unix::AsyncFd,
     sync::mpsc,
@@ -28,9 +31,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     disk,
-    kernel::{readiness, thread_identity::ActingAs},
+    kernel::{mounts, readiness, thread_identity::ActingAs},
     lane::Lane,
-    live::{Closed, Live, OpenFile, Walk},
+    live::Live,
+    open_files::{Closed, OpenFile, Walk},
     snapshot::{Entered, Gate},
 };
 
@@ -51,7 +55,15 @@ pub(crate) struct EngineFiles {
 /// Something open that ends with the sandbox, or with the mount that it is on, in whosever hands it is.
 struct Held<T> {
     thing: Mutex<Result<T, Closed>>,
+    /// What it has not been told yet, since a guest may hold up the step that is under way on it.
+    untold: Untold,
     path: SandboxPath,
+}
+
+#[derive(Default)]
+struct Untold {
+    sandbox_ended: AtomicBool,
+    mounts_changed: AtomicBool,
 }
 
 /// What a client may have open.
@@ -97,42 +109,70 @@ impl Open for Watch {
 }
 
 impl<T: Open> OpenFile for Held<T> {
-    fn close(&self, why: Closed) {
-        let mut thing = self.lock();
-        if thing.is_ok() {
-            *thing = Err(why);
-        }
+    fn close(&self) {
+        self.untold.sandbox_ended.store(true, Ordering::Release);
+        drop(self.try_lock());
     }
 
-    fn is_on(&self, mount: u64, writing: bool) -> bool {
-        let thing = self.lock();
-        let may_write =
-            |fd: &_| rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags & OFlags::RWMODE != OFlags::RDONLY);
-        let is_there = |fd: &_| {
-            let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
-            stat.is_ok_and(|stat| stat.stx_mnt_id == mount)
-        };
-        let descriptors = thing.as_ref().map(Open::descriptors).unwrap_or_default();
-        descriptors.iter().any(|fd| is_there(fd) && (!writing || may_write(fd)))
+    fn close_on(&self, mount: u64, writing: bool) -> bool {
+        let Some(mut thing) = self.try_lock() else { return false };
+        let is_on_it = thing.as_ref().is_ok_and(|open| is_open_on(open, mount, writing));
+        if is_on_it {
+            close(&mut thing, Closed::MountChanged);
+        }
+        is_on_it
     }
 
     fn mounts_changed(&self) {
-        if let Ok(thing) = self.lock().as_mut() {
-            thing.mounts_changed();
-        }
+        self.untold.mounts_changed.store(true, Ordering::Release);
+        drop(self.try_lock());
     }
+}
+
+fn is_open_on(open: &impl Open, mount: u64, writing: bool) -> bool {
+    let may_write = |fd: &_| rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags & OFlags::RWMODE != OFlags::RDONLY);
+    let is_there = |fd: &BorrowedFd<'_>| mounts::id(*fd).is_ok_and(|id| id == mount);
+    open.descriptors().iter().any(|fd| is_there(fd) && (!writing || may_write(fd)))
+}
+
+fn close<T: Open>(thing: &mut Result<T, Closed>, why: Closed) {
+    let closed = std::mem::replace(thing, Err(why));
+    spawn_blocking(move || drop(closed)); // which may mean to remove a file, where others work
 }
 
 impl<T: Open> Held<T> {
     fn new(live: &Live, path: &SandboxPath, thing: T) -> Arc<Self> {
-        let held = Arc::new(Self { thing: Mutex::new(Ok(thing)), path: path.clone() });
+        let held = Arc::new(Self { thing: Mutex::new(Ok(thing)), untold: Untold::default(), path: path.clone() });
         let all: Arc<dyn OpenFile> = held.clone();
-        live.hold(Arc::downgrade(&all));
+        live.hold(&all);
         held
     }
 
     fn lock(&self) -> MutexGuard<'_, Result<T, Closed>> {
-        self.thing.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut thing = self.thing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.tell(&mut thing);
+        thing
+    }
+
+    /// None while a step is under way.
+    fn try_lock(&self) -> Option<MutexGuard<'_, Result<T, Closed>>> {
+        let mut thing = match self.thing.try_lock() {
+            Ok(thing) => thing,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        self.tell(&mut thing);
+        Some(thing)
+    }
+
+    fn tell(&self, thing: &mut Result<T, Closed>) {
+        let Ok(open) = thing else { return };
+        if self.untold.mounts_changed.swap(false, Ordering::AcqRel) {
+            open.mounts_changed();
+        }
+        if self.untold.sandbox_ended.load(Ordering::Acquire) {
+            close(thing, Closed::SandboxEnded);
+        }
     }
 
     fn closed(&self, why: Closed) -> Error {
@@ -143,7 +183,10 @@ impl<T: Open> Held<T> {
     }
 
     fn with<R>(&self, act: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
-        act(self.lock().as_mut().map_err(|why| self.closed(*why))?)
+        let done = act(self.lock().as_mut().map_err(|why| self.closed(*why))?);
+        // Who could not have it meanwhile has left word.
+        drop(self.try_lock());
+        done
     }
 
     fn take(&self) -> Result<T> {
@@ -326,7 +369,7 @@ impl Files for EngineFiles {
 
     async fn search(&self, what: Search) -> Result<Stream<Vec<Hit>>> {
         let (send, receive) = mpsc::channel(2);
-        let (failed, walk) = (send.clone(), self.live.begin_walk());
+        let (failed, walk) = (send.clone(), self.live.open_files.begin_walk());
         let search = self.hop(move |root| {
             let mut cut = false;
             let searched = root.search(&what, &mut |hits| {
@@ -345,7 +388,7 @@ impl Files for EngineFiles {
 
     async fn pack(&self, dir: &SandboxPath) -> Result<Stream<Bytes>> {
         let (dir, files) = (dir.clone(), self.again());
-        let walk = self.live.begin_walk();
+        let walk = self.live.open_files.begin_walk();
         let cut = walk.clone();
         let pack = move |out: &mut dyn io::Write| {
             let packed = files.act_here(|root| root.pack(&dir, out));

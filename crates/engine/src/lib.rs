@@ -47,6 +47,7 @@ mod lane;
 mod layers;
 mod live;
 mod network;
+mod open_files;
 mod output;
 mod plan;
 mod presence;

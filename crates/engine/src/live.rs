@@ -7,7 +7,7 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     path::PathBuf,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError, Weak,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -19,14 +19,10 @@ use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, ResolveFlags};
 use tokio::{
     io::unix::AsyncFd,
     net::{TcpSocket, TcpStream},
-    runtime::Handle,
     sync::{mpsc, oneshot, watch},
     task::spawn_blocking,
 };
-use tokio_util::{
-    sync::CancellationToken,
-    task::{TaskTracker, task_tracker::TaskTrackerToken},
-};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     cgroup::Cgroup,
@@ -40,6 +36,7 @@ use crate::{
     kernel::{mounts, readiness, sys, thread_identity::ActingAs},
     lane::Lane,
     network::{Namespace, Network, Outlet, Ways},
+    open_files::{OpenFile, OpenFiles},
     spool,
     wire::{Ended, Failure, FromInit, LONG, PROTOCOL, Stillness, ToInit},
 };
@@ -64,10 +61,8 @@ pub(crate) struct Live {
     pidfd: AsyncFd<OwnedFd>,
     /// Until the sandbox ends: a descriptor of the root keeps everything mounted.
     inside: Mutex<Option<Inside>>,
-    /// Open files in the hands of clients, which would keep it mounted just so.
-    held: Mutex<Vec<Weak<dyn OpenFile>>>,
-    /// Those that go through its files.
-    walks: Mutex<Walks>,
+    /// What is in the hands of clients, which would keep it mounted just so.
+    pub(crate) open_files: OpenFiles,
     sockets: Mutex<Vec<(u64, oneshot::Sender<io::Result<OwnedFd>>)>>,
     next_tag: AtomicU64,
     shell: OnceLock<&'static str>,
@@ -102,47 +97,6 @@ struct Inside {
 pub(crate) struct Holds {
     pub(crate) lease: Lease,
     pub(crate) home: Owned,
-}
-
-/// Something of the sandbox that a client holds, and that ends with it.
-pub(crate) trait OpenFile: Send + Sync {
-    fn close(&self, why: Closed);
-
-    /// Whether it is open on that mount, or for writing there.
-    fn is_on(&self, mount: u64, writing: bool) -> bool;
-
-    fn mounts_changed(&self);
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Closed {
-    SandboxEnded,
-    MountChanged,
-}
-
-/// Threads that go through the files of a sandbox, with directories open that nobody else knows of.
-#[derive(Default)]
-struct Walks {
-    cancelled: CancellationToken,
-    running: TaskTracker,
-}
-
-/// One of them, for as long as it goes on.
-#[derive(Clone)]
-pub(crate) struct Walk {
-    cancelled: CancellationToken,
-    _running: TaskTrackerToken,
-}
-
-impl Walk {
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.cancelled.is_cancelled()
-    }
-
-    /// Waits for it on a thread that may block; `None` if the walk has to end first.
-    pub(crate) fn wait_for<T>(&self, what: impl Future<Output = T>) -> Option<T> {
-        Handle::current().block_on(self.cancelled.run_until_cancelled(what))
-    }
 }
 
 /// What a new sandbox is made of.
@@ -203,8 +157,7 @@ impl Live {
             channel,
             pidfd,
             inside: Mutex::new(Some(inside)),
-            held: Mutex::default(),
-            walks: Mutex::default(),
+            open_files: OpenFiles::default(),
             sockets: Mutex::default(),
             next_tag: AtomicU64::new(1),
             shell: OnceLock::new(),
@@ -257,11 +210,7 @@ impl Live {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.network.lock().await.take();
         self.execs.close();
-        for held in self.held.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            if let Some(held) = held.upgrade() {
-                held.close(Closed::SandboxEnded);
-            }
-        }
+        self.open_files.close_all();
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.ended.send_replace(true);
         !self.asked.load(Ordering::Acquire)
@@ -576,49 +525,16 @@ impl Live {
     }
 
     /// What a client holds is closed when the sandbox ends; at once if it has.
-    pub(crate) fn hold(&self, held: Weak<dyn OpenFile>) {
-        let mut all = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= 32 && all.len().is_power_of_two() {
-            all.retain(|held| held.strong_count() > 0);
-        }
-        // Under the lock: the end takes the root first, and what is held after.
-        if self.inside.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
-            all.push(held);
-        } else if let Some(held) = held.upgrade() {
-            held.close(Closed::SandboxEnded);
-        }
+    pub(crate) fn hold(&self, file: &Arc<dyn OpenFile>) {
+        self.open_files.add(file, || self.inside.lock().unwrap_or_else(PoisonError::into_inner).is_some());
     }
 
-    /// Closes what clients have open on a mount, or for writing there. Whether there was any.
+    /// Closes what the server has open on a mount, or for writing there. Whether a client had it.
     pub(crate) fn close_files_on(&self, mount: u64, writing: bool) -> bool {
         if let Ok(root) = self.root() {
             root.close_cached();
         }
-        let on_it: Vec<_> = self.open_files().into_iter().filter(|file| file.is_on(mount, writing)).collect();
-        on_it.iter().for_each(|file| file.close(Closed::MountChanged));
-        !on_it.is_empty()
-    }
-
-    /// What is seen by a path may be something else from now on.
-    pub(crate) fn mounts_changed(&self) {
-        self.open_files().iter().for_each(|file| file.mounts_changed());
-    }
-
-    fn open_files(&self) -> Vec<Arc<dyn OpenFile>> {
-        let all = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().filter_map(Weak::upgrade).collect()
-    }
-
-    pub(crate) fn begin_walk(&self) -> Walk {
-        let walks = self.walks.lock().unwrap_or_else(PoisonError::into_inner);
-        Walk { cancelled: walks.cancelled.clone(), _running: walks.running.token() }
-    }
-
-    /// They end soon. Whether there were any.
-    pub(crate) fn end_walks(&self) -> bool {
-        let ended = std::mem::take(&mut *self.walks.lock().unwrap_or_else(PoisonError::into_inner));
-        ended.cancelled.cancel();
-        !ended.running.is_empty()
+        self.open_files.close_on(mount, writing)
     }
 
     /// A descriptor of ours that goes inside belongs to root inside, who hands it on.

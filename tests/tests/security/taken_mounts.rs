@@ -262,6 +262,18 @@ async fn a_watch_on_a_mount_that_is_taken_away() {
     two.end().await;
 }
 
+/// Nobody has a copy of such a descriptor, so the process ends.
+#[tokio::test]
+async fn a_watch_of_a_thread_with_descriptors_of_its_own_on_a_mount_that_is_taken_away() {
+    let two = Two::new().await;
+    let (holder, control) = (two.hold("watch_thread", TAKEN).await, two.hold("watch_thread", KEPT).await);
+    two.take_away().await.unwrap();
+    two.go().await;
+    assert_eq!(ended(control).await.0, "heard later,written");
+    assert_eq!(ended(holder).await, (String::new(), KILLED));
+    two.end().await;
+}
+
 #[tokio::test]
 async fn a_paused_process_in_a_mount_that_is_taken_away() {
     let two = Two::with(SandboxSpec { lifetime: Lifetime::Persistent, ..passing() }).await;
@@ -344,6 +356,25 @@ async fn a_mount_that_another_sandbox_detached() {
     two.go().await;
     assert_eq!(ended(holder).await.0, "read done wrote done", "this is what would go on");
     two.change(&[]).await.unwrap(); // nothing runs that could be in it
+    other.engine.destroy(other.sandbox.id()).await.unwrap();
+    two.end().await;
+}
+
+/// Sandboxes that share a volume can hand each other descriptors, through a socket that lies in it.
+#[tokio::test]
+async fn a_descriptor_that_was_handed_to_another_sandbox() {
+    let two = Two::new().await;
+    let spec = SandboxSpec { views: vec![two.both()[1].clone()], ..passing() };
+    let other = Inside::of(two.inside.engine.clone(), &spec).await;
+    let holder = other.start("root", &HOLD, &["take", KEPT]).await;
+    two.inside.attack("root", &HOLD, &["give", TAKEN, &format!("{KEPT}/door")]).await.ok();
+    until("the other one writes to what it does not see", async || two.has("before-take")).await;
+    let refused = two.take_away().await.unwrap_err();
+    assert_eq!(refused.code(), Code::MountBusy, "{refused}");
+    two.go().await;
+    other.root("touch /tmp/go").await.ok();
+    assert_eq!(ended(holder).await.0, "holds\nread done wrote done");
+    two.take_away().await.unwrap();
     other.engine.destroy(other.sandbox.id()).await.unwrap();
     two.end().await;
 }

@@ -152,7 +152,7 @@ impl Shared {
         let live = live.clone();
         blocking(move || match views::change(&live, change) {
             Outcome::Done => {
-                live.mounts_changed();
+                live.open_files.mounts_changed();
                 Ok(())
             }
             Outcome::Refused(error) => Err(error),

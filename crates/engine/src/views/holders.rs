@@ -60,7 +60,7 @@ pub(super) fn free(live: &Live, mount: &BusyMount, until: Instant) -> bool {
     };
     live.close_files_on(mount.id, mount.purpose == Purpose::ReadOnly)
         || grips.iter().any(|grip| end_holders(live, mount, *grip, until))
-        || live.end_walks()
+        || live.open_files.end_walks()
 }
 
 fn end_holders(live: &Live, mount: &BusyMount, grip: Grip, until: Instant) -> bool {
@@ -118,9 +118,6 @@ impl Search<'_> {
     fn is_holder(&self, pid: u32) -> bool {
         let mut last = None;
         for thread in threads(pid) {
-            if Instant::now() > self.until {
-                return false;
-            }
             let own = |what| last.is_none_or(|last| !sys::have_in_common(what, last, thread));
             if own(Common::Place) && self.stands_in(thread)
                 || own(Common::Files) && self.has_open(thread)
@@ -139,8 +136,8 @@ impl Search<'_> {
     }
 
     fn has_open(&self, thread: u32) -> bool {
-        let mut open = fs::read_dir(format!("/proc/{thread}/fd")).into_iter().flatten().flatten();
-        open.any(|entry| {
+        let open = fs::read_dir(format!("/proc/{thread}/fd")).into_iter().flatten().flatten();
+        open.take_while(|_| Instant::now() <= self.until).any(|entry| {
             let path = entry.path();
             match self.grip {
                 Grip::Any => self.is_on_mount(&path) || self.is_bound_socket(&path),

@@ -35,27 +35,26 @@ const MAX_HANDLE: usize = 128;
 pub(super) fn take_off(live: &Live, view: BorrowedFd<'_>, device: Device, until: Instant) -> bool {
     let root = open_to_read(view);
     let view = View { root: root.as_ref().ok(), device };
-    let mut stubborn = Vec::new();
-    for pid in live.commands() {
-        let mut last = None;
-        for thread in threads(pid) {
-            if last.is_none_or(|last| !sys::have_in_common(Common::Files, last, thread)) {
-                for (number, watches) in instances_of(thread) {
-                    if Instant::now() > until {
-                        return false;
-                    }
-                    let going: Vec<i32> =
-                        watches.iter().filter(|watch| view.has(watch)).map(|watch| watch.wd).collect();
-                    if !going.is_empty() && remove(pid, number, &going).is_err() {
-                        stubborn.push(pid); // a table of a thread's own, or a kernel that lets nobody have a copy
-                    }
-                }
-            }
-            last = Some(thread);
-        }
-    }
+    let keeps = |pid: &u32| {
+        tables_of(*pid).flat_map(|thread| instances_of(thread, until)).any(|instance| {
+            let going = instance.watches_in(&view);
+            let _ = instance.remove(live, *pid, &going);
+            !instance.is_without(&going)
+        })
+    };
+    // Of a thread with a table of its own, or where the kernel lets nobody have a copy, nothing can be taken off.
+    let stubborn: Vec<u32> = live.commands().into_iter().filter(keeps).collect();
     end(live, stubborn.into_iter(), until);
     Instant::now() <= until
+}
+
+/// A thread for each table of descriptors that a process has.
+fn tables_of(pid: u32) -> impl Iterator<Item = u32> {
+    let mut last = None;
+    threads(pid).filter(move |thread| {
+        let before = last.replace(*thread);
+        before.is_none_or(|before| !sys::have_in_common(Common::Files, before, *thread))
+    })
 }
 
 fn open_to_read(view: BorrowedFd<'_>) -> io::Result<OwnedFd> {
@@ -64,28 +63,51 @@ fn open_to_read(view: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(format!("/proc/self/fd/{}", view.as_raw_fd()), flags, Mode::empty())?)
 }
 
-/// The descriptors of a thread that watch something.
-fn instances_of(thread: u32) -> impl Iterator<Item = (i32, Vec<Watched>)> {
+/// A descriptor of a thread that watches something.
+struct Instance {
+    thread: u32,
+    number: i32,
+}
+
+fn instances_of(thread: u32, until: Instant) -> impl Iterator<Item = Instance> {
     let open = fs::read_dir(format!("/proc/{thread}/fd")).into_iter().flatten().flatten();
-    open.filter_map(move |entry| {
-        let target = fs::read_link(entry.path()).ok()?;
-        let number: i32 = entry.file_name().to_str()?.parse().ok()?;
-        (target == Path::new("anon_inode:inotify")).then_some(())?;
-        let info = fs::read_to_string(format!("/proc/{thread}/fdinfo/{number}")).ok()?;
-        Some((number, info.lines().filter_map(Watched::parse).collect()))
+    open.take_while(move |_| Instant::now() <= until).filter_map(move |entry| {
+        let is_inotify = fs::read_link(entry.path()).is_ok_and(|target| target == Path::new("anon_inode:inotify"));
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        is_inotify.then_some(Instance { thread, number })
     })
 }
 
-fn remove(pid: u32, number: i32, watches: &[i32]) -> io::Result<()> {
-    let process = open_process(pid).ok_or(io::ErrorKind::NotFound)?;
-    let instance = pidfd_getfd(process, number, PidfdGetfdFlags::empty())?;
-    for wd in watches {
-        match inotify::remove_watch(&instance, *wd) {
-            Ok(()) | Err(rustix::io::Errno::INVAL) => {} // it may have gone by itself
-            Err(errno) => return Err(errno.into()),
-        }
+impl Instance {
+    fn watches(&self) -> Vec<Watched> {
+        let info = fs::read_to_string(format!("/proc/{}/fdinfo/{}", self.thread, self.number)).unwrap_or_default();
+        info.lines().filter_map(Watched::parse).collect()
     }
-    Ok(())
+
+    fn watches_in(&self, view: &View<'_>) -> Vec<i32> {
+        self.watches().iter().filter(|watch| view.has(watch)).map(|watch| watch.wd).collect()
+    }
+
+    fn is_without(&self, gone: &[i32]) -> bool {
+        !self.watches().iter().any(|watch| gone.contains(&watch.wd))
+    }
+
+    fn remove(&self, live: &Live, pid: u32, watches: &[i32]) -> io::Result<()> {
+        if watches.is_empty() {
+            return Ok(());
+        }
+        let has_table_of_process = self.thread == pid || sys::have_in_common(Common::Files, pid, self.thread);
+        let process = open_process(pid).filter(|_| has_table_of_process).ok_or(io::ErrorKind::NotFound)?;
+        // Asked after it was opened: from then on the number is its own.
+        if !live.commands().contains(&pid) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let instance = pidfd_getfd(process, self.number, PidfdGetfdFlags::empty())?;
+        for wd in watches {
+            let _ = inotify::remove_watch(&instance, *wd); // it may have gone by itself
+        }
+        Ok(())
+    }
 }
 
 /// A line of what the kernel tells of an inotify descriptor.

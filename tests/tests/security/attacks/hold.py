@@ -202,10 +202,11 @@ def program():
     print("its program", "was-ended" if ended else "runs", flush=True)
 
 
-def watch():
+def watch(number=None):
     """Hears of names there: by a watch on the directory, and by one on a file."""
-    there()
     fd = LIBC.inotify_init1(os.O_NONBLOCK)
+    assert number in (None, fd)
+    there()
     assert LIBC.inotify_add_watch(fd, PLACE.encode(), 0x300) > 0
     assert LIBC.inotify_add_watch(fd, os.path.join(PLACE, "note").encode(), 0x2) > 0
     holds()
@@ -224,6 +225,39 @@ def watch():
     print("heard", ",".join(sorted(heard)), flush=True)
 
 
+def watch_thread():
+    """In a table of descriptors of a thread's own."""
+    pipe, _ = os.pipe()
+
+    def run():
+        assert LIBC.unshare(CLONE_FILES) == 0
+        os.close(pipe)  # so that its number is another thing to the rest of the process
+        watch(pipe)
+
+    other = threading.Thread(target=run)
+    other.start()
+    other.join()
+
+
+def take():
+    """Is handed a directory by another sandbox, through a socket in a directory that both see."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(os.path.join(PLACE, "door"))
+    listener.listen()
+    print("waits", flush=True)
+    door, _ = listener.accept()
+    _, control, _, _ = door.recvmsg(1, socket.CMSG_SPACE(4))
+    directory(array.array("i", control[0][2])[0])
+
+
+def give():
+    """The other side of it: GO is the door."""
+    door = socket.socket(socket.AF_UNIX)
+    door.connect(os.path.join(*GO))
+    fd = array.array("i", [os.open(PLACE, os.O_RDONLY)])
+    door.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fd)])
+
+
 {
     "cwd": cwd,
     "directory": lambda: directory(os.open(PLACE, os.O_RDONLY)),
@@ -240,4 +274,7 @@ def watch():
     "bound": bound,
     "program": program,
     "watch": watch,
+    "watch_thread": watch_thread,
+    "take": take,
+    "give": give,
 }[HOW]()
