@@ -279,7 +279,7 @@ impl Homes {
     pub(crate) fn disk_usage(&self, id: &SandboxId) -> Result<u64> {
         let failed = |error| Error::failed("measuring the sandbox's layer", error);
         let fs = fs::File::open(self.home(id).fs()).map_err(failed)?;
-        Ok(tree::usage(fs.as_fd()).map_err(failed)?.bytes)
+        Ok(tree::usage(fs.as_fd()).map_err(failed)?.found().bytes)
     }
 
     /// Those of this process, and the persistent ones: their names are looked at, and nothing in them.

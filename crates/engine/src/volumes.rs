@@ -109,7 +109,7 @@ impl Volumes {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             tree => tree.map_err(failed("opening a volume"))?,
         };
-        let Usage { bytes, entries } = tree::usage(tree.as_fd()).map_err(failed("measuring a volume"))?;
+        let Usage { bytes, entries } = tree::usage(tree.as_fd()).map_err(failed("measuring a volume"))?.found();
         Ok(Some((tree, bytes.saturating_add(entries.saturating_mul(4096)).saturating_mul(2).saturating_add(SLACK))))
     }
 
@@ -147,7 +147,7 @@ impl Volumes {
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(Error::NoVolume(volume)),
             tree => tree.map_err(failed("opening a volume"))?,
         };
-        Ok(tree::usage(tree.as_fd()).map_err(failed("measuring a volume"))?.bytes)
+        Ok(tree::usage(tree.as_fd()).map_err(failed("measuring a volume"))?.found().bytes)
     }
 
     /// With all that is in it, unless a sandbox has it. Absent is Ok. `has` says whether a sandbox's record names it.

@@ -96,7 +96,7 @@ impl Rooted {
             let _ = tree::remove(to_dir.as_fd(), &hidden);
             return copied;
         }
-        tree::remove(from_dir.as_fd(), &from_name).map_err(|e| io_fault(from, "remove the original", e))
+        tree::remove_inside(from_dir.as_fd(), &from_name).map_err(|e| io_fault(from, "remove the original", e))
     }
 
     fn remove(&self, path: &SandboxPath) -> Result<()> {
@@ -116,7 +116,7 @@ impl Rooted {
         let (dir, name) = self.parent(path)?;
         sys::stat_at(&dir, &name).map_err(|e| fault(path, "remove", e))?;
         sys::check_no_mount(&dir, &name).map_err(|e| fault(path, "remove", e))?;
-        tree::remove(dir.as_fd(), &name).map_err(|e| io_fault(path, "remove", e))
+        tree::remove_inside(dir.as_fd(), &name).map_err(|e| io_fault(path, "remove", e))
     }
 
     fn set_mode(&self, path: &SandboxPath, mode: u32) -> Result<()> {

@@ -142,6 +142,31 @@ impl<T> Descent<T> {
         Ok(Some(left.state))
     }
 
+    /// After `STALE`: to the deepest level that is still where it was. What was remembered below it is dropped.
+    pub(crate) fn find_way_back(&mut self) -> Result<(), Errno> {
+        let (mut there, mut fd) = (1, None::<OwnedFd>);
+        while let Some(level) = self.levels.get(there) {
+            let end = self.levels.get(there + 1).map_or(self.path.len(), |below| below.above);
+            let name = &self.path[level.above..end];
+            let name = sys::c_name(name.strip_prefix(b"/").unwrap_or(name))?;
+            let above = fd.as_ref().or(self.levels[there - 1].fd.as_ref()).ok_or(Errno::STALE)?;
+            match open_below(above.as_fd(), &name, Mounts::Stop) {
+                Ok(found) if sys::id(&rustix::fs::fstat(&found)?) == level.id => fd = Some(found),
+                Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => break,
+                Err(errno) => return Err(errno),
+            }
+            there += 1;
+        }
+        if let Some(lost) = self.levels.get(there) {
+            self.path.truncate(lost.above);
+        }
+        self.levels.truncate(there);
+        if let (Some(level), Some(fd)) = (self.levels.last_mut(), fd) {
+            level.fd = Some(fd);
+        }
+        Ok(())
+    }
+
     /// Of the levels that have theirs open.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.levels.iter().filter_map(|level| level.fd.as_ref()).map(AsFd::as_fd)

@@ -67,6 +67,28 @@ pub(crate) fn stat_at(dir: impl AsFd, name: &CStr) -> Result<Stat, Errno> {
     rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
 }
 
+/// What a relative path leads to, through no link, and however long it is: the kernel takes a part of it at a time.
+pub(crate) fn find_below(dir: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
+    /// Of a path, for the kernel, with the NUL at its end.
+    const MAX_PATH: usize = 4096;
+    let (mut rest, mut found) = (path, None::<OwnedFd>);
+    loop {
+        let part = match rest.len() < MAX_PATH {
+            true => rest,
+            // Names have up to 255 bytes: there is a slash.
+            false => &rest[..rest[..MAX_PATH].iter().rposition(|byte| *byte == b'/').ok_or(Errno::NAMETOOLONG)?],
+        };
+        let from = found.as_ref().map_or(dir, AsFd::as_fd);
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let next = openat2(from, part, OFlags::PATH | OFlags::NOFOLLOW, resolve)?;
+        rest = rest.get(part.len() + 1..).unwrap_or_default();
+        if rest.is_empty() {
+            return Ok(next);
+        }
+        found = Some(next);
+    }
+}
+
 /// The text of a link. What is none any more since it was looked at is gone, as a link.
 pub(crate) fn link_text(dir: impl AsFd, name: &CStr) -> Result<Vec<u8>, Errno> {
     match rustix::fs::readlinkat(dir, name, Vec::new()) {

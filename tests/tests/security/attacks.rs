@@ -50,6 +50,7 @@ attacks! {
     LINKED = "linked.c",
     MASQUERADE = "masquerade.py",
     MOUNTING = "mounting.c",
+    MOVING = "moving.c",
     NAMELESS = "nameless.c",
     NAMESPACES = "namespaces.c",
     NEIGHBOUR = "neighbour.py",

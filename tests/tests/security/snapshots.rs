@@ -332,3 +332,40 @@ fn an_ordinary_user_with_a_range_of_ids_has_snapshots() {
     assert!(said.starts_with("identities Shared") && said.contains("snapshot true"), "{said}");
     assert!(said.ends_with("all is as it was\n"), "{said}");
 }
+
+/// A file with many names takes room once, also where its path is longer than the kernel takes at once. An archive cannot
+/// hold such a path, and says so.
+#[tokio::test]
+async fn many_names_of_a_file_at_the_end_of_a_long_path() {
+    let name = "n".repeat(240);
+    let script = format!(
+        r#"python3 - <<'end'
+import os
+os.chdir('/srv')
+for level in range(20):
+    os.mkdir('{name}')
+    os.chdir('{name}')
+with open('first', 'wb') as file:
+    file.write(b'x' * (4 << 20))
+for other in range(40):
+    os.link('first', f'other-{{other}}')
+end
+du -sm /srv | cut -f 1"#
+    );
+    let inside = prepared("mkdir -p /srv").await;
+    let used: u32 = inside.root(&script).await.ok().trim().parse().unwrap();
+    assert!((4..8).contains(&used), "{used}");
+    let (engine, id) = (&inside.engine, inside.sandbox.id());
+    let base = soon("a snapshot", engine.snapshot(id, SnapshotId::now())).await.unwrap();
+    let saved = match engine.save(id).await {
+        Ok(stream) => stream.try_collect::<Vec<Bytes>>().await,
+        Err(error) => Err(error),
+    };
+    assert_eq!(saved.unwrap_err().code(), Code::Unsupported);
+    let fork = Inside::of(engine.clone(), &SandboxSpec::new(base.clone())).await;
+    remove(engine, &base);
+    let used: u32 = fork.root("du -sm /srv | cut -f 1").await.ok().trim().parse().unwrap();
+    assert!((4..8).contains(&used), "{used}");
+    fork.root("find /srv -name 'other-*' -links 41 | wc -l | grep -qx 40").await.ok();
+    end(inside, vec![fork]).await;
+}

@@ -357,3 +357,25 @@ async fn taking_a_mount_off_through_the_servers_hands() {
     }
     assert!(done.is_empty(), "{done:?}");
 }
+
+/// A directory is not gone into where something is mounted on it; a file is just a name among others.
+#[tokio::test]
+async fn taking_a_mounted_file_off_with_the_tree_around_it() {
+    let shown = Shown::new();
+    let at = "/home/user/around/note";
+    let view = View { source: Source::Host(shown.at("note")), at: path(at), writable: false };
+    let inside = Inside::with(SandboxSpec { views: vec![view], ..passing() }).await;
+    let around = path("/home/user/around");
+    assert_eq!(inside.root(&format!("cat {at}")).await.ok(), shown.secret);
+    inside.root("touch /home/user/around/beside; mkdir /home/user/apart; touch /home/user/apart/note").await.ok();
+    let files = inside.files("root");
+    let apart = Alter::RemoveAll(path("/home/user/apart"));
+    files.alter(apart).await.unwrap();
+    for step in [Alter::RemoveAll(around.clone()), Alter::Rename(around.clone(), path("/dev/shm/away"))] {
+        let refused = files.alter(step).await.unwrap_err();
+        assert_eq!(refused.code(), cabana_sandbox::Code::PermissionDenied, "{refused}");
+    }
+    assert_eq!(inside.root(&format!("cat {at}")).await.ok(), shown.secret);
+    inside.root(&format!("awk '$5 == \"{at}\"' /proc/self/mountinfo | grep -q .")).await.ok();
+    inside.end().await;
+}

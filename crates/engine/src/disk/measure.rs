@@ -7,19 +7,24 @@ use std::{
     path::Path,
 };
 
-use cabana_guest::tree::{self, Usage};
+use cabana_guest::tree::{self, Measured, Usage};
 
 use crate::kernel::sys::{self, Common};
 
 const OVERLAY: u64 = 0x794c_7630;
 
 /// Blocks. `pids` are the processes of the sandbox, as the host numbers them.
-pub(crate) fn measure(own: &Path, pids: &[u32]) -> io::Result<Usage> {
-    let mut usage = tree::usage(fs::File::open(own)?.as_fd())?;
+pub(crate) fn measure(own: &Path, pids: &[u32]) -> io::Result<Measured> {
+    let measured = tree::usage(fs::File::open(own)?.as_fd())?;
     let nameless = nameless(pids);
-    usage.bytes = usage.bytes.saturating_add(nameless.bytes);
-    usage.entries = usage.entries.saturating_add(nameless.entries);
-    Ok(usage)
+    let with_nameless = |named: Usage| Usage {
+        bytes: named.bytes.saturating_add(nameless.bytes),
+        entries: named.entries.saturating_add(nameless.entries),
+    };
+    Ok(match measured {
+        Measured::Whole(named) => Measured::Whole(with_nameless(named)),
+        Measured::AtLeast(named) => Measured::AtLeast(with_nameless(named)),
+    })
 }
 
 /// Files that were removed while a process has them open or mapped: they take the disk until it lets go.

@@ -18,7 +18,7 @@ use std::{
     time::Instant,
 };
 
-use cabana_guest::tree::Usage;
+use cabana_guest::tree::{Measured, Usage};
 use cabana_sandbox::{Error, Limits, Result};
 use tokio::sync::Notify;
 
@@ -137,7 +137,7 @@ impl Disk {
         &self,
         bytes: u64,
         entries: u64,
-        measure: impl Future<Output = io::Result<Usage>>,
+        measure: impl Future<Output = io::Result<Measured>>,
     ) -> Result<()> {
         if self.fits(bytes, entries) {
             return Ok(());
@@ -152,8 +152,8 @@ impl Disk {
             return Err(Error::NoSpace);
         }
         let (begun, since) = (Instant::now(), self.state().since);
-        let used = measure.await.map_err(|error| Error::failed("measuring the sandbox's layer", error))?;
-        self.measured(used, since);
+        let measured = measure.await.map_err(|error| Error::failed("measuring the sandbox's layer", error))?;
+        self.measured(measured, since);
         *holds = Instant::now() + begun.elapsed();
         if self.fits(bytes, entries) { Ok(()) } else { Err(Error::NoSpace) }
     }
@@ -193,20 +193,24 @@ impl Disk {
     }
 
     /// `since` is what had been written through the file interface when the measuring began.
-    fn measured(&self, used: Usage, since: Usage) {
+    fn measured(&self, measured: Measured, since: Usage) {
         let mut state = self.state();
-        state.used = Some(used);
-        if state.most.allows(used) {
+        // What could not be measured is refused, until it can.
+        state.used = if let Measured::Whole(used) = measured { Some(used) } else { None };
+        if state.used.is_some_and(|used| state.most.allows(used)) {
             state.full = None; // whoever looked: the next time that it is full is told again
         }
         state.since.bytes = state.since.bytes.saturating_sub(since.bytes);
         state.since.entries = state.since.entries.saturating_sub(since.entries);
     }
 
-    fn judge(&self, used: Usage) -> Act {
+    fn judge(&self, measured: Measured) -> Act {
         let mut state = self.state();
         let fresh = std::mem::take(&mut state.fresh);
-        let (full, act) = judge(state.most, state.full, used, fresh);
+        let (full, act) = match measured {
+            Measured::Whole(used) => judge(state.most, state.full, used, fresh),
+            Measured::AtLeast(_) => judge_unmeasured(state.most, state.full),
+        };
         state.full = full;
         act
     }
@@ -223,6 +227,15 @@ impl Disk {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Who moves directories so fast that nobody can say what lies in them may hide anything there.
+fn judge_unmeasured(most: Most, full: Option<Full>) -> (Option<Full>, Act) {
+    match (most.is_some(), full) {
+        (false, _) => (None, Act::Nothing),
+        (true, None) => (Some(Full { mark: None }), Act::TellAndEnd),
+        (true, full) => (full, Act::End),
     }
 }
 
@@ -309,7 +322,7 @@ mod tests {
         disk.ask(u64::MAX, 1, unused()).await.unwrap();
         assert!(disk.set(Most { bytes: Some(10 * MIB), entries: None }) && !disk.set(Most::default()));
         assert!(!disk.set(Most { bytes: Some(10 * MIB), entries: None }), "one watches already");
-        let now = |mib| async move { Ok(bytes(mib)) };
+        let now = |mib| async move { Ok(Measured::Whole(bytes(mib))) };
         disk.ask(6 * MIB, 1, now(0)).await.unwrap(); // nobody had looked before
         let refused = disk.ask(6 * MIB, 1, now(6)).await.unwrap_err();
         assert!(matches!(refused, Error::NoSpace));

@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use cabana_guest::tree::Usage;
+use cabana_guest::tree::{Measured, Usage};
 use cabana_sandbox::SandboxEvent;
 use tokio::{task::spawn_blocking, time::Instant};
 
@@ -58,13 +58,13 @@ pub(crate) async fn watch(live: Arc<Live>) {
         cpu_then = cpu;
         let (begun, free) = (Instant::now(), free(live.disk.own()));
         let since = live.disk.state().since;
-        let Ok(used) = measured(&live).await else {
+        let Ok(measured) = measured(&live).await else {
             due = Instant::now() + LATEST;
             continue;
         };
-        live.disk.measured(used, since);
-        act(&live, live.disk.judge(used)).await;
-        let most = live.disk.state().most;
+        live.disk.measured(measured, since);
+        act(&live, live.disk.judge(measured)).await;
+        let (most, used) = (live.disk.state().most, measured.found());
         last = Some(Look { ended: Instant::now(), took: begun.elapsed(), left: left(most, used), free });
         pace = next(left(most, used));
         idle = pace;
@@ -90,7 +90,7 @@ fn free(own: &Path) -> Usage {
 }
 
 /// On a thread that may block.
-pub(crate) async fn measured(live: &Arc<Live>) -> std::io::Result<Usage> {
+pub(crate) async fn measured(live: &Arc<Live>) -> std::io::Result<Measured> {
     let live = live.clone();
     let measure = move || super::measure(live.disk.own(), &live.pids());
     spawn_blocking(measure).await.map_err(std::io::Error::other).flatten()

@@ -79,7 +79,7 @@ impl Shared {
         unnamed.retain(|layer| !used.contains(layer));
         let measured = unnamed.into_iter().filter_map(|layer| {
             let tree = self.store.open_layer(layer).ok()?; // absent: one that is reserved, or removed meanwhile
-            Some(tree::usage(tree.as_fd()).map(|usage| (layer.to_string(), usage.bytes)))
+            Some(tree::usage(tree.as_fd()).map(|measured| (layer.to_string(), measured.found().bytes)))
         });
         measured.collect::<std::io::Result<_>>().map_err(failed("measuring a layer"))
     }

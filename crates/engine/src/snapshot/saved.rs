@@ -79,7 +79,13 @@ impl Head {
 }
 
 pub(super) fn write(store: &Store, plan: &Plan, out: &mut dyn Write) -> Result<()> {
-    let failed = |error: io::Error| Error::failed("saving the sandbox", error);
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::InvalidFilename => Error::Unsupported {
+            provider: "engine",
+            what: "an archive of a sandbox with a path of more than 4095 bytes: shorten or remove it first",
+        },
+        _ => Error::failed("saving the sandbox", error),
+    };
     let mut frames = FrameWriter::new(NAME, out).map_err(failed)?;
     let head = serde_json::to_vec(&Head::of(plan)).map_err(|error| failed(error.into()))?;
     frames.write_all(&head).and_then(|()| frames.end_section()).map_err(failed)?;

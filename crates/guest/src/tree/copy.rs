@@ -12,7 +12,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Stat},
+    fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, Stat},
     io::Errno,
 };
 
@@ -181,10 +181,15 @@ impl<'a> Copier<'a> {
     ) -> Result<(), Errno> {
         let kind = sys::file_type(stat);
         if stat.st_nlink > 1 && (kind == FileType::RegularFile || matches!(self.owners, Ownership::Exact)) {
-            if let Some(first) = self.linked.get(&sys::id(stat))
-                && self.link(first, into, as_name).is_ok()
-            {
-                return Ok(());
+            if let Some(first) = self.linked.get(&sys::id(stat)) {
+                match self.link(first, into, as_name) {
+                    Ok(()) => return Ok(()),
+                    // As many names as a file may have: the next ones are those of another copy.
+                    Err(Errno::MLINK) => {}
+                    // What this identity may not link, it copies once more: into its own room.
+                    Err(_) if matches!(self.owners, Ownership::Keep) => {}
+                    Err(errno) => return Err(errno),
+                }
             }
             self.linked.insert(sys::id(stat), path.to_vec());
         }
@@ -225,12 +230,10 @@ impl<'a> Copier<'a> {
         self.dress(source.as_fd(), target.as_fd(), &stat)
     }
 
-    /// A second name for a copy that was made before. By its path, but never through a link. Where that path is too long
-    /// for the kernel, the file is copied once more.
+    /// A second name for a copy that was made before. By its path, however long it is, but never through a link.
     fn link(&self, first: &[u8], into: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
         let top = self.top.as_ref().ok_or(Errno::NOENT)?;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        let found = sys::openat2(top.as_fd(), first, OFlags::PATH | OFlags::NOFOLLOW, resolve)?;
+        let found = sys::find_below(top.as_fd(), first)?;
         rustix::fs::linkat(rustix::fs::CWD, sys::proc_path(&found), into, name, AtFlags::SYMLINK_FOLLOW)
     }
 

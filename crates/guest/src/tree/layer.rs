@@ -176,9 +176,11 @@ impl<'a> Packing<'a> {
         }
     }
 
-    /// An error where everything has to be in the archive.
+    /// An error where everything has to be in the archive: of a path that is too long, since nothing else is left out then.
     fn leave_out(&mut self, what: String) -> io::Result<()> {
-        let Some(changing) = &mut self.changing else { return Err(io::Error::other(what)) };
+        let Some(changing) = &mut self.changing else {
+            return Err(io::Error::new(io::ErrorKind::InvalidFilename, what));
+        };
         changing.left_out.get_or_insert(what);
         Ok(())
     }

@@ -21,6 +21,7 @@ pub use layer::{is_dressed_like, is_untouched, pack_changing, pack_layer, unpack
 pub use marks::apply_marks;
 pub use merge::merge_layer;
 pub use remove::remove;
+pub(crate) use remove::remove_inside;
 pub use rustix::fs::Stat;
-pub use usage::{Usage, usage};
+pub use usage::{Measured, Usage, usage};
 pub use whiteouts::drop_vain_whiteouts;

@@ -23,16 +23,52 @@ const RESTARTS: usize = 64;
 /// How often, in all, a directory may turn out to have been filled again.
 const REFILLS: usize = 1024;
 
-/// Removes a file, a link or a whole tree. Absent is Ok. Directories without permissions are given them first, as far as
-/// this identity may.
+/// Removes a file, a link or a whole tree, in which nothing is mounted. Absent is Ok. Directories without permissions are
+/// given them first, as far as this identity may.
 pub fn remove(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+    begin_again_if_stale(parent, name, Unlink::Any)
+}
+
+/// The same where a sandbox may have something mounted: that stays, and is `BUSY`.
+pub(crate) fn remove_inside(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+    begin_again_if_stale(parent, name, Unlink::NotMounted)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unlink {
+    Any,
+    NotMounted,
+}
+
+impl Unlink {
+    fn file(self, dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+        if self == Self::NotMounted {
+            sys::check_no_mount(dir, name)?;
+        }
+        rustix::fs::unlinkat(dir, name, AtFlags::empty())
+    }
+
+    /// After giving the directory the permission, if that is what is missing.
+    fn forced(self, dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+        match self.file(dir, name) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(Errno::ACCESS) => {
+                sys::chmod(dir, 0o700).map_err(|_| Errno::ACCESS)?;
+                self.file(dir, name)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+fn begin_again_if_stale(parent: BorrowedFd<'_>, name: &CStr, unlink: Unlink) -> io::Result<()> {
     for _ in 1..RESTARTS {
-        match remove_once(parent, name) {
+        match remove_once(parent, name, unlink) {
             Err(Errno::STALE) => {}
             result => return Ok(result?),
         }
     }
-    Ok(remove_once(parent, name)?)
+    Ok(remove_once(parent, name, unlink)?)
 }
 
 struct Doomed {
@@ -40,8 +76,8 @@ struct Doomed {
     below: Vec<CString>,
 }
 
-fn remove_once(parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
-    let refused = match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
+fn remove_once(parent: BorrowedFd<'_>, name: &CStr, unlink: Unlink) -> Result<(), Errno> {
+    let refused = match unlink.file(parent, name) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
         Err(errno @ (Errno::ISDIR | Errno::PERM | Errno::ACCESS)) => errno,
         Err(errno) => return Err(errno),
@@ -60,12 +96,12 @@ fn remove_once(parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
             match open_forced(descent.here()?, &next) {
                 Ok(fd) => descent.enter(&next, fd, Doomed { name: next.clone(), below: Vec::new() })?,
                 Err(Errno::NOENT) => {}
-                Err(Errno::NOTDIR | Errno::LOOP) => unlink(descent.here()?, &next)?,
+                Err(Errno::NOTDIR | Errno::LOOP) => unlink.forced(descent.here()?, &next)?,
                 Err(errno) => return Err(errno),
             }
             continue;
         }
-        let below = sweep(descent.here()?)?;
+        let below = sweep(descent.here()?, unlink)?;
         if !below.is_empty() {
             if let Some(doomed) = descent.state() {
                 doomed.below = below;
@@ -90,13 +126,13 @@ fn remove_once(parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
 }
 
 /// Removes what is no directory, and names some of the directories.
-fn sweep(dir: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
+fn sweep(dir: BorrowedFd<'_>, unlink: Unlink) -> Result<Vec<CString>, Errno> {
     let mut below = Vec::new();
     each_entry(dir, |name, kind| {
         if kind == FileType::Directory {
             below.push(name.to_owned());
         } else {
-            match unlink(dir, name) {
+            match unlink.forced(dir, name) {
                 Err(Errno::ISDIR) => below.push(name.to_owned()),
                 result => result?,
             }
@@ -104,17 +140,6 @@ fn sweep(dir: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
         Ok::<_, Errno>(below.len() < MANY)
     })?;
     Ok(below)
-}
-
-fn unlink(dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
-    match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(Errno::ACCESS) => {
-            sys::chmod(dir, 0o700).map_err(|_| Errno::ACCESS)?;
-            rustix::fs::unlinkat(dir, name, AtFlags::empty())
-        }
-        Err(errno) => Err(errno),
-    }
 }
 
 fn remove_dir(dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {

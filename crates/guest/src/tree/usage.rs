@@ -1,11 +1,19 @@
 //! What a tree takes on the disk.
 
-use std::{collections::HashSet, ffi::CString, io, os::fd::BorrowedFd};
+use std::{
+    collections::HashSet,
+    ffi::{CStr, CString},
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
 
-use rustix::{fs::FileType, io::Errno};
+use rustix::{
+    fs::{FileType, OFlags, ResolveFlags},
+    io::Errno,
+};
 
 use crate::{
-    dir::{Descent, Mounts, each_entry, open_again, open_below},
+    dir::{Descent, each_entry},
     sys,
 };
 
@@ -17,50 +25,79 @@ pub struct Usage {
     pub entries: u64,
 }
 
-/// What comes and goes meanwhile counts or does not; that is no error.
-pub fn usage(dir: BorrowedFd<'_>) -> io::Result<Usage> {
-    /// Who moves directories about all the time gets the most that was found.
-    const TRIES: u32 = 8;
-    let mut most = Usage::default();
-    for _ in 0..TRIES {
-        let (found, whole) = walk(dir)?;
-        if whole {
-            return Ok(found);
-        }
-        most = if found.bytes > most.bytes { found } else { most };
-    }
-    Ok(most)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measured {
+    Whole(Usage),
+    /// Directories were moved about whenever it was measured, far above where the walk was: so much was found nevertheless.
+    AtLeast(Usage),
 }
 
-/// Not whole: somebody moved a directory that the walk was far below, and the way back was lost.
-fn walk(dir: BorrowedFd<'_>) -> io::Result<(Usage, bool)> {
-    let mut count = Count::default();
-    let top = open_again(dir)?;
+impl Measured {
+    pub fn found(self) -> Usage {
+        match self {
+            Self::Whole(usage) | Self::AtLeast(usage) => usage,
+        }
+    }
+}
+
+/// How often a tree is walked until it keeps still for long enough.
+const TRIES: u32 = 4;
+/// How often the way back may be lost in one walk: each time it costs as many steps as the tree is deep.
+const LOSSES: u32 = 64;
+
+/// What comes and goes meanwhile counts or does not; that is no error.
+pub fn usage(dir: BorrowedFd<'_>) -> io::Result<Measured> {
+    let mut most = Usage::default();
+    for _ in 0..TRIES {
+        match walk(dir)? {
+            Measured::AtLeast(found) if found.bytes > most.bytes => most = found,
+            Measured::AtLeast(_) => {}
+            whole => return Ok(whole),
+        }
+    }
+    Ok(Measured::AtLeast(most))
+}
+
+fn walk(dir: BorrowedFd<'_>) -> io::Result<Measured> {
+    let (mut count, mut losses) = (Count::default(), 0);
+    let top = open_unnoticed(dir, c".")?;
     count.add(&rustix::fs::fstat(&top)?);
-    let below = count.directory(dir_of(&top))?;
+    let below = count.directory(top.as_fd())?;
     let mut descent: Descent<Vec<CString>> = Descent::new(top, below)?;
     while let Some(below) = descent.state() {
         let Some(name) = below.pop() else {
             match descent.leave() {
-                Err(Errno::STALE) => return Ok((count.usage, false)),
-                left => left?,
-            };
+                // What else is there counts all the same, or it would be the place to hide something.
+                Err(Errno::STALE) if losses < LOSSES => {
+                    losses += 1;
+                    descent.find_way_back()?;
+                }
+                Err(Errno::STALE) => break,
+                left => drop(left?),
+            }
             continue;
         };
-        match open_below(descent.here()?, &name, Mounts::Stop) {
+        match open_unnoticed(descent.here()?, &name) {
             Ok(fd) => {
-                let below = count.directory(dir_of(&fd))?;
+                let below = count.directory(fd.as_fd())?;
                 descent.enter(&name, fd, below)?;
             }
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {}
             Err(errno) => return Err(errno.into()),
         }
     }
-    Ok((count.usage, true))
+    Ok(if losses == 0 { Measured::Whole(count.usage) } else { Measured::AtLeast(count.usage) })
 }
 
-fn dir_of(fd: &std::os::fd::OwnedFd) -> BorrowedFd<'_> {
-    std::os::fd::AsFd::as_fd(fd)
+/// A time of access would tell a guest where the walk is, and when to move something behind it.
+fn open_unnoticed(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOATIME;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    match sys::openat2(dir, name, flags, resolve) {
+        // That is for owners to ask.
+        Err(Errno::PERM) => sys::openat2(dir, name, flags - OFlags::NOATIME, resolve),
+        opened => opened,
+    }
 }
 
 #[derive(Default)]

@@ -4,10 +4,13 @@ use std::{
     path::Path,
 };
 
-use cabana_guest::{IdMap, tree};
+use cabana_guest::{
+    IdMap,
+    tree::{self, Measured},
+};
 use cabana_sandbox::Error;
 
-use super::kit::{HOST, Kit, c, dir_fd, fifo, is_root, mode, set_mode, set_xattr, sh};
+use super::kit::{Exchange, HOST, Kit, c, comes_about, dir_fd, fifo, is_root, mode, set_mode, set_xattr, sh};
 
 fn copy(kit: &Kit, from: &str, into: &str) {
     kit.dir(into);
@@ -32,7 +35,7 @@ fn a_tree_of_ten_thousand_levels_is_counted_copied_named_and_removed() {
     }
     fs::write(format!("/proc/self/fd/{}/f", std::os::fd::AsRawFd::as_raw_fd(&at)), "bottom").unwrap();
     drop(at);
-    let usage = tree::usage(dir_fd(&kit.at("deep")).as_fd()).unwrap();
+    let usage = tree::usage(dir_fd(&kit.at("deep")).as_fd()).unwrap().found();
     assert_eq!(usage.entries, 10_001);
     copy(&kit, "deep", "copy");
     assert_eq!(kit.digest("deep"), kit.digest("copy"));
@@ -90,12 +93,70 @@ fn remove_goes_on_while_somebody_moves_the_tree_about() {
 fn usage_counts_blocks_and_a_hard_link_once() {
     let kit = Kit::new();
     kit.file("t/f", vec![1; 1 << 20]);
-    let one = tree::usage(dir_fd(&kit.at("t")).as_fd()).unwrap();
+    let one = tree::usage(dir_fd(&kit.at("t")).as_fd()).unwrap().found();
     assert!((1 << 20..(1 << 20) + 65536).contains(&one.bytes), "{one:?}");
     fs::hard_link(kit.at("t/f"), kit.at("t/g")).unwrap();
     fs::File::create(kit.at("t/hole")).unwrap().set_len(1 << 40).unwrap();
-    let three = tree::usage(dir_fd(&kit.at("t")).as_fd()).unwrap();
+    let three = tree::usage(dir_fd(&kit.at("t")).as_fd()).unwrap().found();
     assert_eq!((three.bytes, three.entries), (one.bytes, 3));
+}
+
+#[test]
+fn usage_goes_on_beside_a_directory_that_is_moved_while_it_is_walked() {
+    let kit = Kit::light();
+    let chain = vec!["c"; 300].join("/");
+    for n in 0..2 {
+        kit.dir(&format!("t/{n}/there/x"));
+        kit.dir(&format!("t/{n}/here/x/{chain}"));
+        kit.file(&format!("t/{n}/data/f"), vec![1; 1 << 20]);
+    }
+    let measured = || {
+        let measured = tree::usage(dir_fd(&kit.at("t")).as_fd()).unwrap();
+        assert!(measured.found().bytes >= 2 << 20, "{measured:?}");
+        measured
+    };
+    let moves = [0, 1].map(|n| Exchange::of(kit.at(&format!("t/{n}/here/x")), kit.at(&format!("t/{n}/there/x"))));
+    comes_about("a walk that does not find back", || matches!(measured(), Measured::AtLeast(_)));
+    drop(moves);
+    assert!(matches!(measured(), Measured::Whole(_)));
+}
+
+#[test]
+fn a_time_of_access_does_not_tell_where_the_walk_is() {
+    let kit = Kit::new();
+    kit.file("t/d/f", "");
+    let accessed = |path: &str| fs::metadata(kit.at(path)).map(|found| (found.atime(), found.atime_nsec())).unwrap();
+    sh(&kit.at("t"), "touch -a -d 2001-01-01 d .");
+    let then = (accessed("t"), accessed("t/d"));
+    tree::usage(dir_fd(&kit.at("t")).as_fd()).unwrap();
+    assert_eq!((accessed("t"), accessed("t/d")), then);
+    // An ordinary walk is told, or this would show nothing.
+    fs::read_dir(kit.at("t/d")).unwrap().count();
+    assert_ne!(accessed("t/d"), then.1, "times of access are not kept here");
+}
+
+#[test]
+fn names_of_a_file_far_down_are_names_of_one_copy() {
+    let kit = Kit::light();
+    let long = vec!["n".repeat(200); 30].join("/");
+    kit.dir("from");
+    let mut at = dir_fd(&kit.at("from"));
+    for part in long.split('/') {
+        rustix::fs::mkdirat(&at, part, rustix::fs::Mode::from_raw_mode(0o755)).unwrap();
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
+        at = rustix::fs::openat(&at, part, flags, rustix::fs::Mode::empty()).unwrap();
+    }
+    fs::write(format!("/proc/self/fd/{}/f", std::os::fd::AsRawFd::as_raw_fd(&at)), vec![1; 1 << 20]).unwrap();
+    for n in 0..8 {
+        rustix::fs::linkat(&at, "f", &at, format!("g{n}"), rustix::fs::AtFlags::empty()).unwrap();
+    }
+    copy(&kit, "from", "copy");
+    kit.dir("layer");
+    tree::copy_layer(dir_fd(&kit.at("from")).as_fd(), dir_fd(&kit.at("layer")).as_fd()).unwrap();
+    let used = |name: &str| tree::usage(dir_fd(&kit.at(name)).as_fd()).unwrap().found();
+    for name in ["copy", "layer"] {
+        assert_eq!(used(name), used("from"), "{name}");
+    }
 }
 
 #[test]

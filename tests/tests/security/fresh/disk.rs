@@ -3,8 +3,8 @@
 use cabana_sandbox::{Limits, SandboxSpec, Status};
 
 use crate::{
-    attacks::NAMELESS,
-    inside::{Inside, PATIENCE, passing, rest},
+    attacks::{MOVING, NAMELESS},
+    inside::{Inside, PATIENCE, passing, rest, until},
 };
 
 async fn is_found(way: &str) {
@@ -30,4 +30,24 @@ async fn a_removed_file_in_a_process_whose_first_thread_has_ended() {
 #[tokio::test]
 async fn a_removed_file_in_a_thread_with_files_of_its_own() {
     is_found("table").await;
+}
+
+#[tokio::test]
+async fn files_beside_directories_that_are_moved_all_the_time() {
+    let free = Inside::new().await;
+    let _attack = free.start("user", &MOVING, &["96"]).await;
+    until("all is written", async || {
+        free.user("ls /home/user/moving/7/*/moved/aside-95/file").await.status == Status::Code(0)
+    })
+    .await;
+    free.end().await;
+
+    let limits = Limits { disk: Some(32 << 20), ..Limits::NONE };
+    let inside = Inside::with(SandboxSpec { limits, ..passing() }).await;
+    let attack = inside.start("user", &MOVING, &["96"]).await;
+    let (_, status) = tokio::time::timeout(PATIENCE, rest(attack)).await.expect("it is found and ended");
+    assert_eq!(status, Status::DiskFull);
+    inside.user("rm -rf /home/user/moving").await.ok();
+    inside.still_works().await;
+    inside.end().await;
 }
