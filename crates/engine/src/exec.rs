@@ -24,7 +24,7 @@ use crate::{
     fault::{self, Point},
     init::ENDED,
     input,
-    kernel::readiness,
+    lane::SharedFd,
     live::Live,
     output::{Log, Source},
     spool::Spool,
@@ -102,7 +102,7 @@ struct Exec {
     exited: watch::Sender<Option<Exit>>,
     starting: Mutex<Option<oneshot::Sender<std::result::Result<u32, Failure>>>>,
     pid: Mutex<Option<u32>>,
-    terminal: Option<Arc<AsyncFd<OwnedFd>>>,
+    terminal: Option<Arc<AsyncFd<SharedFd>>>,
     /// Of one that was found: for the first who asks.
     stdin: Mutex<Option<Stdin>>,
 }
@@ -282,7 +282,7 @@ pub(crate) async fn exec(live: &Arc<Live>, spec: ExecSpec) -> Result<Process> {
     }
     fault::at(Point::ExecSent);
     drop(fds);
-    drop((theirs, kept));
+    live.lane.close((theirs, kept));
     let stdin = typed(live, exec.number, stdin, terminal.as_ref());
     let started = match tokio::time::timeout(START, started).await {
         Ok(started) => started.map_err(|_| Error::Gone)?,
@@ -316,7 +316,7 @@ pub(crate) fn take_up(live: &Arc<Live>, kept: &KeptExec, exit: Option<Exit>, fds
     }
     let mut fds = fds.into_iter();
     let mut next = |there: bool| if there { fds.next() } else { None };
-    let watched = |fd: Option<OwnedFd>| fd.map(readiness::watch).transpose();
+    let watched = |fd: Option<OwnedFd>| fd.map(|fd| live.lane.watch(fd)).transpose();
     let spool = next(true).ok_or(io::ErrorKind::InvalidData)?;
     let spool = Spool::open(spool, live.output_kept())?;
     let mut pipes = Vec::new();
@@ -357,8 +357,8 @@ pub(crate) fn take_up(live: &Arc<Live>, kept: &KeptExec, exit: Option<Exit>, fds
 fn typed(
     live: &Arc<Live>,
     exec: u64,
-    pipe: Option<AsyncFd<OwnedFd>>,
-    terminal: Option<&Arc<AsyncFd<OwnedFd>>>,
+    pipe: Option<AsyncFd<SharedFd>>,
+    terminal: Option<&Arc<AsyncFd<SharedFd>>>,
 ) -> Option<Stdin> {
     let pipe = pipe.map(|pipe| input::pipe(pipe, live, exec));
     pipe.or_else(|| terminal.map(|master| input::terminal(master.clone(), &live.lane)))
@@ -367,8 +367,8 @@ fn typed(
 struct Io {
     ours: Source,
     spool: Spool,
-    stdin: Option<AsyncFd<OwnedFd>>,
-    terminal: Option<Arc<AsyncFd<OwnedFd>>>,
+    stdin: Option<AsyncFd<SharedFd>>,
+    terminal: Option<Arc<AsyncFd<SharedFd>>>,
     /// For the command, in the order of [`ExecPlan`].
     theirs: Vec<OwnedFd>,
 }
@@ -379,8 +379,8 @@ async fn open_stdio(live: &Arc<Live>, stdio: Stdio, account: &Account) -> Result
     if let Stdio::Terminal(size) = stdio {
         let (master, slave) = live.terminal(account, size).await?;
         let (read, write) = crate::output::pipe()?;
-        let master = Arc::new(readiness::watch(master).map_err(failed)?);
-        let pipes = vec![(Channel::Terminal, readiness::watch(read).map_err(failed)?)];
+        let master = Arc::new(live.lane.watch(master).map_err(failed)?);
+        let pipes = vec![(Channel::Terminal, live.lane.watch(read).map_err(failed)?)];
         let ours = Source { pipes, terminal: Some((master.clone(), write)) };
         return Ok(Io { ours, spool, stdin: None, terminal: Some(master), theirs: vec![slave] });
     }
@@ -389,7 +389,7 @@ async fn open_stdio(live: &Arc<Live>, stdio: Stdio, account: &Account) -> Result
         let (read, write) = crate::output::pipe()?;
         live.own(&read).map_err(failed)?;
         rustix::io::ioctl_fionbio(&write, true).map_err(|errno| failed(errno.into()))?;
-        stdin = Some(readiness::watch(write).map_err(failed)?);
+        stdin = Some(live.lane.watch(write).map_err(failed)?);
         theirs.push(read);
     }
     let mut pipes = Vec::with_capacity(2);
@@ -397,7 +397,7 @@ async fn open_stdio(live: &Arc<Live>, stdio: Stdio, account: &Account) -> Result
         let (read, write) = crate::output::pipe()?;
         live.own(&write).map_err(failed)?;
         theirs.push(write);
-        pipes.push((channel, readiness::watch(read).map_err(failed)?));
+        pipes.push((channel, live.lane.watch(read).map_err(failed)?));
     }
     Ok(Io { ours: Source { pipes, terminal: None }, spool, stdin, terminal: None, theirs })
 }

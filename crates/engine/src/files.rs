@@ -53,11 +53,12 @@ pub(crate) struct EngineFiles {
 }
 
 /// Something open that ends with the sandbox, or with the mount that it is on, in whosever hands it is.
-struct Held<T> {
+struct Held<T: Open> {
     thing: Mutex<Result<T, Closed>>,
     /// What it has not been told yet, since a guest may hold up the step that is under way on it.
     untold: Untold,
     path: SandboxPath,
+    lane: Lane,
 }
 
 #[derive(Default)]
@@ -118,7 +119,7 @@ impl<T: Open> OpenFile for Held<T> {
         let Some(mut thing) = self.try_lock() else { return false };
         let is_on_it = thing.as_ref().is_ok_and(|open| is_open_on(open, mount, writing));
         if is_on_it {
-            close(&mut thing, Closed::MountChanged);
+            self.close_as(&mut thing, Closed::MountChanged);
         }
         is_on_it
     }
@@ -135,14 +136,19 @@ fn is_open_on(open: &impl Open, mount: u64, writing: bool) -> bool {
     open.descriptors().iter().any(|fd| is_there(fd) && (!writing || may_write(fd)))
 }
 
-fn close<T: Open>(thing: &mut Result<T, Closed>, why: Closed) {
-    let closed = std::mem::replace(thing, Err(why));
-    spawn_blocking(move || drop(closed)); // which may mean to remove a file, where others work
+impl<T: Open> Drop for Held<T> {
+    fn drop(&mut self) {
+        let thing = self.thing.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(open) = std::mem::replace(thing, Err(Closed::SandboxEnded)) {
+            self.lane.close(open);
+        }
+    }
 }
 
 impl<T: Open> Held<T> {
     fn new(live: &Live, path: &SandboxPath, thing: T) -> Arc<Self> {
-        let held = Arc::new(Self { thing: Mutex::new(Ok(thing)), untold: Untold::default(), path: path.clone() });
+        let (thing, untold) = (Mutex::new(Ok(thing)), Untold::default());
+        let held = Arc::new(Self { thing, untold, path: path.clone(), lane: live.lane.clone() });
         let all: Arc<dyn OpenFile> = held.clone();
         live.hold(&all);
         held
@@ -171,8 +177,12 @@ impl<T: Open> Held<T> {
             open.mounts_changed();
         }
         if self.untold.sandbox_ended.load(Ordering::Acquire) {
-            close(thing, Closed::SandboxEnded);
+            self.close_as(thing, Closed::SandboxEnded);
         }
+    }
+
+    fn close_as(&self, thing: &mut Result<T, Closed>, why: Closed) {
+        self.lane.close(std::mem::replace(thing, Err(why)));
     }
 
     fn closed(&self, why: Closed) -> Error {
@@ -205,12 +215,6 @@ impl EngineFiles {
 
     pub(crate) fn by_root(self) -> Self {
         Self { by_root: true, ..self }
-    }
-
-    /// One hop: on a thread that is the user for as long as it takes.
-    fn hop<T: Send + 'static>(&self, act: impl FnOnce(&Rooted) -> Result<T> + Send + 'static) -> JoinHandle<Result<T>> {
-        let files = self.again();
-        spawn_blocking(move || files.act_here(act))
     }
 
     /// On this thread, which may block.
@@ -369,13 +373,16 @@ impl Files for EngineFiles {
 
     async fn search(&self, what: Search) -> Result<Stream<Vec<Hit>>> {
         let (send, receive) = mpsc::channel(2);
-        let (failed, walk) = (send.clone(), self.live.open_files.begin_walk());
-        let search = self.hop(move |root| {
-            let mut cut = false;
-            let searched = root.search(&what, &mut |hits| {
-                let sent = walk.wait_for(send.send(Ok(hits)));
-                cut |= sent.is_none();
-                matches!(sent, Some(Ok(())))
+        let (failed, files) = (send.clone(), self.again());
+        let (turn, walk) = (self.live.walk_lane.turn_in_time().await?, self.live.open_files.begin_walk());
+        let search = spawn_blocking(move || {
+            let (mut cut, _turn) = (false, turn);
+            let searched = files.act_here(|root| {
+                root.search(&what, &mut |hits| {
+                    let sent = walk.wait_for(send.send(Ok(hits)));
+                    cut |= sent.is_none();
+                    matches!(sent, Some(Ok(())))
+                })
             });
             if cut { Err(Error::MountChanged(what.root)) } else { searched }
         });
@@ -388,9 +395,10 @@ impl Files for EngineFiles {
 
     async fn pack(&self, dir: &SandboxPath) -> Result<Stream<Bytes>> {
         let (dir, files) = (dir.clone(), self.again());
-        let walk = self.live.open_files.begin_walk();
+        let (turn, walk) = (self.live.walk_lane.turn_in_time().await?, self.live.open_files.begin_walk());
         let cut = walk.clone();
         let pack = move |out: &mut dyn io::Write| {
+            let _turn = turn;
             let packed = files.act_here(|root| root.pack(&dir, out));
             packed.map_err(|error| if cut.is_cancelled() { Error::MountChanged(dir) } else { error })
         };
@@ -398,14 +406,15 @@ impl Files for EngineFiles {
     }
 
     async fn unpack(&self, dir: &SandboxPath, tar: Stream<Bytes>) -> Result<()> {
-        let (dir, files, asking, entered) = (dir.clone(), self.again(), self.again(), self.gate.enter().await);
+        let (dir, files, asking) = (dir.clone(), self.again(), self.again());
+        let (turn, entered) = (self.live.walk_lane.turn_in_time().await?, self.gate.enter().await);
         // The archive is not looked into here, but what comes out of it is hardly more than what it is.
         let tar = tar.and_then(move |part| {
             let asking = asking.again();
             async move { asking.ask(part.len(), 0).await.map(|()| part) }
         });
         let unpack = move |tar: &mut dyn io::Read| {
-            let _entered = entered;
+            let (_turn, _entered) = (turn, entered);
             files.act_here(|root| root.unpack(&dir, tar))
         };
         fed(tar.boxed(), unpack).await

@@ -2,7 +2,6 @@
 
 use std::{
     io,
-    os::fd::OwnedFd,
     pin::Pin,
     sync::{Arc, Weak},
     task::{Context, Poll, ready},
@@ -13,18 +12,18 @@ use tokio::io::{AsyncWrite, unix::AsyncFd};
 use tokio_util::sync::PollSemaphore;
 
 use crate::{
-    lane::{self, Lane},
+    lane::{self, Lane, SharedFd},
     live::Live,
     wire::ToInit,
 };
 
 /// Into a pipe. Its end is the end of the file; init has a second descriptor of it, and is told to close that.
-pub(crate) fn pipe(pipe: AsyncFd<OwnedFd>, live: &Arc<Live>, exec: u64) -> Stdin {
+pub(crate) fn pipe(pipe: AsyncFd<SharedFd>, live: &Arc<Live>, exec: u64) -> Stdin {
     Box::pin(PipeInput { pipe: Some(pipe), turns: turns(&live.lane), live: Arc::downgrade(live), exec })
 }
 
 /// The end of the file is what a person types for it.
-pub(crate) fn terminal(master: Arc<AsyncFd<OwnedFd>>, lane: &Lane) -> Stdin {
+pub(crate) fn terminal(master: Arc<AsyncFd<SharedFd>>, lane: &Lane) -> Stdin {
     Box::pin(TerminalInput { master, turns: turns(lane) })
 }
 
@@ -33,7 +32,7 @@ fn turns(lane: &Lane) -> PollSemaphore {
 }
 
 struct PipeInput {
-    pipe: Option<AsyncFd<OwnedFd>>,
+    pipe: Option<AsyncFd<SharedFd>>,
     turns: PollSemaphore,
     live: Weak<Live>,
     exec: u64,
@@ -76,7 +75,7 @@ impl AsyncWrite for PipeInput {
 }
 
 struct TerminalInput {
-    master: Arc<AsyncFd<OwnedFd>>,
+    master: Arc<AsyncFd<SharedFd>>,
     turns: PollSemaphore,
 }
 
@@ -96,7 +95,7 @@ impl AsyncWrite for TerminalInput {
 
 /// The guest can hold the lock of what it reads from.
 fn write(
-    fd: &AsyncFd<OwnedFd>,
+    fd: &AsyncFd<SharedFd>,
     turns: &mut PollSemaphore,
     context: &mut Context<'_>,
     bytes: &[u8],

@@ -6,6 +6,9 @@
 //! asked of it waits as a task, and holds up nobody else's.
 
 use std::{
+    io,
+    mem::ManuallyDrop,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -15,13 +18,19 @@ use std::{
 
 use cabana_sandbox::{Error, Result};
 use tokio::{
+    io::unix::AsyncFd,
     runtime::{Handle, RuntimeFlavor},
     sync::{OwnedSemaphorePermit, Semaphore},
     task::{block_in_place, spawn_blocking},
 };
 
+use crate::kernel::readiness;
+
 /// How many steps of one sandbox may be in the kernel at a time: each can be a thread that a guest holds.
 const WIDTH: usize = 8;
+
+/// How many walks through its files. They also wait for their clients, so they are apart.
+const WALKS: usize = 16;
 
 /// How long a step may have to wait for its turn. Those before it take microseconds, unless a guest holds them up.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -38,6 +47,10 @@ pub(crate) struct Turn {
 impl Lane {
     pub(crate) fn new() -> Self {
         Self(Arc::new(Semaphore::new(WIDTH)))
+    }
+
+    pub(crate) fn of_walks() -> Self {
+        Self(Arc::new(Semaphore::new(WALKS)))
     }
 
     /// For as long as it takes: for what has no client who waits.
@@ -69,6 +82,55 @@ impl Lane {
             true => held_up(act),
             false => spawn_blocking(act).await.map_err(|error| Error::failed("a file operation", error)).flatten(),
         }
+    }
+}
+
+impl Lane {
+    /// Closes something of the guest's: that can free what was removed meanwhile, or wait for who uses it. Later, if it has to
+    /// wait for its turn.
+    pub(crate) fn close<T: Send + 'static>(&self, thing: T) {
+        let Ok(runtime) = Handle::try_current() else { return drop(thing) };
+        match self.0.clone().try_acquire_owned() {
+            Ok(turn) => held_up(move || drop((thing, turn))),
+            Err(_) => {
+                let lane = self.clone();
+                runtime.spawn(async move {
+                    let turn = lane.turn().await;
+                    spawn_blocking(move || drop((thing, turn)))
+                });
+            }
+        }
+    }
+
+    /// An end of something whose other end is a guest's.
+    pub(crate) fn watch(&self, fd: OwnedFd) -> io::Result<AsyncFd<SharedFd>> {
+        readiness::watch_shared(SharedFd { fd: ManuallyDrop::new(fd), lane: self.clone() })
+    }
+}
+
+/// A pipe or a terminal that a guest uses too.
+pub(crate) struct SharedFd {
+    fd: ManuallyDrop<OwnedFd>,
+    lane: Lane,
+}
+
+impl AsFd for SharedFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsRawFd for SharedFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+impl Drop for SharedFd {
+    #[allow(unsafe_code)]
+    fn drop(&mut self) {
+        // SAFETY: nobody uses it after this.
+        self.lane.close(unsafe { ManuallyDrop::take(&mut self.fd) });
     }
 }
 

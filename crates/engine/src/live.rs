@@ -57,6 +57,7 @@ pub(crate) struct Live {
     pub(crate) execs: Execs,
     pub(crate) tasks: TaskTracker,
     pub(crate) lane: Lane,
+    pub(crate) walk_lane: Lane,
     channel: Channel,
     pidfd: AsyncFd<OwnedFd>,
     /// Until the sandbox ends: a descriptor of the root keeps everything mounted.
@@ -154,6 +155,7 @@ impl Live {
             execs: Execs::default(),
             tasks,
             lane: Lane::new(),
+            walk_lane: Lane::of_walks(),
             channel,
             pidfd,
             inside: Mutex::new(Some(inside)),

@@ -21,7 +21,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     feed::Feed,
-    lane::{self, Lane},
+    lane::{self, Lane, SharedFd},
     live::Live,
     spool::{self, Spool},
 };
@@ -46,7 +46,7 @@ struct Kept {
     exit: Option<Exit>,
 }
 
-pub(crate) type Source = Feed<AsyncFd<OwnedFd>, Arc<AsyncFd<OwnedFd>>>;
+pub(crate) type Source = Feed<AsyncFd<SharedFd>, Arc<AsyncFd<SharedFd>>>;
 
 impl Log {
     pub(crate) fn new(source: Source, spool: Spool, exited: watch::Receiver<Option<Exit>>, live: &Live) -> Arc<Self> {
@@ -264,7 +264,7 @@ async fn readable(source: &Source) {
 }
 
 /// tokio knows that something was readable once; only the kernel knows whether it still is.
-async fn until_readable(fd: &AsyncFd<OwnedFd>) {
+async fn until_readable(fd: &AsyncFd<SharedFd>) {
     if let Ok(mut ready) = fd.readable().await {
         let mut probe = [rustix::event::PollFd::new(fd.get_ref(), rustix::event::PollFlags::IN)];
         if rustix::event::poll(&mut probe, Some(&rustix::event::Timespec::default())) == Ok(0) {
@@ -273,7 +273,7 @@ async fn until_readable(fd: &AsyncFd<OwnedFd>) {
     }
 }
 
-async fn discard(pipe: AsyncFd<OwnedFd>, lane: Lane) {
+async fn discard(pipe: AsyncFd<SharedFd>, lane: Lane) {
     let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
     let Ok(nowhere) = rustix::fs::open(c"/dev/null", flags, rustix::fs::Mode::empty()) else { return };
     loop {

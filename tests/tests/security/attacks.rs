@@ -46,6 +46,7 @@ attacks! {
     IDS = "ids.c",
     IOCTLS = "ioctls.c",
     IPC = "ipc.c",
+    LANDLOCK = "landlock.c",
     LEASE = "lease.c",
     LINKED = "linked.c",
     MASQUERADE = "masquerade.py",

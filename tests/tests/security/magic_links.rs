@@ -249,3 +249,25 @@ async fn a_user_whose_home_is_a_descriptor() {
     inside.still_works().await;
     inside.end().await;
 }
+
+/// Between clone and exec a child still runs the program of init, which is one file to all sandboxes: who ran it inside could
+/// leave attributes on it, lock it and watch it.
+#[tokio::test]
+async fn the_program_of_init_by_the_link_to_what_runs() {
+    for inside in sandboxes().await {
+        for user in ["root", "user"] {
+            for door in ["/proc/self/exe", "/proc/thread-self/exe"] {
+                let spec = ExecSpec::argv([door, "--version"], path("/"));
+                assert!(attempt(&inside, user, Stdio::Output, spec).await.is_err(), "{user} {door}");
+                let script = format!("printf '#!{door}\\n' > /tmp/script-{user}; chmod 755 /tmp/script-{user}");
+                inside.command(user, ExecSpec::shell(&script, path("/"))).await.ok();
+                let spec = ExecSpec::argv([format!("/tmp/script-{user}")], path("/"));
+                assert!(attempt(&inside, user, Stdio::Output, spec).await.is_err(), "{user} #!{door}");
+                // By then it is the program that runs itself.
+                let again = format!("exec {door} -c 'echo again'");
+                assert_eq!(inside.command(user, ExecSpec::shell(&again, path("/"))).await.ok(), "again");
+            }
+        }
+        end(vec![inside]).await;
+    }
+}

@@ -273,3 +273,27 @@ async fn locking_a_device_that_a_neighbour_uses() {
     assert_eq!(other.attack("user", &EAVESDROP, &words("try")).await.ok(), "locked");
     end(one, other).await;
 }
+
+/// What is hidden of `/proc` is hidden behind something, which has locks and watches.
+#[tokio::test]
+async fn locks_on_what_hides_files_of_the_host() {
+    let (one, other) = two().await;
+    let hidden = "for path in acpi asound cmdline kcore keys locks pressure scsi sysrq-trigger timer_list; do
+        test -e /proc/$path && echo /proc/$path; done; true";
+    let hidden = one.user(hidden).await.ok();
+    assert!(hidden.contains("/proc/keys") && hidden.contains("/proc/pressure"), "{hidden}");
+    for path in hidden.lines() {
+        let hold = format!("flock {path} -c 'echo locked; exec cat'");
+        let mut spec = cabana_sandbox::ExecSpec::shell(&hold, cabana_sandbox::SandboxPath::root());
+        spec.user = Some(crate::inside::named("user"));
+        spec.stdio = cabana_sandbox::Stdio::InputOutput;
+        let mut process = one.sandbox.exec(spec).await.unwrap();
+        assert_eq!(first_line(&mut process).await, "locked");
+        let lock = format!("flock -n {path} true");
+        one.user(&lock).await.refused();
+        other.user(&lock).await.ok();
+        drop(process.stdin.take());
+        crate::inside::rest(process).await;
+    }
+    end(one, other).await;
+}

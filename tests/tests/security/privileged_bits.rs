@@ -15,7 +15,7 @@ use cabana_sandbox::{
 use futures_util::{StreamExt, stream};
 
 use crate::{
-    attacks::{BITS, BITS_EXEC, BITS_HOLD, BITS_RACE, BROKER, Report},
+    attacks::{BITS, BITS_EXEC, BITS_HOLD, BITS_RACE, BROKER, LANDLOCK, Report},
     inside::{Inside, engine, passing, path, rest, soon, until},
 };
 
@@ -571,4 +571,26 @@ async fn a_call_is_not_made_with_the_rights_of_what_its_caller_becomes() {
     );
     assert_eq!(inside.user(&script).await.ok(), "644");
     inside.end().await;
+}
+
+/// A broker has the caller's rights, and cannot have the walls that the caller built around itself.
+#[tokio::test]
+async fn a_broker_in_the_service_of_who_is_confined_by_landlock() {
+    let secret = "echo secret > /home/user/secret; rm -f /home/user/new /home/user/set";
+    for user in ["user", "root"] {
+        let inside = Inside::new().await;
+        inside.command(user, ExecSpec::shell(secret, path("/"))).await.ok();
+        let open = inside.attack(user, &LANDLOCK, &["open"]).await.ok();
+        assert!(open.lines().all(|line| line.ends_with(" done")), "{open}");
+        inside.command(user, ExecSpec::shell(secret, path("/"))).await.ok();
+        let closed = inside.attack(user, &LANDLOCK, &["closed"]).await.ok();
+        assert!(closed.lines().count() == 5 && !closed.contains("done"), "{closed}");
+        assert_eq!(
+            inside.root("cat /home/user/secret; ls /home/user/new /home/user/set 2>/dev/null").await.out,
+            "secret\n"
+        );
+        // Bits of a file that is there are no way to open it.
+        inside.command(user, ExecSpec::shell("touch /home/user/new; chmod 4755 /home/user/new", path("/"))).await.ok();
+        inside.end().await;
+    }
 }

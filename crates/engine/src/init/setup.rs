@@ -92,6 +92,7 @@ pub(super) fn finish(prepared: Prepared, plan: &SetupPlan, mounts: &[OwnedFd]) -
     mount_proc(new_root.as_fd(), plan.shared_memory)?;
     let terminals = mount_dev(prepared.single_id, plan.shared_memory, new_root.as_fd())?;
     own_mounts.push(mount_number(&open_dir(c"/n/dev/shm", Step::Dev)?, Step::Dev)?);
+    hide_files_of_proc()?;
     mount_boot_id()?;
     close_root(plan, &new_root)?;
     rustix::process::fchdir(&new_root).map_err(rx_at(Step::Pivot))?;
@@ -271,17 +272,25 @@ fn mount_proc(root: BorrowedFd<'_>, shared_memory: u64) -> Done {
     mounts::plain(c"proc", &path_of(&point), c"proc", flags, c"").map_err(io_at(Step::Proc))?;
     forbid_user_namespaces()?;
     bound_shared_memory(shared_memory);
+    mounts::plain(c"/n/proc/sys", c"/n/proc/sys", c"none", libc::MS_BIND, c"").map_err(io_at(Step::Mask))?;
+    let read_only = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | flags;
+    mounts::plain(c"none", c"/n/proc/sys", c"none", read_only, c"").map_err(io_at(Step::Mask))
+}
+
+/// Behind devices and a directory of the sandbox's own: who locks or watches them sees no neighbour. The directory is on the
+/// memory to share, and has no name there: nothing can be put into it.
+fn hide_files_of_proc() -> Done {
+    const EMPTY: &CStr = c"/n/dev/shm/empty";
+    rustix::fs::mkdir(EMPTY, 0o555.into()).map_err(rx_at(Step::Mask))?;
     for path in HIDDEN {
         let Ok(stat) = rustix::fs::stat(*path) else { continue };
         let over = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
-            rustix::fs::FileType::Directory => c"/e",
+            rustix::fs::FileType::Directory => EMPTY,
             _ => c"/dev/null",
         };
         mounts::plain(over, path, c"none", libc::MS_BIND, c"").map_err(io_at(Step::Mask))?;
     }
-    mounts::plain(c"/n/proc/sys", c"/n/proc/sys", c"none", libc::MS_BIND, c"").map_err(io_at(Step::Mask))?;
-    let read_only = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | flags;
-    mounts::plain(c"none", c"/n/proc/sys", c"none", read_only, c"").map_err(io_at(Step::Mask))
+    rustix::fs::rmdir(EMPTY).map_err(rx_at(Step::Mask))
 }
 
 /// The shared devices, terminals of its own, and memory to share. Gives the directory of the terminals.

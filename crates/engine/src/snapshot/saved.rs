@@ -82,7 +82,7 @@ pub(super) fn write(store: &Store, plan: &Plan, out: &mut dyn Write) -> Result<(
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::InvalidFilename => Error::Unsupported {
             provider: "engine",
-            what: "an archive of a sandbox with a path of more than 4095 bytes: shorten or remove it first",
+            what: "an archive of a sandbox with a path that is longer than 4095 bytes: shorten or remove it first",
         },
         _ => Error::failed("saving the sandbox", error),
     };

@@ -148,6 +148,8 @@ impl Spawner {
     }
 }
 
+const IMAGE_MODE: rustix::fs::Mode = rustix::fs::Mode::RUSR.union(rustix::fs::Mode::XUSR);
+
 /// The program in memory that nobody can change: a guest that got at init's executable could otherwise overwrite the
 /// host's binary through it.
 fn sealed_copy(program: &std::path::Path) -> io::Result<OwnedFd> {
@@ -155,6 +157,8 @@ fn sealed_copy(program: &std::path::Path) -> io::Result<OwnedFd> {
     let memory = rustix::fs::memfd_create(c"cabana", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let mut into = std::fs::File::from(memory);
     io::copy(&mut from, &mut into)?;
+    // It is one file to all sandboxes: nobody inside may run it, nor leave attributes on it, which no seal forbids.
+    rustix::fs::fchmod(&into, IMAGE_MODE)?;
     seal(&into)?;
     Ok(into.into())
 }
@@ -175,6 +179,8 @@ fn seal(file: &std::fs::File) -> io::Result<()> {
 
 fn start(image: &OwnedFd, socket: OwnedFd) -> io::Result<Child> {
     use std::os::fd::AsRawFd;
+    // Where there is one id alone it is a guest's too, who may have closed it.
+    rustix::fs::fchmod(image, IMAGE_MODE)?;
     // std uses posix_spawn here: nothing of this process runs in the child, and only the three standard descriptors are
     // passed on, since every other is close-on-exec.
     Command::new(format!("/proc/self/fd/{}", image.as_fd().as_raw_fd()))

@@ -104,21 +104,12 @@ fn enter_own_root() -> io::Result<()> {
     mounts::plain(c"cabana", place, c"tmpfs", libc::MS_NOSUID, c"mode=0755,size=1m").map_err(said("a tmpfs"))?;
     // The devices may have to be bound from the host's /dev, which is only there before the change of root.
     rustix::process::chdir(place)?;
-    for dir in ["n", "u", "l", "e", "dev", "proc"] {
+    for dir in ["n", "u", "l", "dev", "proc"] {
         rustix::fs::mkdir(dir, 0o755.into())?;
     }
     for number in 0..MAX_LOWER {
         rustix::fs::mkdir(format!("l/{number}"), 0o755.into())?;
     }
-    // What is hidden inside is hidden behind this; nobody can write to it.
-    mounts::plain(
-        c"cabana-empty",
-        c"e",
-        c"tmpfs",
-        libc::MS_NOSUID | libc::MS_NOEXEC | libc::MS_RDONLY,
-        c"mode=0555,size=4k",
-    )
-    .map_err(said("an empty directory"))?;
     mounts::plain(c"/proc", c"proc", c"none", libc::MS_BIND | libc::MS_REC, c"").map_err(said("a bind of /proc"))?;
     make_devices().map_err(said("the devices"))?;
     mounts::pivot_here().map_err(said("a root of its own"))

@@ -247,7 +247,9 @@ def take():
     print("waits", flush=True)
     door, _ = listener.accept()
     _, control, _, _ = door.recvmsg(1, socket.CMSG_SPACE(4))
-    directory(array.array("i", control[0][2])[0])
+    fd = array.array("i", control[0][2])[0]
+    holds()
+    print("has", attempt(lambda: os.fstat(fd)), flush=True)
 
 
 def give():
