@@ -61,7 +61,7 @@ impl Cgroups {
         let disk = device::of(data, &mountinfo);
         let controllers = Controllers::find(&mountinfo, &parent, mode == Mode::Root, disk);
         let cgroups = Self { parent, prefix, controllers };
-        let probe = cgroups.make(u32::MAX - std::process::id(), rustix::process::getuid().as_raw()).ok()??;
+        let probe = cgroups.make(probe_number(), rustix::process::getuid().as_raw()).ok()??;
         let whole = probe.path.join("cgroup.kill").exists();
         probe.remove();
         whole.then_some(cgroups)
@@ -237,6 +237,12 @@ fn mount_point(mountinfo: &str) -> Option<PathBuf> {
     })
 }
 
+/// Drawn by chance, far above the numbers of sandboxes. By the process's own it would be the same for two engines of one process,
+/// and for processes of two pid namespaces: each would remove the other's, and take the host for one without groups.
+fn probe_number() -> u32 {
+    uuid::Uuid::new_v4().as_fields().0 | 1 << 31
+}
+
 fn own_group(cgroup: &str) -> Option<&str> {
     cgroup.lines().find_map(|line| line.strip_prefix("0::"))
 }
@@ -253,6 +259,19 @@ mod tests {
         assert_eq!(mount_point(hybrid), Some("/sys/fs/cgroup/unified".into()));
         assert_eq!(mount_point("31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"), None);
         assert_eq!(mount_point("odd line\n\n"), None);
+    }
+
+    #[test]
+    fn engines_that_open_at_once_all_find_cgroups() {
+        let data = tempfile::tempdir().unwrap();
+        let mode = if rustix::process::getuid().is_root() { Mode::Root } else { Mode::Single };
+        let find = || Cgroups::find(mode, data.path()).is_some();
+        let there = find();
+        let found = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| (0..20).filter(|_| find()).count())).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
+        });
+        assert_eq!(found, if there { 160 } else { 0 });
     }
 
     #[test]
