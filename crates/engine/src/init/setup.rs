@@ -57,10 +57,12 @@ pub(super) fn prepare(hostname: &[u8], cgroup: Option<OwnedFd>, devices: Option<
     let single_id = become_root()?;
     bring_loopback_up()?;
     rustix::system::sethostname(hostname).map_err(rx_at(Step::Hostname))?;
+    // Now, and not in the clone: only from here on is the sandbox's own cgroup the root of what it sees. One without a group sees
+    // its server's as the root, and not where on the host that lies; a kernel without cgroups has nothing to be seen.
+    let unshared = sys::unshare(libc::CLONE_NEWCGROUP);
     let forest = match cgroup {
         Some(cgroup) => {
-            // Now, and not in the clone: only from here on is the sandbox's own cgroup the root of what it sees.
-            sys::unshare(libc::CLONE_NEWCGROUP).map_err(sys_at(Step::Cgroup))?;
+            unshared.map_err(sys_at(Step::Cgroup))?;
             Forest::in_cgroup(&cgroup).map_err(sys_at(Step::Cgroup))?
         }
         None => Forest::without_cgroup(),
