@@ -568,8 +568,19 @@ pub(crate) fn umask(mask: u32) {
     let _ = unsafe { sys!(SYS_umask, mask) };
 }
 
-/// All signals back to how a program expects them: not blocked, not ignored. SIGKILL and SIGSTOP refuse, as they must.
+/// Signals back to how a program expects them: not blocked, and those that this program ignores or handles not ignored.
 pub(crate) fn default_signals() {
+    default_actions([libc::SIGPIPE, libc::SIGCHLD, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM]);
+    set_blocked_signals(0);
+}
+
+/// No signal is ignored, also none of those that the C library keeps for itself.
+pub(crate) fn ignore_no_signal() {
+    default_actions(1..=64);
+}
+
+/// SIGKILL and SIGSTOP refuse, as they must.
+fn default_actions(signals: impl IntoIterator<Item = i32>) {
     #[repr(C)]
     struct Action {
         handler: usize,
@@ -578,11 +589,10 @@ pub(crate) fn default_signals() {
         mask: u64,
     }
     let default = Action { handler: 0, flags: 0, restorer: 0, mask: 0 };
-    for signal in [libc::SIGPIPE, libc::SIGCHLD, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+    for signal in signals {
         // SAFETY: reads a local of the kernel's layout.
         let _ = unsafe { sys!(SYS_rt_sigaction, signal, &raw const default, 0, 8) };
     }
-    set_blocked_signals(0);
 }
 
 pub(crate) fn set_blocked_signals(mask: u64) {

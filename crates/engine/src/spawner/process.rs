@@ -46,9 +46,13 @@ fn prepare() -> io::Result<()> {
     raise_open_files();
     forbid_core_dumps();
     give_up_privileges_of_time();
-    // Children are not waited for: the server holds a pidfd of each.
-    // SAFETY: ignoring a signal installs no handler.
-    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+    // What the server was started with as ignored (by a shell, by nohup, two of its own by posix_spawn) is not for sandboxes.
+    sys::ignore_no_signal();
+    // Children are not waited for: the server holds a pidfd of each. Nor does a closed standard error end this.
+    for signal in [libc::SIGCHLD, libc::SIGPIPE] {
+        // SAFETY: ignoring a signal installs no handler.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
     walls::prepare();
     enter_own_root()
 }

@@ -33,6 +33,40 @@ async fn the_servers_own_real_time() {
 }
 
 #[tokio::test]
+async fn signals_that_the_server_was_started_with_as_ignored() {
+    const AGAIN: &str = "CABANA_TEST_IGNORES";
+    const USR2: u64 = 1 << 11;
+    let ignored = |status: &str| {
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("a mask").trim();
+        u64::from_str_radix(mask, 16).unwrap()
+    };
+    if std::env::var_os(AGAIN).is_none() {
+        // Only who starts a process, or the process itself by what is unsafe in Rust, can have it ignore a signal.
+        let said = Command::new("sh")
+            .args(["-c", "trap '' USR2; exec \"$@\"", "sh"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "fresh::inherited::signals_that_the_server_was_started_with_as_ignored"])
+            .env(AGAIN, "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr);
+        assert!(said.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let seen = Command::new("cat").arg("/proc/self/status").output().unwrap();
+    assert_ne!(ignored(&String::from_utf8_lossy(&seen.stdout)) & USR2, 0, "what we start ignores it");
+    let inside = Inside::new().await;
+    for user in ["root", "user"] {
+        let status =
+            cabana_sandbox::ExecSpec::argv(["cat", "/proc/self/status", "/proc/1/status"], "/".parse().unwrap());
+        let said = inside.command(user, status).await.ok();
+        let masks = said.lines().filter(|line| line.starts_with("SigIgn:")).map(ignored).collect::<Vec<_>>();
+        assert_eq!(masks, [0, 0], "as {user}, of the command and of init");
+    }
+    inside.end().await;
+}
+
+#[tokio::test]
 async fn a_directory_that_the_server_left_open() {
     use std::os::fd::AsRawFd;
     let dir = std::fs::File::open("/").unwrap();
