@@ -31,6 +31,8 @@ attacks! {
     CHROOT = "chroot.c",
     CLIMB = "climb.c",
     CONTACT = "contact.c",
+    CRAWL = "crawl.c",
+    CRAWL_CALLS = "crawl_calls.c",
     DEVICES = "devices.c",
     EAVESDROP = "eavesdrop.py",
     EXHAUST = "exhaust.py",

@@ -8,11 +8,12 @@ use std::{
 };
 
 use cabana_sandbox::{ExecSpec, Lifetime, SandboxPath, Stdio, TermSize};
+use futures_util::StreamExt;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, StatxFlags};
 
 use crate::{
     attacks::LEASE,
-    inside::{Inside, named, passing, until},
+    inside::{Inside, named, passing, soon},
 };
 
 /// A directory as the kernel knows it, whatever it is called.
@@ -167,7 +168,7 @@ async fn climbing_from_a_descriptor_of_a_sandbox_that_outlives_its_server() {
 /// Holds a command up between clone and exec by a lease on its program, and looks at it there.
 async fn held_before_its_exec(inside: &Inside, user: &str, stdio: Stdio, look: impl AsyncFn(&[Seen])) {
     inside.user("cp /bin/true /tmp/held && chmod 755 /tmp/held").await.ok();
-    let lease = inside.start("user", &LEASE, &["/tmp/held"]).await;
+    let mut lease = inside.start("user", &LEASE, &["/tmp/held"]).await;
     let mut held = ExecSpec::argv(["/tmp/held"], SandboxPath::root());
     (held.user, held.stdio) = (Some(named(user)), stdio);
     let start = inside.sandbox.exec(held);
@@ -179,12 +180,11 @@ async fn held_before_its_exec(inside: &Inside, user: &str, stdio: Stdio, look: i
                 let begun = |process: &Seen| process.comm() == "cabana-init" && !process.is_init();
                 processes.into_iter().filter(begun).collect::<Vec<_>>()
             };
-            // The supervisor, where there is one, is named as init, too.
-            until("the command waits for the lease", async || {
-                stopped().await.iter().any(|process| process.beyond_stdio().len() == 1)
-            })
-            .await;
-            look(&stopped().await).await;
+            // The supervisor, where there is one, is named as init, too; and has come as far before the command has.
+            soon("the exec asks for the lease", lease.events.next()).await;
+            let held = stopped().await;
+            assert!(!held.is_empty(), "it is between clone and exec");
+            look(&held).await;
             nothing_leads_out(inside).await;
         } => {}
         _ = start => panic!("it was not held up"),

@@ -6,12 +6,14 @@
 mod archives;
 mod attacks;
 mod capabilities;
+mod crawl;
 mod descriptors;
 mod exhaustion;
 mod filter;
 mod fresh;
 mod held_locks;
 mod host_files;
+mod host_process;
 mod hostile_files;
 mod init;
 mod inside;
