@@ -77,6 +77,7 @@ attacks! {
     SOCKETS = "sockets.py",
     SOCKOPTS = "sockopts.py",
     STANDING = "standing.c",
+    STORM = "storm.c",
     SWAP = "swap.c",
     TERMINAL = "terminal.py",
     TTY = "tty.c",

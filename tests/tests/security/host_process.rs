@@ -22,6 +22,14 @@ impl HostProcess {
         Self::all().filter(|process| process.link("ns/pid") == namespace).collect()
     }
 
+    /// When it began: with its number, that is who it is.
+    pub(crate) fn began(&self) -> String {
+        const FIELDS_BEHIND: usize = 19; // the name may hold anything, so it is counted from its end on
+        let stat = self.read("stat");
+        let fields = stat.rsplit(") ").next().unwrap_or_default();
+        fields.split(' ').nth(FIELDS_BEHIND).unwrap_or_default().to_owned()
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         Path::new("/proc").join(self.0.to_string()).join(name)
     }
