@@ -54,6 +54,14 @@ pub(crate) struct Home {
 /// A sandbox's directory that no other process may use meanwhile. What is ephemeral is its process's own anyway.
 pub(crate) struct Owned(#[expect(dead_code, reason = "held, and let go by dropping it")] Option<Lock>);
 
+#[cfg(fuzzing)]
+impl Owned {
+    /// Of a sandbox without a directory.
+    pub(crate) fn nothing() -> Self {
+        Self(None)
+    }
+}
+
 /// What a sandbox was made from. Enough to start it again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

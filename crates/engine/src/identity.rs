@@ -175,6 +175,24 @@ impl Lease {
     }
 }
 
+#[cfg(fuzzing)]
+impl Lease {
+    /// Of a sandbox that is none: with ids, and nothing that anybody else could have.
+    pub(crate) fn of_nothing() -> Self {
+        Self {
+            number: 0,
+            lock: None,
+            ids: IdMap { base: FIRST_LIVE, count: COUNT },
+            cgroup: None,
+            limiter: Limiter::default(),
+            limits: Limits::default(),
+            attached: false,
+            frozen: false,
+            ooms_before: None,
+        }
+    }
+}
+
 impl Ranges {
     const KEEP: usize = 16;
 

@@ -32,7 +32,7 @@ pub(crate) const CHUNK: usize = 64 << 10;
 /// The file begins with a ring of marks; the output follows.
 const MARKS: u64 = 65_536;
 const MARK: u64 = 16;
-const OUTPUT: u64 = MARKS * MARK;
+pub(crate) const OUTPUT: u64 = MARKS * MARK;
 
 /// What a mark says begins where it points to. Nothing is zero: that is a place where no mark was made yet.
 const STDOUT: u64 = 1;

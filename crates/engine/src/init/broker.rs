@@ -334,6 +334,32 @@ fn errno(error: rustix::io::Errno) -> Errno {
     Errno(error.raw_os_error())
 }
 
+/// Registers of any call: one that nobody asks about is never made.
+#[cfg(fuzzing)]
+pub(super) fn check_call(number: i64, args: [u64; 6]) {
+    let known = crate::walls::notified().iter().any(|(notified, _)| i64::from(*notified) == number);
+    match Call::of(number, &args) {
+        Ok(_) => assert!(known, "call {number} is made though no filter asks about it"),
+        Err(errno) => assert!(!known || errno == Errno(libc::EINVAL), "call {number} is asked about, and not known"),
+    }
+}
+
+/// A name in a directory is one part of a path, and never a way up.
+#[cfg(fuzzing)]
+pub(super) fn check_path(path: &[u8]) {
+    if let Ok((above, name)) = split(path) {
+        let (above, name) = (above.as_bytes(), name.as_bytes());
+        assert!(!name.contains(&b'/') && !matches!(name, b"" | b"." | b".."));
+        assert!([above, name].concat() == path || (above == b"." && name == path));
+    }
+    if let Some(number) = descriptor_of_self(path) {
+        let text = String::from_utf8_lossy(path);
+        let digits = text.rsplit('/').next().unwrap_or_default();
+        assert_eq!(digits.parse(), Ok(number));
+        assert!(number >= 0 && text.starts_with("/proc/") && text.matches('/').count() == 4);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -203,6 +203,17 @@ fn errno(errno: RxErrno) -> Errno {
     Errno(errno.raw_os_error())
 }
 
+/// Who a process is, is what its state says in lines of their own; half a state says nothing.
+#[cfg(fuzzing)]
+pub(super) fn check_status(status: &[u8]) {
+    let Some(read) = Credentials::parse(status) else { return };
+    let text = String::from_utf8_lossy(status);
+    let says = |name: &str| text.lines().any(|line| line.starts_with(name));
+    assert!(["Uid:", "Gid:", "Groups:", "CapEff:", "Umask:"].into_iter().all(says));
+    let line = text.lines().find(|line| line.starts_with("Uid:")).unwrap_or_default();
+    assert!(line.split_whitespace().any(|word| word.trim_start_matches("Uid:").parse() == Ok(read.uid)));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,8 @@
 mod broker;
 mod caller;
 mod exec;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod keep;
 mod notifications;
 mod setup;

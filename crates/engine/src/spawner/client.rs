@@ -52,9 +52,14 @@ pub(crate) struct Spawner {
 
 /// One life of the spawner process.
 struct Connection {
+    requests: Requests,
+    child: Mutex<Child>,
+}
+
+/// What a spawner is asked, and answers: in any order, by the tags of the requests.
+pub(super) struct Requests {
     channel: Channel,
     waiting: Mutex<Waiting>,
-    child: Mutex<Child>,
 }
 
 #[derive(Default)]
@@ -94,26 +99,13 @@ impl Spawner {
     }
 
     async fn ask(&self, asked: &ToSpawner, fds: &[BorrowedFd<'_>]) -> Result<OwnedFd, LaunchError> {
-        let connection = self.connection().await?;
-        let (answer, answered) = oneshot::channel();
-        if !connection.expect(asked.tag(), answer) {
-            return Err(io::Error::other("the spawner has ended").into());
-        }
-        if connection.channel.send(&asked.encode(), fds).await.is_err() {
-            return Err(connection.lost());
-        }
-        let Ok((spawned, fd)) = answered.await else { return Err(connection.lost()) };
-        match (spawned.failure, fd) {
-            (None, Some(fd)) => Ok(fd),
-            (Some(failure), _) => Err(LaunchError::Refused(failure)),
-            (None, None) => Err(io::Error::other("the spawner's answer lacks its descriptor").into()),
-        }
+        self.connection().await?.requests.ask(asked, fds).await
     }
 
     /// The living spawner, or a new one.
     async fn connection(&self) -> io::Result<Arc<Connection>> {
         let mut current = self.current.lock().await;
-        if let Some(connection) = current.as_ref().filter(|connection| connection.is_open()) {
+        if let Some(connection) = current.as_ref().filter(|connection| connection.requests.is_open()) {
             return Ok(connection.clone());
         }
         if self.closed.load(Ordering::Acquire) {
@@ -122,9 +114,8 @@ impl Spawner {
         let (ours, theirs) = crate::kernel::fdpass::pair()?;
         let image = self.image()?;
         let child = start(&image, theirs)?;
-        let connection =
-            Arc::new(Connection { channel: Channel::new(ours)?, waiting: Mutex::default(), child: Mutex::new(child) });
-        self.tasks.spawn(read_answers(connection.clone()));
+        let connection = Arc::new(Connection { requests: Requests::new(ours)?, child: Mutex::new(child) });
+        self.tasks.spawn(accompany(connection.clone()));
         *current = Some(connection.clone());
         Ok(connection)
     }
@@ -143,7 +134,7 @@ impl Spawner {
     pub(crate) async fn close(&self) {
         self.closed.store(true, Ordering::Release);
         if let Some(connection) = self.current.lock().await.take() {
-            connection.channel.close();
+            connection.requests.channel.close();
         }
     }
 }
@@ -192,7 +183,47 @@ fn start(image: &OwnedFd, socket: OwnedFd) -> io::Result<Child> {
         .spawn()
 }
 
-impl Connection {
+impl Requests {
+    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
+        Ok(Self { channel: Channel::new(socket)?, waiting: Mutex::default() })
+    }
+
+    pub(super) async fn ask(&self, asked: &ToSpawner, fds: &[BorrowedFd<'_>]) -> Result<OwnedFd, LaunchError> {
+        let (answer, answered) = oneshot::channel();
+        if !self.expect(asked.tag(), answer) {
+            return Err(io::Error::other("the spawner has ended").into());
+        }
+        if self.channel.send(&asked.encode(), fds).await.is_err() {
+            return Err(self.lost());
+        }
+        let Ok((spawned, fd)) = answered.await else { return Err(self.lost()) };
+        match (spawned.failure, fd) {
+            (None, Some(fd)) => Ok(fd),
+            (Some(failure), _) => Err(LaunchError::Refused(failure)),
+            (None, None) => Err(io::Error::other("the spawner's answer lacks its descriptor").into()),
+        }
+    }
+
+    /// Until the spawner ends, or says what cannot be understood.
+    pub(super) async fn read_answers(&self) {
+        while let Ok(Some((bytes, fds))) = self.channel.receive().await {
+            let Ok(spawned) = Spawned::decode(&bytes) else { break };
+            let answer = {
+                let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                waiting.worked = true;
+                waiting.answers.remove(&spawned.tag)
+            };
+            if let Some(answer) = answer {
+                let _ = answer.send((spawned, fds.into_iter().next()));
+            }
+        }
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.closed = true;
+        waiting.answers.clear(); // whoever waits hears that nobody will answer
+        drop(waiting);
+        self.channel.close();
+    }
+
     fn is_open(&self) -> bool {
         !self.waiting.lock().unwrap_or_else(PoisonError::into_inner).closed
     }
@@ -213,23 +244,9 @@ impl Connection {
     }
 }
 
-async fn read_answers(connection: Arc<Connection>) {
-    while let Ok(Some((bytes, fds))) = connection.channel.receive().await {
-        let Ok(spawned) = Spawned::decode(&bytes) else { break };
-        let answer = {
-            let mut waiting = connection.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            waiting.worked = true;
-            waiting.answers.remove(&spawned.tag)
-        };
-        if let Some(answer) = answer {
-            let _ = answer.send((spawned, fds.into_iter().next()));
-        }
-    }
-    let mut waiting = connection.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-    waiting.closed = true;
-    waiting.answers.clear(); // whoever waits hears that nobody will answer
-    drop(waiting);
-    connection.channel.close();
+/// Through its life, and ends it.
+async fn accompany(connection: Arc<Connection>) {
+    connection.requests.read_answers().await;
     let mut child = connection.child.lock().unwrap_or_else(PoisonError::into_inner);
     let _ = child.kill();
     let _ = child.wait();

@@ -5,6 +5,8 @@
 //! sandbox. A spawner that dies is replaced at the next request; the sandboxes that it made live on.
 
 mod client;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod process;
 
 pub(crate) use client::{LaunchError, Spawner};

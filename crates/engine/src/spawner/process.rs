@@ -185,10 +185,18 @@ fn make_beside_devices(dev: BorrowedFd<'_>) -> io::Result<()> {
 fn serve() -> io::Result<()> {
     // SAFETY: descriptor 0 is the socket that we were started with, and it stays open as long as this process lives.
     let socket = unsafe { BorrowedFd::borrow_raw(SOCKET) };
+    answer_requests(socket, Request::act)
+}
+
+/// Until the server is gone.
+pub(super) fn answer_requests(
+    socket: BorrowedFd<'_>,
+    act: impl Fn(Request) -> Result<OwnedFd, Failure>,
+) -> io::Result<()> {
+    let wait_for = |events| sys::poll(&mut [libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 }], None);
     let mut buffer = vec![0; fdpass::MAX_MESSAGE];
     loop {
-        let mut ready = [libc::pollfd { fd: SOCKET, events: libc::POLLIN, revents: 0 }];
-        sys::poll(&mut ready, None)?;
+        wait_for(libc::POLLIN)?;
         let (length, fds) = match fdpass::receive(socket, &mut buffer) {
             Ok((0, _)) => return Ok(()),
             Ok(message) => message,
@@ -196,11 +204,8 @@ fn serve() -> io::Result<()> {
             Err(error) if is_gone(&error) => return Ok(()),
             Err(error) => return Err(error),
         };
-        let (tag, answer) = match ToSpawner::decode(&buffer[..length]) {
-            Ok(asked) => (asked.tag(), answer(asked, fds)),
-            Err(_) => (0, Err(Failure { step: Step::Request, errno: libc::EINVAL })),
-        };
-        let (failure, fd) = match answer {
+        let (tag, request) = Request::read(&buffer[..length], fds);
+        let (failure, fd) = match request.and_then(&act) {
             Ok(fd) => (None, Some(fd)),
             Err(failure) => (Some(failure), None),
         };
@@ -211,7 +216,7 @@ fn serve() -> io::Result<()> {
                 _ if is_gone(&error) => return Ok(()),
                 _ => return Err(error),
             }
-            sys::poll(&mut [libc::pollfd { fd: SOCKET, events: libc::POLLOUT, revents: 0 }], None)?;
+            wait_for(libc::POLLOUT)?;
         }
     }
 }
@@ -229,15 +234,38 @@ fn err(step: Step) -> impl Fn(Errno) -> Failure {
     move |errno| Failure { step, errno: errno.0 }
 }
 
-fn answer(asked: ToSpawner, fds: Vec<OwnedFd>) -> Result<OwnedFd, Failure> {
-    match asked {
-        ToSpawner::Map { ids, .. } => make_map(ids).map_err(at(Step::MountIds)),
-        ToSpawner::Clone { ids_base, ids_count, cgroup, hostname, .. } => {
-            let malformed = Failure { step: Step::Request, errno: libc::EINVAL };
-            let mut fds = fds.into_iter();
-            let control = fds.next().ok_or(malformed)?;
-            let cgroup = if cgroup { Some(fds.next().ok_or(malformed)?) } else { None };
-            clone_init(ids_base, ids_count, &hostname, control, cgroup)
+/// What the server asks for, with the descriptors that it takes. Further ones are closed.
+pub(super) enum Request {
+    Map(IdsShown),
+    Clone { ids_base: u32, ids_count: u32, hostname: Vec<u8>, control: OwnedFd, cgroup: Option<OwnedFd> },
+}
+
+impl Request {
+    /// With the tag of its answer.
+    fn read(message: &[u8], fds: Vec<OwnedFd>) -> (u64, Result<Self, Failure>) {
+        const MALFORMED: Failure = Failure { step: Step::Request, errno: libc::EINVAL };
+        let Ok(asked) = ToSpawner::decode(message) else { return (0, Err(MALFORMED)) };
+        (asked.tag(), Self::with_descriptors(asked, fds).ok_or(MALFORMED))
+    }
+
+    fn with_descriptors(asked: ToSpawner, fds: Vec<OwnedFd>) -> Option<Self> {
+        match asked {
+            ToSpawner::Map { ids, .. } => Some(Self::Map(ids)),
+            ToSpawner::Clone { ids_base, ids_count, cgroup, hostname, .. } => {
+                let mut fds = fds.into_iter();
+                let control = fds.next()?;
+                let cgroup = if cgroup { Some(fds.next()?) } else { None };
+                Some(Self::Clone { ids_base, ids_count, hostname, control, cgroup })
+            }
+        }
+    }
+
+    fn act(self) -> Result<OwnedFd, Failure> {
+        match self {
+            Self::Map(ids) => make_map(ids).map_err(at(Step::MountIds)),
+            Self::Clone { ids_base, ids_count, hostname, control, cgroup } => {
+                clone_init(ids_base, ids_count, &hostname, control, cgroup)
+            }
         }
     }
 }

@@ -21,6 +21,6 @@ mod tests;
 #[cfg(fuzzing)]
 pub(crate) use self::{arch::Arch, bpf::compile, policy::Policy};
 pub(crate) use caps::{drop_bounding, kept_mask};
-#[cfg(test)]
+#[cfg(any(fuzzing, test))]
 pub(crate) use policy::notified;
 pub(crate) use seccomp::{install_seccomp, no_new_privs, prepare, program};

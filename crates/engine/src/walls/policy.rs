@@ -117,7 +117,7 @@ impl Policy {
 }
 
 /// The calls that may be left to a broker, on this architecture.
-#[cfg(test)]
+#[cfg(any(fuzzing, test))]
 pub(crate) fn notified() -> Vec<(u32, &'static str)> {
     let policy = Policy::embedded();
     let asks = |rule: &Rule| {

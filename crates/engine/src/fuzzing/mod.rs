@@ -1,6 +1,15 @@
-//! What the fuzz targets throw bytes at: the messages between server, spawner and init, the text of the
-//! filter's rules, and what container images say of themselves.
+//! What the fuzz targets throw bytes at: the messages between server, spawner and init, what each of these makes of another
+//! that has turned hostile, the text of the filter's rules, and what container images say of themselves.
 
+mod hostile_init;
+mod memory_file;
+pub(crate) mod script;
+
+pub use self::{hostile_init::hostile_init, memory_file::memory_file};
+pub use crate::{
+    init::fuzzing::{broker, hostile_server},
+    spawner::fuzzing::{hostile_spawner, spawner},
+};
 use crate::{
     layers,
     walls::{Arch, Policy, compile},
