@@ -8,6 +8,7 @@ mod attacks;
 mod capabilities;
 mod crawl;
 mod descriptors;
+mod endings;
 mod exhaustion;
 mod filter;
 mod fresh;

@@ -6,6 +6,7 @@
 
 use std::{
     cell::Cell,
+    collections::BTreeSet,
     ffi::CString,
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
 };
@@ -162,10 +163,7 @@ impl Tree {
 
     pub(super) fn signal(&self, signal: i32) {
         match self {
-            Self::Cgroup(leaf) if signal == libc::SIGKILL => {
-                leaf.killed.set(true);
-                leaf.write(c"cgroup.kill", b"1");
-            }
+            Self::Cgroup(leaf) if signal == libc::SIGKILL => leaf.kill(),
             Self::Cgroup(leaf) => leaf.pids().into_iter().for_each(|pid| sys::kill(pid, signal).unwrap_or_default()),
             Self::Supervised(supervised) => supervised.signal(signal),
         }
@@ -173,6 +171,24 @@ impl Tree {
 }
 
 impl Leaf {
+    /// The file ends every process at once, but for those whose first thread has ended: the kernel sends the signal to that
+    /// thread alone, where nobody hears it. They are hit one by one, and stand still first, so that they fork nothing more
+    /// than what they are about to; that is found in the next round.
+    fn kill(&self) {
+        const ROUNDS: usize = 64;
+        self.killed.set(true);
+        self.write(c"cgroup.freeze", b"1");
+        let mut hit = BTreeSet::new();
+        for _ in 0..ROUNDS {
+            self.write(c"cgroup.kill", b"1");
+            let missed: Vec<i32> = self.pids().into_iter().filter(|pid| hit.insert(*pid)).collect();
+            if missed.is_empty() {
+                return;
+            }
+            missed.into_iter().for_each(|pid| sys::kill(pid, libc::SIGKILL).unwrap_or_default());
+        }
+    }
+
     fn write(&self, file: &std::ffi::CStr, text: &[u8]) {
         if let Ok(fd) = sys::open_at(self.dir.as_raw_fd(), file, libc::O_WRONLY) {
             // SAFETY: opened just now.

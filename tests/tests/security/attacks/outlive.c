@@ -1,6 +1,7 @@
-// Leaves its parent, its session and its group, twice, and stays under the name that it is told. Says `begun` when all of
-// them are there, and sleeps itself.
+// Leaves its parent, its session and its group, from each of its threads, and stays under the name that it is told; once as a
+// process whose first thread has ended. Says `begun` when all of them are there, and sleeps itself.
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,21 +18,47 @@ static void stays(void) {
         sleep(1000);
 }
 
+static void *as_thread(void *unused) {
+    (void)unused;
+    stays();
+    return NULL;
+}
+
+static const char *name;
+
+static void leaves(int way) {
+    if (fork())
+        return;
+    if (way != 1)
+        setsid();
+    if (way != 2 && fork() != 0)
+        _exit(0);
+    execl("/proc/self/exe", name, way == 3 ? "leaderless" : "again", name, NULL);
+    _exit(4);
+}
+
+static void *leaves_from_a_thread(void *unused) {
+    (void)unused;
+    leaves(0);
+    leaves(3);
+    return NULL;
+}
+
 int main(int count, char **words) {
+    pthread_t thread;
     if (count == 3 && !strcmp(words[1], "again"))
         stays();
+    if (count == 3 && !strcmp(words[1], "leaderless")) {
+        pthread_create(&thread, NULL, as_thread, NULL);
+        pthread_exit(NULL);
+    }
     if (count != 2)
         return 2;
-    for (int way = 0; way < 3; way++) {
-        if (fork() == 0) {
-            if (way != 1)
-                setsid();
-            if (way != 2 && fork() != 0)
-                _exit(0);
-            execl("/proc/self/exe", words[1], "again", words[1], NULL);
-            _exit(4);
-        }
-    }
+    name = words[1];
+    for (int way = 0; way < 4; way++)
+        leaves(way);
+    pthread_create(&thread, NULL, leaves_from_a_thread, NULL);
+    pthread_join(thread, NULL);
     puts("begun");
     fflush(stdout);
     for (;;)

@@ -21,7 +21,7 @@ use cabana_tests::remote::{Answer, Request};
 use super::{Target, across, command, path};
 use crate::{
     attacks::{CONTACT, IPC, OUTLIVE, PLANT, SIGNALS},
-    inside::{PATIENCE, named, unique},
+    inside::{PATIENCE, living, marked, named, unique},
 };
 
 /// Listens on the host, by every name that a process inside might use.
@@ -66,15 +66,6 @@ impl Drop for Sleeper {
     }
 }
 
-/// Whether a process of the machine was started under this name, or with it as a word.
-fn lives(mark: &str) -> bool {
-    let has = |entry: fs::DirEntry| {
-        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        line.split(|byte| *byte == 0).any(|word| word == mark.as_bytes())
-    };
-    fs::read_dir("/proc").unwrap().flatten().any(has)
-}
-
 #[track_caller]
 fn wait_until(what: &str, holds: impl Fn() -> bool) {
     let began = Instant::now();
@@ -99,14 +90,10 @@ fn what_reaches_others_does_so_on_the_host() {
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0; 5]).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(lives(&mark), "it outlives its parent");
-    let pids = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    for pid in pids.filter(|pid: &i32| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.split(|byte| *byte == 0).any(|word| word == mark.as_bytes())
-    }) {
-        rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), rustix::process::Signal::KILL)
-            .unwrap();
+    assert!(living(&mark) >= 5, "it outlives its parent");
+    for pid in marked(&mark) {
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     }
 }
 
@@ -177,7 +164,7 @@ across! {
         let Answer::Ran(ran) = answer else { panic!("{answer:?}") };
         let ran = ran.into_iter().next().unwrap().unwrap();
         assert_eq!((ran.status, ran.out.as_str()), (Status::TimedOut, "begun\n"));
-        wait_until("nothing of it lives", || !lives(&mark));
+        wait_until("nothing of it lives", || living(&mark) == 0);
     }
 
     files_of_the_host_through_the_servers_hands(target) {

@@ -1,0 +1,155 @@
+//! Processes that should have ended: by their timeout, by a signal to their tree, or with their sandbox.
+
+use std::time::Duration;
+
+use cabana_sandbox::{ExecSpec, Limits, SandboxSpec, Status, Target, run};
+use futures_util::StreamExt;
+
+use crate::{
+    attacks::OUTLIVE,
+    inside::{Inside, living, named, passing, path, rest, soon, unique, until},
+};
+
+/// What a command of the user does before it says `begun`, to go on for ever after it. The kernel's numbers are those of
+/// either machine.
+const RESISTS: &str = "import ctypes, os, signal, sys, threading, time
+libc = ctypes.CDLL(None)
+number = lambda x86, arm: x86 if os.uname().machine == 'x86_64' else arm
+begun = lambda: print('begun', flush=True)
+";
+
+/// Commands that would go on for ever, all at once, under their timeout.
+async fn all_time_out(inside: &Inside, scripts: &[(&str, &str)]) {
+    let timed = scripts.iter().map(|(what, script)| async move {
+        let mark = unique("ending");
+        let mut spec = ExecSpec::argv(["python3", "-c", &format!("{RESISTS}{script}"), &mark], path("/"));
+        spec.user = Some(named("user"));
+        spec.timeout = Some(Duration::from_secs(3));
+        let seen = until("it is there", async || living(&mark) > 0); // so that its end is an end
+        let (ran, ()) = soon(what, async { tokio::join!(run(&*inside.sandbox, spec, 1024), seen) }).await;
+        let ran = ran.unwrap();
+        assert_eq!((ran.exit.status, ran.stdout.whole().unwrap().trim_ascii_end()), (Status::TimedOut, &b"begun"[..]));
+        until("nothing of it lives", async || living(&mark) == 0).await;
+    });
+    futures_util::future::join_all(timed).await;
+}
+
+#[tokio::test]
+async fn a_command_whose_first_thread_has_ended_times_out() {
+    let inside = Inside::new().await;
+    let script = "
+threading.Thread(target=lambda: [begun(), time.sleep(300)]).start()
+libc.syscall(number(60, 93), 0)";
+    all_time_out(&inside, &[("its first thread has ended", script)]).await;
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn commands_that_no_signal_ends_time_out() {
+    let stops = "begun(); os.kill(os.getpid(), signal.SIGSTOP)";
+    let ignores = "
+for number in range(1, 65):
+    try: signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError): pass
+signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
+begun()
+while True: time.sleep(300)";
+    // The parent stands in the kernel until its child has ended, and hears of nothing but a kill.
+    let waits_in_vfork = "
+if libc.syscall(number(58, 220), 0x4111, 0, 0, 0, 0) == 0:
+    begun()
+    while True: time.sleep(300)";
+    let starts_itself_anew = "
+if len(sys.argv) == 2: begun()
+os.execv('/usr/bin/python3', ['python3', '-c', open('/proc/self/cmdline').read().split(chr(0))[2], sys.argv[1], 'again'])";
+    let scripts = [
+        ("it is stopped", stops),
+        ("it ignores every signal", ignores),
+        ("it waits in vfork", waits_in_vfork),
+        ("it starts itself anew", starts_itself_anew),
+    ];
+    let inside = Inside::new().await;
+    all_time_out(&inside, &scripts).await;
+    inside.still_works().await;
+    inside.end().await;
+}
+
+/// Every process of it forks as long as there is room, and ends to make room for the next; the first goes on.
+async fn breeding_tree_is_killed(begins: &str) {
+    let limits = Limits { pids: Some(64), ..Limits::NONE };
+    let inside = Inside::with(SandboxSpec { limits, ..passing() }).await;
+    let mark = unique("breeds");
+    let script = format!(
+        "{RESISTS}
+def breed():
+    while True:
+        try:
+            if os.fork() == 0: os.setsid(); begin()
+        except (OSError, RuntimeError):
+            if os.getpid() != first: os._exit(0)
+{begins}
+first = os.getpid()
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+begun()
+begin()"
+    );
+    let mut spec = ExecSpec::argv(["python3", "-c", &script, &mark], path("/"));
+    spec.user = Some(named("user"));
+    let mut process = inside.sandbox.exec(spec).await.unwrap();
+    let _begun = process.events.next().await;
+    until("there are many", async || living(&mark) > 8).await;
+    soon("a signal", process.control.signal(9, Target::Tree)).await.unwrap();
+    soon("its end", rest(process)).await;
+    until("nothing of it lives", async || living(&mark) == 0).await;
+    inside.still_works().await;
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn a_tree_that_breeds_while_it_is_killed() {
+    breeding_tree_is_killed("begin = breed").await;
+}
+
+#[tokio::test]
+async fn a_tree_that_breeds_without_first_threads_while_it_is_killed() {
+    let begin = "
+def begin():
+    threading.Thread(target=breed).start()
+    libc.syscall(number(60, 93), 0)";
+    breeding_tree_is_killed(begin).await;
+}
+
+#[tokio::test]
+async fn a_sandbox_that_breeds_while_it_is_destroyed() {
+    let inside = Inside::new().await;
+    let mark = unique("breeds");
+    for _ in 0..3 {
+        let words = inside.bring(&OUTLIVE).await;
+        let spec = ExecSpec::argv(words.into_iter().chain([mark.clone()]), path("/"));
+        let mut process = inside.sandbox.exec(ExecSpec { user: Some(named("root")), ..spec }).await.unwrap();
+        let _begun = process.events.next().await;
+    }
+    let forks = "import os, time\nfor _ in range(40):\n  if os.fork() == 0: time.sleep(300)\nprint('begun', flush=True)\ntime.sleep(300)";
+    let mut process = inside.sandbox.exec(ExecSpec::argv(["python3", "-c", forks, &mark], path("/"))).await.unwrap();
+    let _begun = process.events.next().await;
+    until("all are there", async || living(&mark) > 40).await;
+    soon("the end of the sandbox", inside.end()).await;
+    assert_eq!(living(&mark), 0, "none outlived it");
+}
+
+/// The leader is gone, what it started has its output: the exit is told, and a signal to the tree still finds the rest.
+#[tokio::test]
+async fn a_tree_without_its_leader_is_still_ended() {
+    let inside = Inside::new().await;
+    let mark = unique("left");
+    let script = format!("(exec -a {mark} sleep 300) & disown; echo begun; exit 4");
+    let mut process = inside.sandbox.exec(ExecSpec::argv(["bash", "-c", &script], path("/"))).await.unwrap();
+    let control = process.control.clone();
+    let _begun = process.events.next().await;
+    let (_, status) = soon("the exit", rest(process)).await;
+    assert_eq!(status, Status::Code(4));
+    until("it is left behind", async || living(&mark) == 1).await;
+    soon("a signal", control.signal(9, Target::Tree)).await.unwrap();
+    until("nothing of it lives", async || living(&mark) == 0).await;
+    inside.end().await;
+}
