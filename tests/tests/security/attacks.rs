@@ -162,6 +162,11 @@ impl Attack {
     }
 }
 
+/// A script of the host's shell, as root: the control of one that is run inside.
+pub(crate) fn on_host(script: &str) -> Ran {
+    Ran::of(Command::new("bash").args(["-c", script]))
+}
+
 /// How a program ended and what it said.
 #[derive(Debug)]
 pub(crate) struct Ran {

@@ -39,4 +39,5 @@ mod soak_matrix;
 mod storm;
 mod taken_mounts;
 mod terminals;
+mod told_by_the_kernel;
 mod views;

@@ -255,6 +255,7 @@ const HIDDEN: &[&CStr] = &[
     c"/n/proc/acpi",
     c"/n/proc/asound",
     c"/n/proc/cmdline",
+    c"/n/proc/fs",
     c"/n/proc/kcore",
     c"/n/proc/key-users",
     c"/n/proc/keys",
