@@ -49,6 +49,7 @@ mod live;
 mod network;
 mod open_files;
 mod output;
+mod output_rate;
 mod plan;
 mod presence;
 pub mod rootless;

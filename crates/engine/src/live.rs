@@ -37,6 +37,7 @@ use crate::{
     lane::Lane,
     network::{Namespace, Network, Outlet, Ways},
     open_files::{OpenFile, OpenFiles},
+    output_rate::OutputRate,
     spool,
     wire::{Ended, Failure, FromInit, LONG, PROTOCOL, Stillness, ToInit},
 };
@@ -58,6 +59,7 @@ pub(crate) struct Live {
     pub(crate) tasks: TaskTracker,
     pub(crate) lane: Lane,
     pub(crate) walk_lane: Lane,
+    pub(crate) output_rate: Arc<OutputRate>,
     channel: Channel,
     pidfd: AsyncFd<OwnedFd>,
     /// Until the sandbox ends: a descriptor of the root keeps everything mounted.
@@ -156,6 +158,7 @@ impl Live {
             tasks,
             lane: Lane::new(),
             walk_lane: Lane::of_walks(),
+            output_rate: Arc::new(OutputRate::new(&limits)),
             channel,
             pidfd,
             inside: Mutex::new(Some(inside)),
@@ -494,6 +497,7 @@ impl Live {
 
     pub(crate) fn set_limits(&self, limits: Limits) {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
+        self.output_rate.set(&limits);
     }
 
     pub(crate) fn is_paused(&self) -> bool {

@@ -23,6 +23,7 @@ use crate::{
     feed::Feed,
     lane::{self, Lane, SharedFd},
     live::Live,
+    output_rate::OutputRate,
     spool::{self, Spool},
 };
 
@@ -38,6 +39,7 @@ pub(crate) struct Log {
     /// The sandbox lives on without us: what its commands say is not ours to take any more.
     left: CancellationToken,
     lane: Lane,
+    rate: Arc<OutputRate>,
 }
 
 struct Kept {
@@ -60,6 +62,7 @@ impl Log {
             tasks: live.tasks.clone(),
             left: CancellationToken::new(),
             lane: live.lane.clone(),
+            rate: live.output_rate.clone(),
         });
         if exit.is_some()
             && let Ok(mut source) = log.source.try_lock()
@@ -136,8 +139,8 @@ impl Log {
             source.pipes.clear();
         }
         for (_, pipe) in source.pipes.drain(..) {
-            let (left, lane) = (self.left.clone(), self.lane.clone());
-            self.tasks.spawn(async move { left.run_until_cancelled(discard(pipe, lane)).await });
+            let (left, lane, rate) = (self.left.clone(), self.lane.clone(), self.rate.clone());
+            self.tasks.spawn(async move { left.run_until_cancelled(discard(pipe, lane, rate)).await });
         }
     }
 
@@ -171,12 +174,14 @@ impl Log {
 
     /// The guest can hold the pipe's lock: so nobody else waits for ours meanwhile.
     async fn take(&self, source: &mut Source) -> bool {
+        self.rate.wait().await;
         let _turn = self.lane.turn().await;
         lane::held_up(|| {
             source.take_by(|pipe, channel| {
                 let into = self.kept().spool.before(pipe, channel)?;
                 let Some(into) = into else { return Ok(0) };
                 let taken = into.splice(pipe)?;
+                self.rate.spend(taken);
                 self.kept().spool.after_taking(taken)
             })
         })
@@ -273,10 +278,11 @@ async fn until_readable(fd: &AsyncFd<SharedFd>) {
     }
 }
 
-async fn discard(pipe: AsyncFd<SharedFd>, lane: Lane) {
+async fn discard(pipe: AsyncFd<SharedFd>, lane: Lane, rate: Arc<OutputRate>) {
     let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
     let Ok(nowhere) = rustix::fs::open(c"/dev/null", flags, rustix::fs::Mode::empty()) else { return };
     loop {
+        rate.wait().await;
         let turn = lane.turn().await;
         let gone = lane::held_up(|| {
             rustix::pipe::splice(pipe.get_ref(), None, &nowhere, None, spool::CHUNK, SpliceFlags::NONBLOCK)
@@ -284,7 +290,7 @@ async fn discard(pipe: AsyncFd<SharedFd>, lane: Lane) {
         drop(turn);
         match gone {
             Ok(0) => return,
-            Ok(_) => {}
+            Ok(bytes) => rate.spend(bytes),
             Err(rustix::io::Errno::AGAIN) => until_readable(&pipe).await,
             Err(_) => return,
         }

@@ -1,6 +1,8 @@
 //! Taking all of something that the machine has only so much of. The attacker has limits, as every sandbox should that runs
 //! what nobody knows; the neighbour and the server go on with their work.
 
+use std::time::{Duration, Instant};
+
 use cabana_sandbox::{Event, ExecSpec, Limits, Provider, SandboxPath, SandboxSpec, Status};
 use futures_util::StreamExt;
 
@@ -93,4 +95,43 @@ async fn flooding_with_output_that_nobody_reads() {
     neighbour.engine.destroy(neighbour.sandbox.id()).await.unwrap();
     drop(floods);
     tokio::time::timeout(SOON, attacker.end()).await.expect("it is ended, and soon");
+}
+
+/// Fills its output without copying anything: what it costs is the server's.
+const TEE: &str = "
+import ctypes, fcntl, os
+libc = ctypes.CDLL(None)
+full, fill = os.pipe()
+for end in (fill, 1): fcntl.fcntl(end, 1031, 1 << 20)
+os.write(fill, b'z' * (1 << 20))
+while libc.tee(full, 1, 1 << 20, 0) > 0: pass
+";
+
+/// How long it takes until so much of the flood was taken.
+async fn flood(limits: Limits, bytes: usize) -> Duration {
+    let inside = Inside::with(SandboxSpec { limits, ..passing() }).await;
+    let spec = ExecSpec::argv(["python3", "-c", TEE], SandboxPath::root());
+    let mut process = inside.sandbox.exec(spec).await.unwrap();
+    let (mut taken, mut began) = (0, None);
+    while taken < bytes {
+        match process.events.next().await.unwrap().unwrap() {
+            Event::Output(output) => taken += output.bytes.len(),
+            Event::Exit(exit) => panic!("{exit:?}"),
+        }
+        began.get_or_insert_with(Instant::now);
+    }
+    let took = began.unwrap().elapsed();
+    drop(process);
+    tokio::time::timeout(SOON, inside.end()).await.expect("it is ended, and soon");
+    took
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flooding_with_output_past_a_processor_limit() {
+    // A tenth of a processor is worth 25.6 MiB each second, behind the first 64 MiB.
+    let (tenth, bytes) = (Limits { cpu_milli: Some(100), ..Limits::NONE }, (64 + 4 * 25) << 20);
+    let free = flood(Limits::NONE, bytes).await;
+    let held = flood(tenth, bytes).await;
+    assert!(held > Duration::from_secs(3), "{held:?}: the server works for it as if there were no limit");
+    assert!(free < held, "{free:?} and {held:?}: a sandbox without a limit is not held up");
 }
