@@ -17,8 +17,8 @@ use async_trait::async_trait;
 use bytes::{Buf, Bytes};
 use cabana_guest::{Listing, Reader, Rooted, Walker, Watch, Writer};
 use cabana_sandbox::{
-    Alter, Depth, Error, FileInfo, Files, Hit, Read, Result, SandboxPath, Search, Stream, TreeItem, User, WatchEvent,
-    Write, WriteMode,
+    Alter, Depth, Error, FileInfo, Files, Hit, Read, Result, SandboxPath, Search, Stream, TreeItem, User, WatchBudget,
+    WatchEvent, Write, WriteMode,
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
 use rustix::fs::OFlags;
@@ -272,6 +272,25 @@ impl EngineFiles {
         }
     }
 
+    async fn watch_for(
+        &self,
+        dir: &SandboxPath,
+        depth: Depth,
+        budget: Option<Arc<dyn WatchBudget>>,
+    ) -> Result<Stream<WatchEvent>> {
+        let (dir, live) = (dir.clone(), self.live.clone());
+        let (watch, ready) = self
+            .act(move |root| {
+                let watch: Watch = root.watch_within(&dir, depth, budget)?;
+                let ready = watch.as_fd().try_clone_to_owned().map_err(|error| Error::failed("watching", error))?;
+                Ok((Held::new(&live, &dir, watch), ready))
+            })
+            .await?;
+        let ready = readiness::watch(ready).map_err(|error| Error::failed("watching", error))?;
+        let watching = Watching { files: self.again(), watch, ready, told: VecDeque::new() };
+        Ok(stream::try_unfold(watching, |mut watching| async { Ok(Some((watching.next().await?, watching))) }).boxed())
+    }
+
     fn again(&self) -> Self {
         Self { live: self.live.clone(), gate: self.gate.clone(), user: self.user.clone(), by_root: self.by_root }
     }
@@ -358,17 +377,16 @@ impl Files for EngineFiles {
     }
 
     async fn watch(&self, dir: &SandboxPath, depth: Depth) -> Result<Stream<WatchEvent>> {
-        let (dir, live) = (dir.clone(), self.live.clone());
-        let (watch, ready) = self
-            .act(move |root| {
-                let watch: Watch = root.watch(&dir, depth)?;
-                let ready = watch.as_fd().try_clone_to_owned().map_err(|error| Error::failed("watching", error))?;
-                Ok((Held::new(&live, &dir, watch), ready))
-            })
-            .await?;
-        let ready = readiness::watch(ready).map_err(|error| Error::failed("watching", error))?;
-        let watching = Watching { files: self.again(), watch, ready, told: VecDeque::new() };
-        Ok(stream::try_unfold(watching, |mut watching| async { Ok(Some((watching.next().await?, watching))) }).boxed())
+        self.watch_for(dir, depth, None).await
+    }
+
+    async fn watch_within(
+        &self,
+        dir: &SandboxPath,
+        depth: Depth,
+        budget: Arc<dyn WatchBudget>,
+    ) -> Result<Stream<WatchEvent>> {
+        self.watch_for(dir, depth, Some(budget)).await
     }
 
     async fn search(&self, what: Search) -> Result<Stream<Vec<Hit>>> {

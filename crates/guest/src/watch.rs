@@ -15,9 +15,10 @@ use std::{
     collections::{HashMap, HashSet, VecDeque},
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
 };
 
-use cabana_sandbox::{Change, Depth, Result, SandboxPath, WatchEvent};
+use cabana_sandbox::{Change, Depth, Error, Result, SandboxPath, WatchBudget, WatchEvent};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{
@@ -38,6 +39,8 @@ use crate::{
 pub const MAX_WATCHES: usize = 8192;
 /// Entries that one look at new directories tells. Beyond it comes an Overflow.
 const MAX_TOLD: usize = 64 * 1024;
+/// In bytes of their paths.
+const MAX_TOLD_BYTES: usize = 16 << 20;
 /// Events of one answer: who is told must get to speak.
 const MAX_BATCH: usize = 4096;
 const BUFFER: usize = 64 * 1024;
@@ -58,6 +61,8 @@ pub struct Watch {
     told: VecDeque<WatchEvent>,
     /// What lies at its paths may be something else by now.
     stale: bool,
+    /// For each directory one.
+    allowance: Allowance,
     buffer: Vec<MaybeUninit<u8>>,
 }
 
@@ -73,6 +78,40 @@ struct Watched {
 impl Watched {
     fn new(path: Vec<u8>) -> Self {
         Self { path, looked: HashSet::new(), doubtful: false }
+    }
+}
+
+/// What was taken of a budget. Given back when nothing is watched any more.
+struct Allowance {
+    budget: Option<Arc<dyn WatchBudget>>,
+    taken: usize,
+}
+
+impl Allowance {
+    /// Whether it is enough for so many, once more was taken where that was needed.
+    fn covers(&mut self, watches: usize) -> bool {
+        let Some(budget) = &self.budget else { return true };
+        while self.taken < watches {
+            if !budget.take() {
+                return false;
+            }
+            self.taken += 1;
+        }
+        true
+    }
+
+    fn shrink_to(&mut self, watches: usize) {
+        let more = self.taken.saturating_sub(watches);
+        if let Some(budget) = self.budget.as_ref().filter(|_| more > 0) {
+            budget.give_back(more);
+            self.taken = watches;
+        }
+    }
+}
+
+impl Drop for Allowance {
+    fn drop(&mut self) {
+        self.shrink_to(0);
     }
 }
 
@@ -101,9 +140,22 @@ enum Look {
 impl Rooted {
     /// Armed once it returns: what happens later is seen. Follows a link to the directory, and none below it.
     pub fn watch(&self, dir: &SandboxPath, depth: Depth) -> Result<Watch> {
-        let failed = |e| fault(dir, "watch", e);
+        self.watch_within(dir, depth, None)
+    }
+
+    /// The same, for as many of the kernel's watches as the budget gives.
+    pub fn watch_within(&self, dir: &SandboxPath, depth: Depth, budget: Option<Arc<dyn WatchBudget>>) -> Result<Watch> {
+        let failed = |e| match e {
+            // Not of the disk: of what the kernel gives one user.
+            Errno::NOSPC | Errno::MFILE => Error::TooManyWatches(dir.clone()),
+            e => fault(dir, "watch", e),
+        };
         let top = self.resolve(dir.relative(), OFlags::PATH | OFlags::DIRECTORY).map_err(failed)?;
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(failed)?;
+        let mut allowance = Allowance { budget, taken: 0 };
+        if !allowance.covers(1) {
+            return Err(Error::TooManyWatches(dir.clone()));
+        }
         let mut watch = Watch {
             rooted: self.clone(),
             inotify,
@@ -114,6 +166,7 @@ impl Rooted {
             half: None,
             told: VecDeque::new(),
             stale: false,
+            allowance,
             buffer: vec![MaybeUninit::uninit(); BUFFER],
         };
         let wd = watch.add(top.as_fd()).map_err(failed)?;
@@ -158,6 +211,7 @@ impl Watch {
                 self.end_half();
             }
             if nothing || self.told.len() >= MAX_BATCH || (!self.told.is_empty() && self.half.is_none()) {
+                self.allowance.shrink_to(self.dirs.len());
                 return Ok(self.told.drain(..).collect());
             }
         }
@@ -403,7 +457,7 @@ impl Watch {
         if is_pseudo(&fd) {
             return None;
         }
-        if self.dirs.len() >= MAX_WATCHES {
+        if self.is_full() {
             self.overflow();
             return None;
         }
@@ -428,17 +482,23 @@ impl Watch {
         }
     }
 
+    /// Whether no further directory can be watched.
+    fn is_full(&mut self) -> bool {
+        self.dirs.len() >= MAX_WATCHES || !self.allowance.covers(self.dirs.len() + 1)
+    }
+
     /// Arms all directories below one that is armed. Each is armed before it is looked at, so that nothing falls between.
     fn look_below(&mut self, start: i32, path: Vec<u8>, look: Look) {
         let mut ahead = vec![(start, path)];
-        let mut told = 0;
+        let (mut told, mut bytes) = (0, 0);
         while let Some((wd, path)) = ahead.pop() {
             let Ok(found) = self.entries(&path) else { continue };
             for (name, is_dir) in found {
                 let entry = below(&path, &name);
                 if look == Look::Tell && temp::aim(&name).is_none() {
                     told += 1;
-                    if told > MAX_TOLD {
+                    bytes += self.base.as_bytes().len() + entry.len();
+                    if told > MAX_TOLD || bytes > MAX_TOLD_BYTES {
                         return self.overflow();
                     }
                     self.tell(Change::Create, &entry);
@@ -446,7 +506,9 @@ impl Watch {
                         dir.looked.insert(name);
                     }
                 }
-                if is_dir && let Some(wd) = self.arm(&entry) {
+                if is_dir && self.is_full() {
+                    self.overflow(); // without a look at each of what may be very many
+                } else if is_dir && let Some(wd) = self.arm(&entry) {
                     ahead.push((wd, entry));
                 }
             }

@@ -20,6 +20,7 @@ mod exec;
 mod fault;
 mod hashing;
 mod hooks;
+mod kernel_watches;
 mod leases;
 mod limits;
 mod links;

@@ -10,11 +10,14 @@ use cabana_sandbox::{Depth, Files, SandboxPath, Stream, User, WatchEvent};
 use futures_util::{StreamExt, stream, stream::BoxStream};
 use tokio::sync::{OnceCell, broadcast};
 
-use crate::{Error, Result, Runtime, acts::files::Rights};
+use crate::{Error, Result, Runtime, acts::files::Rights, kernel_watches::KernelWatches};
 
 /// Directories that one tenant watches at a time, and all together: below what the kernel gives one user.
 const EACH: usize = 24;
 const ALL: usize = 96;
+/// The last places are for tenants who have few.
+const RESERVED: usize = 32;
+const FEW: usize = 2;
 /// As many events as a slow reader may be behind before it is told that it missed some.
 const BEHIND: usize = 1024;
 
@@ -38,11 +41,14 @@ enum Told {
 type Shared = Arc<OnceCell<broadcast::Sender<Told>>>;
 
 #[derive(Default)]
-pub(crate) struct Watches(Mutex<HashMap<Watched, (Tenant, Shared)>>);
+pub(crate) struct Watches {
+    watches: Mutex<HashMap<Watched, (Tenant, Shared)>>,
+    kernel: Arc<KernelWatches>,
+}
 
 impl Watches {
     fn all<T>(&self, act: impl FnOnce(&mut HashMap<Watched, (Tenant, Shared)>) -> T) -> T {
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.watches.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn shared(&self, tenant: &Tenant, what: &Watched) -> Result<Shared> {
@@ -53,7 +59,8 @@ impl Watches {
                 return Ok(shared.clone());
             }
             let each = all.values().filter(|(of, _)| of == tenant).count();
-            if each >= EACH || all.len() >= ALL {
+            let most = if each < FEW { ALL } else { ALL - RESERVED };
+            if each >= EACH || all.len() >= most {
                 return Err(Error::TooManyWatches);
             }
             let shared = Shared::default();
@@ -95,7 +102,7 @@ impl Runtime {
             let shared = self.0.watches.shared(tenant, &what)?;
             let mut first = None; // holds the watch until we have joined it
             let arm = async {
-                let events = files.watch(&what.dir, what.depth).await?;
+                let events = files.watch_within(&what.dir, what.depth, self.0.watches.kernel.of(tenant)).await?;
                 let (tell, hear) = broadcast::channel(BEHIND);
                 first = Some(hear);
                 let (runtime, what, telling) = (self.clone(), what.clone(), tell.clone());

@@ -23,6 +23,8 @@ pub enum Error {
     NotRegular(SandboxPath),
     #[error("{0} is held by a lease of a process inside")]
     Busy(SandboxPath),
+    #[error("{0}: as many directories are watched as can be")]
+    TooManyWatches(SandboxPath),
     #[error("{0} runs through too many symbolic links")]
     Loop(SandboxPath),
     #[error("larger than the limit of {cap} bytes")]
@@ -127,6 +129,7 @@ impl Error {
             Self::NotEmpty(_) => Code::NotEmpty,
             Self::NotRegular(_) => Code::NotRegular,
             Self::Busy(_) => Code::FileBusy,
+            Self::TooManyWatches(_) => Code::TooManyWatches,
             Self::Loop(_) => Code::TooManyLinks,
             Self::TooLarge { .. } => Code::TooLarge,
             Self::Path(_) => Code::InvalidPath,

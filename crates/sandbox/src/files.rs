@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -28,6 +29,15 @@ pub trait Files: Send + Sync {
     async fn alter(&self, step: Alter) -> Result<()>;
     /// Armed once it returns: what happens later is seen.
     async fn watch(&self, dir: &SandboxPath, depth: Depth) -> Result<Stream<WatchEvent>>;
+    /// The same, for as many of the kernel's watches as the budget gives: where that is not enough, an Overflow is told.
+    async fn watch_within(
+        &self,
+        dir: &SandboxPath,
+        depth: Depth,
+        _budget: Arc<dyn WatchBudget>,
+    ) -> Result<Stream<WatchEvent>> {
+        self.watch(dir, depth).await
+    }
 
     // Beside the files where the provider can; `Unsupported` makes the layer on top do it with list, read and write.
     async fn search(&self, _what: Search) -> Result<Stream<Vec<Hit>>> {
@@ -46,6 +56,13 @@ pub trait Files: Send + Sync {
     async fn unpack(&self, _dir: &SandboxPath, _tar: Stream<Bytes>) -> Result<()> {
         Err(Error::Unsupported { provider: "this one", what: "unpack beside the files" })
     }
+}
+
+/// What the kernel has few of for all: each directory that is watched takes one.
+pub trait WatchBudget: Send + Sync {
+    /// Takes one. False: there is none.
+    fn take(&self) -> bool;
+    fn give_back(&self, watches: usize);
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -35,8 +35,8 @@ pub use exec::{
 };
 pub use fallback::{pack, search, unpack, walk_tree};
 pub use files::{
-    Alter, Change, DEFAULT_FILE_CAP, Depth, FileInfo, Files, Hit, Kind, Link, Read, Search, TreeItem, Walk, WatchEvent,
-    Write, WriteMode,
+    Alter, Change, DEFAULT_FILE_CAP, Depth, FileInfo, Files, Hit, Kind, Link, Read, Search, TreeItem, Walk,
+    WatchBudget, WatchEvent, Write, WriteMode,
 };
 pub use provider::{Duplex, Found, Provider, Sandbox, SandboxEvent, State, Stream, Usage, Wanted};
 pub use run::{ExecOutcome, Kept, run};

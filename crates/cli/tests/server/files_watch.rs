@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::{
     files::Files,
-    stage::{PATIENCE, good, refused},
+    stage::{PATIENCE, client, good, refused, until},
     streams::Events,
 };
 
@@ -102,7 +102,7 @@ async fn one_tenant_does_not_take_all_the_watches_that_there_are() {
     assert_eq!(events.next().await.unwrap().0, "start");
     drop(held);
     // What nobody listens to is given back.
-    crate::stage::until(|| async {
+    until(|| async {
         let answer = files.ask(Method::GET, "/watch?path=25").send().await.unwrap();
         answer.status().is_success().then_some(())
     })
@@ -116,4 +116,51 @@ async fn what_is_no_directory_is_not_watched() {
     let watch = |path| files.ask(Method::GET, path).send();
     assert_eq!(refused(watch("/watch?path=file").await.unwrap()).await, (409, "not_directory".into()));
     assert_eq!(refused(watch("/watch?path=missing").await.unwrap()).await, (404, "not_found".into()));
+}
+
+/// Directories that the server watches, as the kernel counts them. Each watch is open twice: to be waited for, and to be read.
+fn kernel_watches(files: &Files) -> usize {
+    let fds = std::fs::read_dir(format!("/proc/{}/fdinfo", files.server.pid())).unwrap().flatten();
+    let watches = |fd: std::fs::DirEntry| {
+        let info = std::fs::read_to_string(fd.path()).unwrap_or_default();
+        info.lines().filter(|line| line.starts_with("inotify wd:")).count()
+    };
+    fds.map(watches).sum::<usize>() / 2
+}
+
+#[tokio::test]
+async fn watches_of_one_tenant_leave_the_kernel_some_for_others() {
+    let max = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_watches").unwrap();
+    let share = max.trim().parse::<usize>().unwrap() / 8;
+    let files = Files::start().await;
+    files.shell("mkdir -p t o && cd t && seq -f d%04g 8000 | xargs mkdir").await;
+    // Each user has a watch of its own of the same tree.
+    let (mut held, mut counts) = (Vec::new(), Vec::new());
+    for user in 2000..2024 {
+        held.push(files.watch(&format!("?path=t&below=true&user={user}")).await);
+        counts.push(kernel_watches(&files));
+        if held.len() * 8001 > share {
+            break;
+        }
+    }
+    assert_eq!(counts[0], 8001.min(share), "the first has all, if there are so many");
+    assert!(*counts.last().unwrap() <= share, "{counts:?} of {share}");
+    if held.len() * 8001 > share {
+        // Whose watch does not cover everything is told.
+        assert_eq!(held.last_mut().unwrap().next().await.unwrap().0, "overflow");
+        // What none is left for at all is refused as that, and not for want of space.
+        let last = files.ask(Method::GET, "/watch?path=o&user=3000").send().await.unwrap();
+        assert_eq!(refused(last).await, (429, "too_many_watches".into()));
+    }
+    // Another tenant has its own share.
+    let other = files.server.key_for("other", "use").await;
+    let ask = |method, path: &str| client().request(method, format!("{}{path}", files.server.url)).bearer_auth(&other);
+    let made = good(ask(Method::POST, "/v1/sandboxes").json(&json!({})).send().await.unwrap()).await;
+    let watch = format!("/v1/sandboxes/{}/files/watch", made["id"].as_str().unwrap());
+    let mut events = Events::of(ask(Method::GET, &watch).send().await.unwrap());
+    assert_eq!(events.next().await.unwrap().0, "start");
+    // And what is not watched any more is given back.
+    held.clear();
+    until(|| async { (kernel_watches(&files) <= 1).then_some(()) }).await;
+    files.watch("?path=o").await;
 }
