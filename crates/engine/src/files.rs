@@ -24,7 +24,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use rustix::fs::OFlags;
 use tokio::{
     io::unix::AsyncFd,
-    sync::mpsc,
+    sync::{Semaphore, mpsc},
     task::{JoinHandle, spawn_blocking},
 };
 use tokio_util::task::TaskTracker;
@@ -42,6 +42,9 @@ const CHUNK: usize = 256 * 1024;
 
 /// How much of a long body is written at once: what a step costs beside the writing must not show.
 const WRITTEN_AT_ONCE: usize = 1024 * 1024;
+
+/// Searches at once, of all sandboxes: each is a thread, and has patterns and lines in memory.
+static SEARCHES: Semaphore = Semaphore::const_new(16);
 
 pub(crate) struct EngineFiles {
     live: Arc<Live>,
@@ -390,13 +393,22 @@ impl Files for EngineFiles {
     }
 
     async fn search(&self, what: Search) -> Result<Stream<Vec<Hit>>> {
+        // First its own: who holds its own up takes no place from others.
+        let turn = self.live.walk_lane.turn_in_time().await?;
+        let Ok(permit) = tokio::time::timeout(what.budget, SEARCHES.acquire()).await else {
+            return Err(Error::TimedOut("as many searches were under way all the time as there may be"));
+        };
         let (send, receive) = mpsc::channel(2);
-        let (failed, files) = (send.clone(), self.again());
-        let (turn, walk) = (self.live.walk_lane.turn_in_time().await?, self.live.open_files.begin_walk());
+        let (failed, files, walk) = (send.clone(), self.again(), self.live.open_files.begin_walk());
         let search = spawn_blocking(move || {
-            let (mut cut, _turn) = (false, turn);
+            let _held = (turn, permit); // also when nobody reads any more
+            let mut cut = false;
             let searched = files.act_here(|root| {
                 root.search(&what, &mut |hits| {
+                    if hits.is_empty() {
+                        cut |= walk.is_cancelled();
+                        return !cut && !send.is_closed();
+                    }
                     let sent = walk.wait_for(send.send(Ok(hits)));
                     cut |= sent.is_none();
                     matches!(sent, Some(Ok(())))

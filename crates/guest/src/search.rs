@@ -4,6 +4,7 @@
 //! depth), what is chosen by a glob is not ignored, and directories are gone through but are no hits.
 
 use std::{
+    cell::RefCell,
     ffi::{CStr, CString},
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -12,13 +13,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use cabana_sandbox::{Error, Hit, Result, SandboxPath, Search};
+use cabana_sandbox::{Error, Hit, IgnoreRules, IgnoreRulesBuilder, MAX_IGNORE_FILE, Result, SandboxPath, Search};
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkMatch};
-use ignore::{
-    gitignore::{Gitignore, GitignoreBuilder},
-    overrides::{Override, OverrideBuilder},
-};
+use ignore::overrides::Override;
 use rustix::{
     fs::{FileType, OFlags},
     io::Errno,
@@ -33,7 +31,6 @@ use crate::{
 
 /// Later files win over earlier ones, as in ripgrep.
 const IGNORE_FILES: [&CStr; 2] = [c".gitignore", c".ignore"];
-const MAX_IGNORE_FILE: u64 = 1024 * 1024;
 /// Of a longer line only the beginning is shown.
 const MAX_LINE: usize = 4 * 1024;
 /// A file with a line longer than this is no text: it is passed over.
@@ -46,7 +43,8 @@ const MAX_KEPT: usize = 4096;
 const SHOW: Duration = Duration::from_millis(100);
 
 impl Rooted {
-    /// Gives hits to `sink` in batches, by name within each directory, until it says `false` or `max_hits` are found. When
+    /// Gives hits to `sink` in batches, by name within each directory, until it says `false` or `max_hits` are found. It is
+    /// asked with an empty batch from time to time whether to go on. When
     /// the budget is used up, what was found comes first and then `TimedOut`. Links are not followed; what the identity
     /// may not read has no hits.
     pub fn search(&self, what: &Search, sink: &mut dyn FnMut(Vec<Hit>) -> bool) -> Result<()> {
@@ -54,8 +52,8 @@ impl Rooted {
             rooted: self,
             names: self.names(),
             root: &what.root,
-            globs: globs(what)?,
-            grep: what.grep.as_deref().map(Grep::new).transpose()?,
+            globs: what.compiled_globs()?,
+            grep: what.checked_grep()?.map(Grep::new).transpose()?,
             ignore_files: what.ignore_files,
             hits: Hits {
                 sink,
@@ -69,21 +67,12 @@ impl Rooted {
         };
         let top = self.open_dir(&what.root)?;
         let walked = hunt.walk(top).map_err(|e| fault(&what.root, "search", e));
-        hunt.hits.show();
+        hunt.hits.show_rest();
         match hunt.hits.late {
             true => Err(Error::TimedOut("the search's time was used up: what came before is not all there is")),
             false => walked,
         }
     }
-}
-
-fn globs(what: &Search) -> Result<Override> {
-    let invalid = |error: ignore::Error| Error::invalid("globs", error.to_string());
-    let mut globs = OverrideBuilder::new(what.root.as_path());
-    for glob in &what.globs {
-        globs.add(glob).map_err(invalid)?;
-    }
-    globs.build().map_err(invalid)
 }
 
 struct Hunt<'a> {
@@ -99,7 +88,7 @@ struct Hunt<'a> {
 /// A directory on the way: what is still to be entered in it, and what its ignore files say.
 struct Here {
     below: Vec<CString>,
-    rules: Option<Gitignore>,
+    rules: Option<IgnoreRules>,
 }
 
 impl Hunt<'_> {
@@ -133,7 +122,8 @@ impl Hunt<'_> {
             return Ok(());
         };
         if self.ignore_files {
-            let rules = rules_of(descent.here()?, &path);
+            let above = descent.states().filter_map(|here| here.rules.as_ref());
+            let rules = rules_of(descent.here()?, IgnoreRules::builder(&path, above), self.hits.deadline);
             if let Some(here) = descent.state() {
                 here.rules = rules;
             }
@@ -184,31 +174,21 @@ impl Hunt<'_> {
 
 /// The innermost rule that says anything decides.
 fn ignored(descent: &Descent<Here>, path: &SandboxPath, is_dir: bool) -> bool {
-    let decided = |rules: &Gitignore| {
-        let verdict = rules.matched(path.as_path(), is_dir);
-        (!verdict.is_none()).then(|| verdict.is_ignore())
-    };
+    let decided = |rules: &IgnoreRules| rules.decide(path, is_dir);
     descent.states().rev().filter_map(|here| here.rules.as_ref()).find_map(decided).unwrap_or(false)
 }
 
-fn rules_of(dir: BorrowedFd<'_>, path: &SandboxPath) -> Option<Gitignore> {
-    let mut builder = GitignoreBuilder::new(path.as_path());
+fn rules_of(dir: BorrowedFd<'_>, mut rules: IgnoreRulesBuilder, deadline: Option<Instant>) -> Option<IgnoreRules> {
     for name in IGNORE_FILES {
         // Missing, closed, or no regular file: then it says nothing.
-        let Ok((file, stat)) = sys::open_regular(dir, name, OFlags::RDONLY) else { continue };
-        if sys::size(&stat) > MAX_IGNORE_FILE {
-            continue;
-        }
+        let Ok((file, _)) = sys::open_regular(dir, name, OFlags::RDONLY) else { continue };
         let mut text = Vec::new();
-        let mut file = io::Read::take(std::fs::File::from(file), MAX_IGNORE_FILE);
+        let mut file = io::Read::take(std::fs::File::from(file), MAX_IGNORE_FILE as u64 + 1);
         if io::Read::read_to_end(&mut file, &mut text).is_ok() {
-            for line in String::from_utf8_lossy(&text).lines() {
-                // A line that is no pattern is left out, as git does.
-                let _ = builder.add_line(None, line);
-            }
+            rules.add_file(&text, || is_over(deadline));
         }
     }
-    builder.build().ok().filter(|rules| !rules.is_empty())
+    if is_over(deadline) { None } else { rules.build() }
 }
 
 struct Grep {
@@ -221,6 +201,7 @@ impl Grep {
         let matcher = RegexMatcherBuilder::new()
             .line_terminator(Some(b'\n'))
             .size_limit(MAX_REGEX)
+            .dfa_size_limit(MAX_REGEX)
             .build(pattern)
             .map_err(|e| Error::invalid("grep", e.to_string()))?;
         let searcher = SearcherBuilder::new()
@@ -232,8 +213,9 @@ impl Grep {
     }
 
     fn look(&mut self, file: &OwnedFd, path: &SandboxPath, hits: &mut Hits<'_>) {
-        let reader = Timed { file, deadline: hits.deadline };
-        let mut lines = Lines { path, hits, found: Vec::new() };
+        let hits = RefCell::new(hits); // of the reader and of the lines in turn
+        let reader = Timed { file, hits: &hits };
+        let mut lines = Lines { path, hits: &hits, found: Vec::new() };
         // A file that cannot be read to its end has no further hits.
         if self.searcher.search_reader(&self.matcher, reader, &mut lines).is_ok() {
             lines.commit();
@@ -244,13 +226,14 @@ impl Grep {
 /// The lines of one file, kept back until it is likely to be text: a NUL byte after them takes them back.
 struct Lines<'a, 'h> {
     path: &'a SandboxPath,
-    hits: &'a mut Hits<'h>,
+    hits: &'a RefCell<&'a mut Hits<'h>>,
     found: Vec<Hit>,
 }
 
 impl Lines<'_, '_> {
     fn commit(&mut self) {
-        self.found.drain(..).for_each(|hit| self.hits.add(hit));
+        let mut hits = self.hits.borrow_mut();
+        self.found.drain(..).for_each(|hit| hits.add(hit));
     }
 }
 
@@ -265,7 +248,8 @@ impl Sink for &mut Lines<'_, '_> {
         if self.found.len() == MAX_KEPT {
             self.commit();
         }
-        Ok(!self.hits.closed && self.found.len() < self.hits.left)
+        let hits = self.hits.borrow();
+        Ok(!hits.closed && self.found.len() < hits.left)
     }
 
     fn binary_data(&mut self, _: &Searcher, _: u64) -> io::Result<bool> {
@@ -274,15 +258,15 @@ impl Sink for &mut Lines<'_, '_> {
     }
 }
 
-/// A file that seems to end when the time is used up: a hole of a terabyte must not hold the search.
-struct Timed<'a> {
+/// A file that seems to end when the time is used up, or nobody wants hits any more: a terabyte must not hold the search.
+struct Timed<'a, 'h> {
     file: &'a OwnedFd,
-    deadline: Option<Instant>,
+    hits: &'a RefCell<&'a mut Hits<'h>>,
 }
 
-impl io::Read for Timed<'_> {
+impl io::Read for Timed<'_, '_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if is_over(self.deadline) {
+        if self.hits.borrow_mut().over() {
             return Ok(0);
         }
         Ok(sys::retry(|| rustix::io::read(self.file.as_fd(), &mut *buffer))?)
@@ -316,12 +300,21 @@ impl Hits<'_> {
     fn show(&mut self) {
         self.shown = Instant::now();
         let batch = std::mem::take(&mut self.batch);
-        if !batch.is_empty() && !(self.sink)(batch) {
+        if !(self.sink)(batch) {
             self.closed = true;
         }
     }
 
+    fn show_rest(&mut self) {
+        if !self.batch.is_empty() {
+            self.show();
+        }
+    }
+
     fn over(&mut self) -> bool {
+        if !self.closed && self.shown.elapsed() >= SHOW {
+            self.show();
+        }
         if !self.closed && is_over(self.deadline) {
             self.late = true;
             self.closed = true;

@@ -81,6 +81,7 @@ codes! {
     TooLarge = "too_large": "Send less, or raise the limit.",
     TooManyConnections = "too_many_connections": "Close connections that nobody needs, or try again later; `max_connections` is the limit.",
     TooManyLinks = "too_many_links": "The path runs through too many symbolic links, or in a circle: name the target.",
+    TooManySearches = "too_many_searches": "Wait for searches that are under way, give this one more time (`timeout_ms`), or try again later.",
     TooManyStreams = "too_many_streams": "End streams and terminals that nobody needs, or try again later; `max_streams` is the limit.",
     TooManyWatches = "too_many_watches": "End watches that nobody needs, or watch a directory above with all that is below it.",
     TooManyWebhooks = "too_many_webhooks": "Remove webhooks that nobody needs; one can hear of all events.",

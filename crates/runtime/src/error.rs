@@ -65,6 +65,8 @@ pub enum Error {
     KeyReused,
     #[error("the user of this chat is not known yet")]
     UserRequired,
+    #[error("as many searches are under way as one tenant may have: {0}")]
+    TooManySearches(usize),
     #[error("as many directories are watched as can be")]
     TooManyWatches,
     #[error("the disk of the server is nearly full, and nothing new is made{}", about.as_deref().unwrap_or(LOW_DISK))]
@@ -133,6 +135,7 @@ impl Error {
             Self::NoKey(_) => Code::KeyNotFound,
             Self::KeyReused => Code::IdempotencyMismatch,
             Self::UserRequired => Code::UserRequired,
+            Self::TooManySearches(_) => Code::TooManySearches,
             Self::TooManyWatches => Code::TooManyWatches,
             Self::LowDisk { .. } => Code::NoSpace,
             Self::OutputGone => Code::OutputGone,

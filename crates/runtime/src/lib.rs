@@ -46,6 +46,7 @@ mod snapshots;
 mod space;
 mod tasks;
 mod templates;
+mod tenant_permits;
 mod text;
 mod tokens;
 mod told;

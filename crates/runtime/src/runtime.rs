@@ -27,6 +27,7 @@ use crate::{
     series::AllSeries,
     space::Space,
     tasks::LiveTasks,
+    tenant_permits::TenantPermits,
     watches::Watches,
 };
 
@@ -47,6 +48,7 @@ pub(crate) struct Inner {
     pub(crate) calls: UnderWay,
     pub(crate) live_tasks: LiveTasks,
     pub(crate) watches: Watches,
+    pub(crate) searches: TenantPermits,
     pub(crate) series: AllSeries,
     pub(crate) visits: Visits,
     pub(crate) quotas: Quotas,
@@ -66,6 +68,9 @@ const STOPPED_AT_ONCE: usize = 8;
 
 /// Between two tries to record what could not be recorded.
 const AGAIN: Duration = Duration::from_millis(200);
+
+/// Of one tenant.
+pub(crate) const SEARCHES_AT_ONCE: usize = 4;
 
 impl Runtime {
     pub fn new(provider: Arc<dyn Provider>, store: Store, settings: Settings, clock: Clock) -> Self {
@@ -94,6 +99,7 @@ impl Runtime {
             calls: UnderWay::default(),
             live_tasks: LiveTasks::default(),
             watches: Watches::default(),
+            searches: TenantPermits::new(SEARCHES_AT_ONCE),
             series: AllSeries::default(),
             visits: Visits::default(),
             quotas,

@@ -17,6 +17,7 @@ mod error;
 mod exec;
 mod fallback;
 mod files;
+mod patterns;
 mod provider;
 mod run;
 mod spec;
@@ -38,6 +39,7 @@ pub use files::{
     Alter, Change, DEFAULT_FILE_CAP, Depth, FileInfo, Files, Hit, Kind, Link, Read, Search, TreeItem, Walk,
     WatchBudget, WatchEvent, Write, WriteMode,
 };
+pub use patterns::{IgnoreRules, IgnoreRulesBuilder, MAX_IGNORE_FILE};
 pub use provider::{Duplex, Found, Provider, Sandbox, SandboxEvent, State, Stream, Usage, Wanted};
 pub use run::{ExecOutcome, Kept, run};
 pub use spec::{Base, Defaults, Lifetime, Limits, NetworkPolicy, SandboxSpec, Source, View, check_views};

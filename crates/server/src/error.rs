@@ -122,6 +122,7 @@ fn status(code: Code) -> StatusCode {
         | Code::WorkdirNotFound => StatusCode::BAD_REQUEST,
         Code::QuotaExceeded
         | Code::RateLimited
+        | Code::TooManySearches
         | Code::TooManyStreams
         | Code::TooManyWatches
         | Code::TooManyWebhooks => StatusCode::TOO_MANY_REQUESTS,

@@ -32,6 +32,7 @@ mod escapes;
 mod events;
 mod faults;
 mod files;
+mod files_search;
 mod files_watch;
 mod inside;
 mod kills;

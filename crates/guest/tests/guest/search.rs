@@ -156,3 +156,106 @@ fn a_bad_pattern_says_why() {
     assert!(matches!(search(&kit, &what("/no")), Err(Error::NotFound(_))));
     assert!(matches!(search(&kit, &what("/w/README.md")), Err(Error::NotDirectory(_))));
 }
+
+/// Lines that no strategy but a regular expression can match, each another one.
+fn bomb(bytes: usize) -> String {
+    let line = |n: usize| format!("**/a{n}*[!b-z]?{{x,y,z,{n}}}**/q{n}*\n");
+    (0..)
+        .map(line)
+        .scan(0, |sum, line| {
+            *sum += line.len();
+            (*sum <= bytes).then_some(line)
+        })
+        .collect()
+}
+
+/// The most that this process has had at a time, in MiB.
+fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() / 1024
+}
+
+#[test]
+fn an_ignore_file_full_of_patterns_takes_little_memory() {
+    let (kit, bomb) = (Kit::new(), bomb(1 << 19));
+    for dir in ["w", "w/d", "w/d/d", "w/d/d/d", "w/d/d/d/d"] {
+        kit.file(&format!("{dir}/.gitignore"), &bomb);
+        kit.file(&format!("{dir}/.ignore"), &bomb);
+    }
+    kit.file("w/d/d/d/d/f", "x");
+    let before = peak_memory();
+    let found = search(&kit, &Search { ignore_files: true, ..what("/w") }).unwrap();
+    let bounded = peak_memory() - before;
+    assert!(found.contains(&"/w/d/d/d/d/f".to_owned()));
+    assert!(bounded < 96, "{bounded} MiB");
+    // What it would take without a bound: the memory is that of the patterns, and this way of measuring sees it.
+    let mut all = ignore::gitignore::GitignoreBuilder::new("/w");
+    bomb.lines().for_each(|line| drop(all.add_line(None, line)));
+    let _rules = all.build();
+    let boundless = peak_memory() - before;
+    assert!(boundless > 2 * bounded, "{boundless} MiB without a bound, {bounded} MiB with one");
+}
+
+#[test]
+fn of_a_long_ignore_file_the_beginning_counts() {
+    let kit = tree();
+    let filler = "# a comment that says nothing\n".repeat(4000);
+    kit.file("w/.gitignore", format!("*.md\n{}target/\n{filler}src/\n", &filler[..30 * 100]));
+    let found = search(&kit, &Search { ignore_files: true, ..what("/w") }).unwrap();
+    let expected = ["/w/.gitignore", "/w/.hidden", "/w/link.rs", "/w/up", "/w/src/lib.rs", "/w/src/main.rs"];
+    assert_eq!(found, expected, "*.md and target/ count, and src/ lies behind the end");
+    let long = format!("{}*.md\nREADME*\n", "[!x]".repeat(300));
+    kit.file("w/.gitignore", long);
+    let found = search(&kit, &Search { ignore_files: true, ..what("/w") }).unwrap();
+    assert!(!found.contains(&"/w/README.md".to_owned()), "a line that is too long is passed over");
+}
+
+#[test]
+fn patterns_of_the_caller_are_bounded_too() {
+    let kit = tree();
+    let glob = |globs: Vec<String>| search(&kit, &Search { globs, ..what("/w") });
+    let one = |length: usize| format!("{}.md", "?".repeat(length - 3));
+    assert!(glob(vec![one(1024); 64]).is_ok());
+    assert!(matches!(glob(vec![one(1025)]), Err(Error::Invalid { field: "globs", .. })));
+    assert!(matches!(glob(vec![one(1024); 65]), Err(Error::Invalid { field: "globs", .. })));
+    let grep = |length| search(&kit, &Search { grep: Some("x".repeat(length)), ..what("/w") });
+    assert!(grep(64 << 10).is_ok());
+    assert!(matches!(grep((64 << 10) + 1), Err(Error::Invalid { field: "grep", .. })));
+}
+
+#[test]
+fn a_regular_expression_with_many_states_takes_little_memory() {
+    let kit = Kit::new();
+    let mut noise = 1u32;
+    let lines: String = (0..400_000)
+        .map(|_| {
+            noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            if noise >> 30 == 0 { 'b' } else { 'a' }
+        })
+        .collect();
+    kit.file("w/f", lines);
+    let before = peak_memory();
+    search(&kit, &Search { grep: Some("b[ab]{300}[^ab]".into()), ..what("/w") }).unwrap();
+    let peak = peak_memory() - before;
+    assert!(peak < 48, "{peak} MiB");
+}
+
+#[test]
+fn a_reader_who_has_gone_ends_a_search_that_finds_nothing() {
+    let kit = Kit::light();
+    for n in 0..20_000 {
+        kit.file(&format!("w/{:02}/{n}", n % 50), "");
+    }
+    let (mut asked, began) = (0, std::time::Instant::now());
+    let nothing = Search { globs: vec!["no".into()], budget: Duration::from_secs(600), ..what("/w") };
+    while began.elapsed() < Duration::from_secs(60) && asked == 0 {
+        let gone = &mut |hits: Vec<Hit>| {
+            assert!(hits.is_empty());
+            asked += 1;
+            false
+        };
+        kit.rooted.search(&nothing, gone).unwrap();
+    }
+    assert_eq!(asked, 1);
+}

@@ -17,12 +17,14 @@ use futures_util::{
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use tokio::time::{Instant, timeout_at};
 
 use crate::{
     Act, Call, Cx, Error, Look, Needs, Result,
     exec::within,
     fault::{self, Point},
     hashing::{digest, hashed},
+    runtime::SEARCHES_AT_ONCE,
     watches::Watched,
 };
 
@@ -107,12 +109,16 @@ impl From<FileInfo> for Entry {
 
 /// Keeps the sandbox awake as long as somebody reads.
 fn awake<T: Send + 'static>(cx: &Cx, stream: BoxStream<'static, T>) -> BoxStream<'static, T> {
-    let awake = cx.awake.clone();
-    let held = move |item| {
-        let _ = &awake;
+    holding(cx.awake.clone(), stream)
+}
+
+/// Keeps something as long as somebody reads.
+fn holding<T: Send + 'static>(held: impl Send + 'static, stream: BoxStream<'static, T>) -> BoxStream<'static, T> {
+    let pass = move |item| {
+        let _ = &held;
         item
     };
-    stream.map(held).boxed()
+    stream.map(pass).boxed()
 }
 
 pub struct Stat(pub At);
@@ -341,11 +347,17 @@ impl Look for Search {
     async fn run(self, cx: Cx) -> Result<Self::Answer> {
         let (files, root) = self.at.open(&cx)?;
         let SearchFor { globs, grep, ignore_files, max_hits, budget } = self.what;
+        let deadline = Instant::now() + budget;
+        let permit = cx.runtime.0.searches.acquire(&cx.caller.tenant);
+        let Ok(permit) = timeout_at(deadline, permit).await else {
+            return Err(Error::TooManySearches(SEARCHES_AT_ONCE));
+        };
+        let budget = deadline.saturating_duration_since(Instant::now());
         let what = sandbox::Search { root, globs, grep, ignore_files, max_hits, budget };
         match sandbox::search(&files, what).await {
             // Its time is what was asked for: that it is used up before the first hit is an answer, too.
             Err(error @ sandbox::Error::TimedOut(_)) => Ok(stream::iter([Err(error)]).boxed()),
-            found => Ok(awake(&cx, found?)),
+            found => Ok(holding(permit, awake(&cx, found?))),
         }
     }
 }

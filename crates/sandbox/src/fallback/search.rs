@@ -4,26 +4,24 @@ use std::{collections::VecDeque, sync::Arc};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use ignore::{
-    gitignore::{Gitignore, GitignoreBuilder},
-    overrides::{Override, OverrideBuilder},
-};
+use ignore::overrides::Override;
 use regex::bytes::Regex;
 use tokio::time::Instant;
 
-use crate::{Error, FileInfo, Files, Hit, Kind, Read, Result, SandboxPath, Search, Stream, read_all};
+use crate::{
+    Error, FileInfo, Files, Hit, IgnoreRules, Kind, MAX_IGNORE_FILE, Read, Result, SandboxPath, Search, Stream,
+};
 
 /// Later files win over earlier ones, as in ripgrep.
 const IGNORE_FILES: [&[u8]; 2] = [b".gitignore", b".ignore"];
-const MAX_IGNORE_FILE: u64 = 1024 * 1024;
 /// Of a longer line only the beginning is looked at and shown: a file without line ends must not fill the memory.
 const MAX_LINE: usize = 64 * 1024;
 
 pub(crate) async fn search(files: &Arc<dyn Files>, what: &Search) -> Result<Stream<Vec<Hit>>> {
     let mut hunt = Hunt {
         files: files.clone(),
-        globs: globs(what)?,
-        grep: what.grep.as_deref().map(Regex::new).transpose().map_err(|e| Error::invalid("grep", e.to_string()))?,
+        globs: what.compiled_globs()?,
+        grep: what.checked_grep()?.map(Regex::new).transpose().map_err(|e| Error::invalid("grep", e.to_string()))?,
         ignore_files: what.ignore_files,
         left: what.max_hits as usize,
         deadline: Instant::now() + what.budget,
@@ -33,15 +31,6 @@ pub(crate) async fn search(files: &Arc<dyn Files>, what: &Search) -> Result<Stre
     // The root is listed now, so that a missing one is an error and not an empty search.
     hunt.open(Dir { path: what.root.clone(), rules: Vec::new() }).await?;
     Ok(stream::try_unfold(hunt, |mut hunt| async move { Ok(hunt.next().await?.map(|hits| (hits, hunt))) }).boxed())
-}
-
-fn globs(what: &Search) -> Result<Override> {
-    let invalid = |error: ignore::Error| Error::invalid("globs", error.to_string());
-    let mut globs = OverrideBuilder::new(what.root.as_path());
-    for glob in &what.globs {
-        globs.add(glob).map_err(invalid)?;
-    }
-    globs.build().map_err(invalid)
 }
 
 struct Hunt {
@@ -58,7 +47,7 @@ struct Hunt {
 /// A directory that is still to be listed, with the rules of the ignore files above it, the outermost first.
 struct Dir {
     path: SandboxPath,
-    rules: Vec<Arc<Gitignore>>,
+    rules: Vec<Arc<IgnoreRules>>,
 }
 
 impl Hunt {
@@ -104,7 +93,7 @@ impl Hunt {
         let entries: Vec<FileInfo> = self.files.list(&dir.path).await?.try_concat().await?;
         let mut rules = dir.rules;
         if self.ignore_files {
-            rules.extend(self.rules_of(&dir.path, &entries).await?);
+            rules.extend(self.rules_of(&dir.path, &rules, &entries).await?);
         }
         for entry in entries {
             let is_dir = entry.kind == Kind::Directory;
@@ -120,31 +109,37 @@ impl Hunt {
         Ok(())
     }
 
-    async fn rules_of(&self, dir: &SandboxPath, entries: &[FileInfo]) -> Result<Option<Arc<Gitignore>>> {
-        let mut builder = GitignoreBuilder::new(dir.as_path());
+    async fn rules_of(
+        &self,
+        dir: &SandboxPath,
+        above: &[Arc<IgnoreRules>],
+        entries: &[FileInfo],
+    ) -> Result<Option<Arc<IgnoreRules>>> {
+        let mut rules = IgnoreRules::builder(dir, above.iter().map(Arc::as_ref));
         for name in IGNORE_FILES {
             if !entries.iter().any(|entry| entry.kind == Kind::File && entry.path.name() == name) {
                 continue;
             }
-            match read_all(&*self.files, &dir.join(name)?, MAX_IGNORE_FILE).await {
-                // A line that is no pattern is left out, as git does.
-                Ok(text) => String::from_utf8_lossy(&text).lines().for_each(|line| {
-                    let _ = builder.add_line(None, line);
-                }),
-                Err(Error::NotFound(_) | Error::Denied(_) | Error::TooLarge { .. }) => {}
+            let first = Read { from: 0, len: Some(MAX_IGNORE_FILE as u64 + 1), cap: u64::MAX };
+            match self.files.read(&dir.join(name)?, first).await {
+                Ok((_, mut body)) => {
+                    let mut text = BytesMut::new();
+                    while let Some(chunk) = body.try_next().await? {
+                        text.extend_from_slice(&chunk);
+                    }
+                    rules.add_file(&text, || Instant::now() >= self.deadline);
+                }
+                Err(Error::NotFound(_) | Error::Denied(_) | Error::NotRegular(_) | Error::Busy(_)) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(builder.build().ok().filter(|rules| !rules.is_empty()).map(Arc::new))
+        Ok(rules.build().map(Arc::new))
     }
 }
 
 /// The innermost rule that says anything decides.
-fn ignored(rules: &[Arc<Gitignore>], entry: &FileInfo) -> bool {
-    let decided = |rules: &Arc<Gitignore>| {
-        let verdict = rules.matched(entry.path.as_path(), entry.kind == Kind::Directory);
-        (!verdict.is_none()).then(|| verdict.is_ignore())
-    };
+fn ignored(rules: &[Arc<IgnoreRules>], entry: &FileInfo) -> bool {
+    let decided = |rules: &Arc<IgnoreRules>| rules.decide(&entry.path, entry.kind == Kind::Directory);
     rules.iter().rev().find_map(decided).unwrap_or(false)
 }
 

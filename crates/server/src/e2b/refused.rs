@@ -134,6 +134,7 @@ pub(super) fn connect_error(error: &Error) -> connect::Error {
         Code::QuotaExceeded
         | Code::RateLimited
         | Code::TooManyStreams
+        | Code::TooManySearches
         | Code::TooManyWatches
         | Code::NoSpace
         | Code::TooLarge => C::ResourceExhausted,

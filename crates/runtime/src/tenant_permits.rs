@@ -1,0 +1,37 @@
+//! How many of something one tenant has under way at once.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+
+use cabana_model::Tenant;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+pub(crate) struct TenantPermits {
+    each: usize,
+    /// Of those who have or wait for one.
+    tenants: Mutex<HashMap<Tenant, Weak<Semaphore>>>,
+}
+
+impl TenantPermits {
+    pub(crate) fn new(each: usize) -> Self {
+        Self { each, tenants: Mutex::default() }
+    }
+
+    /// Waits for one, in the order in which they were asked for.
+    pub(crate) async fn acquire(&self, tenant: &Tenant) -> Option<OwnedSemaphorePermit> {
+        self.of(tenant).acquire_owned().await.ok()
+    }
+
+    fn of(&self, tenant: &Tenant) -> Arc<Semaphore> {
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(permits) = tenants.get(tenant).and_then(Weak::upgrade) {
+            return permits;
+        }
+        tenants.retain(|_, permits| permits.strong_count() > 0);
+        let permits = Arc::new(Semaphore::new(self.each));
+        tenants.insert(tenant.clone(), Arc::downgrade(&permits));
+        permits
+    }
+}
