@@ -44,7 +44,7 @@ const CHUNK: usize = 256 * 1024;
 const WRITTEN_AT_ONCE: usize = 1024 * 1024;
 
 /// Searches at once, of all sandboxes: each is a thread, and has patterns and lines in memory.
-static SEARCHES: Semaphore = Semaphore::const_new(16);
+static SEARCHES: Semaphore = Semaphore::const_new(32);
 
 pub(crate) struct EngineFiles {
     live: Arc<Live>,

@@ -30,7 +30,7 @@ use crate::kernel::readiness;
 const WIDTH: usize = 8;
 
 /// How many walks through its files. They also wait for their clients, so they are apart.
-const WALKS: usize = 16;
+const WALKS: usize = 8;
 
 /// How long a step may have to wait for its turn. Those before it take microseconds, unless a guest holds them up.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -15,6 +15,8 @@ pub(crate) const ACCESS_LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"syste
 
 /// The kernel gives no list and no value longer than this.
 const MOST: usize = 64 * 1024;
+/// Of the tags of one file. A file system in memory lets a guest attach megabytes, and whoever lists a directory holds them.
+const MAX_TAGS: usize = 16 * 1024;
 
 pub(crate) type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -52,6 +54,7 @@ fn read(
         }
         Err(_) => return found,
     };
+    let (mut length_of_all, most) = (0, if prefix == TAG { MAX_TAGS } else { usize::MAX });
     for name in names.split(|b| *b == 0).filter(|name| name.starts_with(prefix)) {
         let Ok(c_name) = CString::new(name) else { continue };
         let mut value = vec![0; 256];
@@ -63,6 +66,11 @@ fn read(
         // Gone since it was listed: then it has none of this name.
         if let Ok(n) = length {
             value.truncate(n);
+            length_of_all += name.len() + n;
+            if length_of_all > most {
+                break;
+            }
+            value.shrink_to_fit();
             found.insert(name.to_vec(), value);
         }
     }

@@ -65,6 +65,8 @@ pub enum Error {
     KeyReused,
     #[error("the user of this chat is not known yet")]
     UserRequired,
+    #[error("the lists that are under way take all the memory that there is for them")]
+    ListsTooLarge,
     #[error("as many searches are under way as one tenant may have: {0}")]
     TooManySearches(usize),
     #[error("as many directories are watched as can be")]
@@ -135,6 +137,7 @@ impl Error {
             Self::NoKey(_) => Code::KeyNotFound,
             Self::KeyReused => Code::IdempotencyMismatch,
             Self::UserRequired => Code::UserRequired,
+            Self::ListsTooLarge => Code::ServerBusy,
             Self::TooManySearches(_) => Code::TooManySearches,
             Self::TooManyWatches => Code::TooManyWatches,
             Self::LowDisk { .. } => Code::NoSpace,

@@ -18,6 +18,7 @@ use crate::{
     events::Events,
     fault::{self, Point},
     links::Links,
+    memory::MemoryLedger,
     ports::Visits,
     quotas::{Pass, Quotas, Wants},
     recover::ONCE_ENDED,
@@ -49,6 +50,8 @@ pub(crate) struct Inner {
     pub(crate) live_tasks: LiveTasks,
     pub(crate) watches: Watches,
     pub(crate) searches: TenantPermits,
+    /// Of lists that are being made or sent.
+    pub(crate) lists: MemoryLedger,
     pub(crate) series: AllSeries,
     pub(crate) visits: Visits,
     pub(crate) quotas: Quotas,
@@ -71,6 +74,10 @@ const AGAIN: Duration = Duration::from_millis(200);
 
 /// Of one tenant.
 pub(crate) const SEARCHES_AT_ONCE: usize = 4;
+
+/// Memory of lists, in bytes.
+const LISTS_OF_TENANT: usize = 64 << 20;
+const LISTS_OF_ALL: usize = 512 << 20;
 
 impl Runtime {
     pub fn new(provider: Arc<dyn Provider>, store: Store, settings: Settings, clock: Clock) -> Self {
@@ -100,6 +107,7 @@ impl Runtime {
             live_tasks: LiveTasks::default(),
             watches: Watches::default(),
             searches: TenantPermits::new(SEARCHES_AT_ONCE),
+            lists: MemoryLedger::new(LISTS_OF_TENANT, LISTS_OF_ALL),
             series: AllSeries::default(),
             visits: Visits::default(),
             quotas,

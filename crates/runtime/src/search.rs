@@ -27,6 +27,8 @@ pub struct Found {
 /// As much of a line as is looked at: one without an end is no reason to hold all of it.
 const LONGEST: usize = 64 << 10;
 const CHUNK: u64 = 256 << 10;
+/// Of all lines that are found: an answer is read as a whole.
+const MAX_FOUND_BYTES: usize = 4 << 20;
 
 /// Reads a part at a time, however long the output is.
 pub async fn search(log: &Log, stream: Stream, pattern: &str, most: usize) -> Result<Found> {
@@ -62,11 +64,22 @@ struct Lines {
     /// How long that line is, also what is not held of it.
     length: u64,
     found: Found,
+    /// Of the lines that were found.
+    bytes: usize,
 }
 
 impl Lines {
     fn new(pattern: Regex, most: usize) -> Self {
-        Self { pattern, most, number: 1, offset: 0, begun: BytesMut::new(), length: 0, found: Found::default() }
+        Self {
+            pattern,
+            most,
+            number: 1,
+            offset: 0,
+            begun: BytesMut::new(),
+            length: 0,
+            found: Found::default(),
+            bytes: 0,
+        }
     }
 
     fn push(&mut self, mut bytes: &[u8]) {
@@ -88,8 +101,9 @@ impl Lines {
         let cut = self.length > self.begun.len() as u64;
         let text = self.begun.split().freeze();
         if self.pattern.is_match(&text) {
-            match self.found.lines.len() < self.most {
+            match self.found.lines.len() < self.most && self.bytes + text.len() <= MAX_FOUND_BYTES {
                 true => {
+                    self.bytes += text.len();
                     let text = if cut { whole_characters(text, false, true) } else { text };
                     self.found.lines.push(Line { number: self.number, offset: self.offset, text });
                 }
@@ -128,6 +142,9 @@ mod tests {
         assert_eq!(found("^$", 9, &[b"a\n\nb"]).lines.len(), 1);
         assert!(found(".", 1, &[b"a\nb\n"]).more && !found(".", 2, &[b"a\nb\n"]).more);
         assert_eq!(found("x", 9, &[&vec![b'x'; 3 * LONGEST]]).lines[0].text.len(), LONGEST);
+        let long = [vec![b'x'; LONGEST], vec![b'\n']].concat().repeat(100);
+        let told = found("x", 1000, &[&long]);
+        assert!(told.more && told.lines.len() == MAX_FOUND_BYTES / LONGEST);
     }
 
     #[test]

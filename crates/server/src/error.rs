@@ -131,6 +131,7 @@ fn status(code: Code) -> StatusCode {
         Code::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
         Code::Draining
         | Code::ProviderOffline
+        | Code::ServerBusy
         | Code::StoreUnavailable
         | Code::HostUnsupported
         | Code::TooManyConnections => StatusCode::SERVICE_UNAVAILABLE,

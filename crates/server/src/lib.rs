@@ -8,6 +8,7 @@ mod extract;
 mod health;
 mod linger;
 mod listen;
+mod long_answer;
 mod metrics;
 mod openapi;
 mod ports;

@@ -20,10 +20,11 @@ use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    Act, Call, Cx, Error, Look, Needs, Result,
+    Act, Call, Cx, Error, Look, MemoryCharge, Needs, Result,
     exec::within,
     fault::{self, Point},
     hashing::{digest, hashed},
+    memory::size_of_info,
     runtime::SEARCHES_AT_ONCE,
     watches::Watched,
 };
@@ -153,7 +154,12 @@ pub struct Listed {
     pub entries: Vec<FileInfo>,
     /// Whether something comes behind them.
     pub more: bool,
+    /// Of the entries: to be kept as long as they, or what is made of them, are.
+    pub memory: MemoryCharge,
 }
+
+/// Of a page. One whose entries have more to tell ends sooner.
+const MAX_PAGE_BYTES: usize = 4 << 20;
 
 impl Look for List {
     const VERB: &'static str = "file.list";
@@ -171,19 +177,24 @@ impl Look for List {
     async fn run(self, cx: Cx) -> Result<Listed> {
         let (files, path) = self.at.open(&cx)?;
         let mut listing = files.list(&path).await?;
-        let (mut first, mut more) = (BinaryHeap::new(), false);
+        let mut memory = cx.runtime.0.lists.open(&cx.caller.tenant);
+        let (mut first, mut more, mut bytes) = (BinaryHeap::new(), false, 0);
         while let Some(batch) = listing.try_next().await? {
             let behind = |entry: &FileInfo| self.after.as_deref().is_none_or(|after| entry.path.name() > after);
             for entry in batch.into_iter().filter(behind) {
+                bytes += size_of_info(&entry);
                 first.push(ByName(entry));
-                if first.len() > self.most {
-                    first.pop();
+                while first.len() > self.most || (bytes > MAX_PAGE_BYTES && first.len() > 1) {
+                    bytes -= first.pop().map_or(0, |ByName(last)| size_of_info(&last));
                     more = true;
+                }
+                if bytes > memory.used() && !memory.grow(bytes - memory.used()) {
+                    return Err(Error::ListsTooLarge);
                 }
             }
         }
         let entries = first.into_sorted_vec().into_iter().map(|ByName(entry)| entry).collect();
-        Ok(Listed { entries, more })
+        Ok(Listed { entries, more, memory })
     }
 }
 
@@ -193,11 +204,19 @@ pub struct Tree {
     /// One is the directory alone.
     pub levels: u32,
     pub most: usize,
+    /// What all of it may take.
+    pub most_bytes: usize,
+}
+
+pub struct TreeEntries {
+    pub entries: Vec<FileInfo>,
+    /// Of the entries: to be kept as long as they, or what is made of them, are.
+    pub memory: MemoryCharge,
 }
 
 impl Look for Tree {
     const VERB: &'static str = "file.tree";
-    type Answer = Vec<FileInfo>;
+    type Answer = TreeEntries;
 
     fn needs(&self) -> Needs {
         Needs::Running
@@ -207,21 +226,44 @@ impl Look for Tree {
         vec![self.at.path.clone(), self.levels.to_string()]
     }
 
-    async fn run(self, cx: Cx) -> Result<Vec<FileInfo>> {
+    async fn run(self, cx: Cx) -> Result<TreeEntries> {
         let (files, path) = self.at.open(&cx)?;
         let mut walk = sandbox::walk_tree(&files, &path, sandbox::Walk::Entries { levels: self.levels }).await?;
+        let mut room = Room { tree: &self, entries: 0, memory: cx.runtime.0.lists.open(&cx.caller.tenant) };
         let mut found = Vec::new();
         while let Some(batch) = walk.try_next().await? {
             for item in batch {
                 let TreeItem::Entry(entry) = item else { continue };
-                if found.len() >= self.most {
-                    let why = format!("reaches more than {} entries: ask for fewer levels", self.most);
-                    return Err(Error::invalid("depth", why));
-                }
+                room.take(&entry)?;
                 found.push(entry);
             }
         }
-        Ok(found)
+        Ok(TreeEntries { entries: found, memory: room.memory })
+    }
+}
+
+/// What is left of what a tree may take. All that is read of it is told, so it is counted as it comes.
+struct Room<'a> {
+    tree: &'a Tree,
+    entries: usize,
+    memory: MemoryCharge,
+}
+
+impl Room<'_> {
+    fn take(&mut self, entry: &FileInfo) -> Result<()> {
+        let (most, most_bytes) = (self.tree.most, self.tree.most_bytes);
+        self.entries += 1;
+        if self.entries > most {
+            return Err(Error::invalid("depth", format!("reaches more than {most} entries: ask for fewer levels")));
+        }
+        if !self.memory.grow(size_of_info(entry)) {
+            return Err(Error::ListsTooLarge);
+        }
+        if self.memory.used() > most_bytes {
+            let why = format!("reaches entries that take more than {most_bytes} bytes: ask for fewer levels");
+            return Err(Error::invalid("depth", why));
+        }
+        Ok(())
     }
 }
 

@@ -133,6 +133,7 @@ pub(super) fn connect_error(error: &Error) -> connect::Error {
         Code::Forbidden | Code::PermissionDenied | Code::MountDenied => C::PermissionDenied,
         Code::QuotaExceeded
         | Code::RateLimited
+        | Code::ServerBusy
         | Code::TooManyStreams
         | Code::TooManySearches
         | Code::TooManyWatches

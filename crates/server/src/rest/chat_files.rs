@@ -23,6 +23,7 @@ use crate::{
     auth::{Once, User, look},
     error::{Answer, ErrorBody, Refused},
     extract::Body,
+    long_answer,
 };
 
 /// What people are told when there is no sandbox to be had (FP-15).
@@ -135,25 +136,27 @@ async fn file(
     headers: HeaderMap,
     Body(body): Body<FileBody>,
 ) -> Response {
-    told(act(&app, caller, once, &headers, body).await.map(|answer| Json(answer).into_response()))
+    told(act(&app, caller, once, &headers, body).await)
 }
 
-async fn act(app: &App, caller: Caller, once: Once, headers: &HeaderMap, body: FileBody) -> Answer<FileTold> {
+async fn act(app: &App, caller: Caller, once: Once, headers: &HeaderMap, body: FileBody) -> Answer<Response> {
     match body {
         FileBody::List(place) => {
             let (place, at) = place.place(&caller, headers)?;
             let list = List { at, after: None, most: MOST_ENTRIES };
-            let (_, Listed { entries, more }) = app.runtime.look(look(caller, place), list).await?;
+            let (_, Listed { entries, more, memory }) = app.runtime.look(look(caller, place), list).await?;
             if more {
-                let message = format!("the directory has more than {MOST_ENTRIES} entries");
+                let message =
+                    format!("the directory has more than {MOST_ENTRIES} entries, or they have too much to tell");
                 return Err(Refused::new(Code::TooLarge, message));
             }
-            Ok(FileTold::List { files: entries.into_iter().map(Into::into).collect() })
+            let list = move || FileTold::List { files: entries.into_iter().map(Into::into).collect() };
+            Ok(long_answer::json(memory, list).await?)
         }
         FileBody::Read(place) => {
             let (place, at) = place.place(&caller, headers)?;
             let (_, opened) = app.runtime.look(look(caller, place), Read { at, part: Part::Whole }).await?;
-            Ok(FileTold::Read { content: text(opened, app.bounds.body).await? })
+            Ok(Json(FileTold::Read { content: text(opened, app.bounds.body).await? }).into_response())
         }
         FileBody::Write { place, content } => {
             let (place, at) = place.place(&caller, headers)?;
@@ -162,7 +165,7 @@ async fn act(app: &App, caller: Caller, once: Once, headers: &HeaderMap, body: F
             let body = stream::iter([Ok(content)]).boxed();
             let write = Write { at, mode, perm: None, len, parents: true, tags: None, body };
             write_file(app, caller, place, once, write).await?;
-            Ok(FileTold::Write { success: true })
+            Ok(Json(FileTold::Write { success: true }).into_response())
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::{Json, extract::State, http::StatusCode};
+use axum::{Json, extract::State, http::StatusCode, response::Response};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use cabana_runtime::{
     Caller, Place, Time,
@@ -23,6 +23,7 @@ use crate::{
     auth::{Once, Reader, User, ask, look},
     error::{Answer, ErrorBody, Refused},
     extract::{Body, Path, Query},
+    long_answer,
 };
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -145,16 +146,17 @@ async fn list(
     Reader(caller): Reader,
     Path(sandbox): Path<String>,
     Query(query): Query<ListQuery>,
-) -> Answer<Json<ListBody>> {
+) -> Answer<Response> {
     let (at, page) = (at(query.path, query.user)?, page(query.limit, query.cursor)?);
     let after = page.after.map(|cursor| URL_SAFE_NO_PAD.decode(cursor)).transpose();
     let after = after.map_err(|_| Refused::invalid("cursor", "is none that this list gave out"))?;
     let list = List { at, after, most: page.limit as usize };
     let place = Place::Sandbox(id(&sandbox)?);
-    let (_, Listed { entries, more }) = app.runtime.look(look(caller, place), list).await?;
+    let (_, Listed { entries, more, memory }) = app.runtime.look(look(caller, place), list).await?;
     let last = entries.last().map(|entry| URL_SAFE_NO_PAD.encode(entry.path.name()));
     let next_cursor = last.filter(|_| more);
-    Ok(Json(ListBody { entries: entries.into_iter().map(Into::into).collect(), next_cursor }))
+    let page = move || ListBody { entries: entries.into_iter().map(Into::into).collect(), next_cursor };
+    Ok(long_answer::json(memory, page).await?)
 }
 
 /// One entry. A link is a link, and says where it points.

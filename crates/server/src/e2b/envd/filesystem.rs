@@ -1,5 +1,6 @@
 //! `filesystem.Filesystem`: names, and who changes them. What files hold is plain HTTP.
 
+mod kept_events;
 mod watch;
 mod watchers;
 
@@ -10,7 +11,7 @@ use cabana_e2b_wire::{
 };
 use cabana_runtime::{
     Code as Ours, Error as Failed,
-    acts::files::{Alter, At, Stat, Step, Tree},
+    acts::files::{Alter, At, Stat, Step, Tree, TreeEntries},
 };
 use cabana_sandbox::{FileInfo, Kind, User};
 
@@ -21,10 +22,11 @@ use super::{
     place::{at, user_of},
     rpc,
 };
-use crate::App;
+use crate::{App, long_answer};
 
 /// Of a list. Whoever has more below a directory asks for fewer levels.
 const MOST: usize = 100_000;
+const MAX_BYTES: usize = 32 << 20;
 
 /// `None`: there is no such method.
 pub(super) async fn serve(app: &App, guest: &Guest, request: Request) -> Option<Response> {
@@ -33,7 +35,7 @@ pub(super) async fn serve(app: &App, guest: &Guest, request: Request) -> Option<
         wire::STAT => rpc::unary(app, request, async |asked| files.stat(asked).await).await,
         wire::MAKE_DIR => rpc::unary(app, request, async |asked| files.make_dir(asked).await).await,
         wire::MOVE => rpc::unary(app, request, async |asked| files.rename(asked).await).await,
-        wire::LIST_DIR => rpc::unary(app, request, async |asked| files.list(asked).await).await,
+        wire::LIST_DIR => rpc::respond(app, request, async |asked| files.list(asked).await).await,
         wire::REMOVE => rpc::unary(app, request, async |asked| files.remove(asked).await).await,
         wire::WATCH_DIR => watch::stream(&files, request).await,
         wire::CREATE_WATCHER => rpc::unary(app, request, async |asked| watchers::create(&files, asked).await).await,
@@ -117,11 +119,15 @@ impl Files<'_> {
         self.told(&to).await
     }
 
-    async fn list(&self, asked: ListDirRequest) -> Result<ListDirResponse, Error> {
+    async fn list(&self, asked: ListDirRequest) -> Result<Response, Error> {
         let at = self.at(&asked.path).await?;
-        let tree = Tree { at: at.clone(), levels: asked.levels(), most: MOST };
-        let (_, entries) = self.app.runtime.look(self.guest.ask(), tree).await.map_err(|error| of_path(&error, &at))?;
-        Ok(ListDirResponse { entries: entries.into_iter().map(entry).collect() })
+        let tree = Tree { at: at.clone(), levels: asked.levels(), most: MOST, most_bytes: MAX_BYTES };
+        let listed = async {
+            let (_, TreeEntries { entries, memory }) = self.app.runtime.look(self.guest.ask(), tree).await?;
+            let list = move || ListDirResponse { entries: entries.into_iter().map(entry).collect() };
+            long_answer::json(memory, list).await
+        };
+        listed.await.map_err(|error| of_path(&error, &at))
     }
 
     /// What is not there is removed already.

@@ -31,6 +31,15 @@ pub(super) async fn unary<T: DeserializeOwned, R: Serialize>(
     request: Request,
     work: impl AsyncFnOnce(T) -> Result<R, Error>,
 ) -> Response {
+    respond(app, request, async |asked| Ok(Json(work(asked).await?).into_response())).await
+}
+
+/// The same for whoever makes the answer's body itself.
+pub(super) async fn respond<T: DeserializeOwned>(
+    app: &App,
+    request: Request,
+    work: impl AsyncFnOnce(T) -> Result<Response, Error>,
+) -> Response {
     let answered = async {
         let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         if !kind.starts_with("application/json") {
@@ -40,10 +49,7 @@ pub(super) async fn unary<T: DeserializeOwned, R: Serialize>(
         let body = if body.is_empty() { Bytes::from_static(b"{}") } else { body };
         work(message(&body)?).await
     };
-    match answered.await {
-        Ok(answer) => Json(answer).into_response(),
-        Err(error) => refused(&error),
-    }
+    answered.await.unwrap_or_else(|error| refused(&error))
 }
 
 pub(super) fn refused(error: &Error) -> Response {

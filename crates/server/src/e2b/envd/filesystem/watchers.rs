@@ -3,38 +3,43 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use cabana_e2b_wire::{
     connect::{Code, Error},
-    filesystem::{
-        CreateWatcherResponse, Empty, FilesystemEvent, GetWatcherEventsResponse, WatchRequest, WatcherRequest,
-    },
+    filesystem::{CreateWatcherResponse, Empty, GetWatcherEventsResponse, WatchRequest, WatcherRequest},
 };
-use cabana_runtime::{CallId, SandboxId};
+use cabana_runtime::{CallId, MemoryLedger, SandboxId};
 use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     super::{super::guest::Guest, rpc::Ending},
     Files,
+    kept_events::{self, KeptEvents},
     watch::{self, Told},
 };
 use crate::App;
 
 /// Of one sandbox.
 const EACH: usize = 64;
-/// As many events are kept for one who does not ask.
-const KEPT: usize = 10_000;
 /// So long one that is broken waits for somebody to hear why.
 const STALE: Duration = Duration::from_secs(600);
 /// Until what has just happened has come here: an upload has returned before its events have.
 const SETTLES: Duration = Duration::from_millis(25);
 
 /// All that there are, of all sandboxes.
-#[derive(Default)]
-pub(crate) struct Watchers(Mutex<HashMap<String, Watcher>>);
+pub(crate) struct Watchers {
+    watchers: Mutex<HashMap<String, Watcher>>,
+    memory: MemoryLedger,
+}
+
+impl Default for Watchers {
+    fn default() -> Self {
+        Self { watchers: Mutex::default(), memory: kept_events::ledger() }
+    }
+}
 
 #[derive(Clone)]
 struct Watcher {
@@ -43,16 +48,15 @@ struct Watcher {
     ends: CancellationToken,
 }
 
-#[derive(Default)]
 struct Kept {
-    events: Vec<FilesystemEvent>,
-    /// Why there will be no more, and since when.
-    broken: Option<(Error, Instant)>,
+    events: KeptEvents,
+    /// Why there will be no more.
+    broken: Option<Error>,
 }
 
 impl Watchers {
     fn all<T>(&self, act: impl FnOnce(&mut HashMap<String, Watcher>) -> T) -> T {
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.watchers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn find(&self, guest: &Guest, id: &str) -> Result<Watcher, Error> {
@@ -66,25 +70,20 @@ impl Watcher {
         act(&mut self.kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn is_stale(&self) -> bool {
-        self.kept(|kept| kept.broken.as_ref().is_some_and(|(_, since)| since.elapsed() > STALE))
-    }
-
     async fn keep(&self, mut told: Told) {
         while let Some(Some(event)) = self.ends.run_until_cancelled(told.next()).await {
             let broken = match event {
-                Ok(event) => self.kept(|kept| {
-                    if kept.events.len() >= KEPT {
-                        return Some(Error::new(Code::ResourceExhausted, "nobody asked for too many events"));
-                    }
-                    kept.events.push(event);
-                    None
-                }),
+                Ok(event) => {
+                    let lost = !self.kept(|kept| kept.events.push(event));
+                    lost.then(|| {
+                        Error::new(Code::ResourceExhausted, "more changed than is kept: look again, and ask sooner")
+                    })
+                }
                 Err(Ending::Error(error)) => Some(error),
                 Err(Ending::Gone) => Some(Error::new(Code::Unavailable, "the sandbox is gone")),
             };
             if let Some(broken) = broken {
-                return self.kept(|kept| kept.broken = Some((broken, Instant::now())));
+                return self.kept(|kept| kept.broken = Some(broken));
             }
         }
     }
@@ -93,10 +92,11 @@ impl Watcher {
 pub(super) async fn create(files: &Files<'_>, asked: WatchRequest) -> Result<CreateWatcherResponse, Error> {
     let (app, sandbox) = (files.app, files.guest.record.id.clone());
     let told = watch::watch(files, &asked).await?;
-    let watcher = Watcher { sandbox, kept: Arc::default(), ends: CancellationToken::new() };
+    let events = KeptEvents::new(app.watchers.memory.open(&files.guest.record.tenant));
+    let kept = Arc::new(Mutex::new(Kept { events, broken: None }));
+    let watcher = Watcher { sandbox, kept, ends: CancellationToken::new() };
     let watcher_id = CallId::now().uuid().simple().to_string();
     app.watchers.all(|all| {
-        all.retain(|_, other| !other.is_stale());
         if all.values().filter(|other| other.sandbox == watcher.sandbox).count() >= EACH {
             return Err(Error::new(Code::ResourceExhausted, format!("a sandbox has at most {EACH} watchers")));
         }
@@ -106,10 +106,11 @@ pub(super) async fn create(files: &Files<'_>, asked: WatchRequest) -> Result<Cre
     let (watchers, id) = (app.watchers.clone(), watcher_id.clone());
     app.tasks.spawn(async move {
         watcher.keep(told).await;
-        // Whoever asks once more hears why, unless there is no sandbox to ask.
-        if watcher.kept(|kept| kept.broken.as_ref().is_some_and(|(error, _)| error.code == Code::Unavailable)) {
-            watchers.all(|all| all.remove(&id));
+        // A client that asks once more hears why, unless there is no sandbox to ask. What was kept for it goes with it.
+        if !watcher.kept(|kept| kept.broken.as_ref().is_some_and(|error| error.code == Code::Unavailable)) {
+            watcher.ends.run_until_cancelled(tokio::time::sleep(STALE)).await;
         }
+        watchers.all(|all| all.remove(&id));
     });
     Ok(CreateWatcherResponse { watcher_id })
 }
@@ -118,8 +119,8 @@ pub(super) async fn events(app: &App, guest: &Guest, asked: WatcherRequest) -> R
     let watcher = app.watchers.find(guest, &asked.watcher_id)?;
     tokio::time::sleep(SETTLES).await;
     watcher.kept(|kept| match (&kept.broken, kept.events.is_empty()) {
-        (Some((error, _)), true) => Err(error.clone()),
-        _ => Ok(GetWatcherEventsResponse { events: std::mem::take(&mut kept.events) }),
+        (Some(error), true) => Err(error.clone()),
+        _ => Ok(GetWatcherEventsResponse { events: kept.events.take() }),
     })
 }
 

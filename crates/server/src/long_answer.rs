@@ -1,0 +1,67 @@
+//! Answers whose length a guest decides: made off the workers that everybody waits for, and charged until they were sent.
+
+use std::io;
+
+use axum::{
+    body::Body,
+    http::header,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use cabana_runtime::{Error, MemoryCharge};
+use futures_util::stream;
+use serde::Serialize;
+
+/// What is made of no more than this takes less than to wake another thread.
+const AT_ONCE: usize = 64 << 10;
+const CHUNK: usize = 64 << 10;
+
+/// As JSON what `make` makes of what `memory` was charged for.
+pub(crate) async fn json<T: Serialize>(
+    memory: MemoryCharge,
+    make: impl FnOnce() -> T + Send + 'static,
+) -> Result<Response, Error> {
+    let is_short = memory.used() <= AT_ONCE;
+    let write = move || {
+        let mut writer = Charged { bytes: Vec::new(), memory };
+        let written = serde_json::to_writer(&mut writer, &make());
+        written.map(|()| writer).map_err(|_| Error::ListsTooLarge)
+    };
+    let written = if is_short { Ok(write()) } else { tokio::task::spawn_blocking(write).await };
+    let Charged { bytes, mut memory } = written.map_err(|_| Error::ListsTooLarge)??;
+    memory.clear(); // what it was made of is gone
+    if !memory.grow(bytes.len()) {
+        return Err(Error::ListsTooLarge);
+    }
+    Ok(sent(bytes.into(), memory))
+}
+
+/// Fails where there is no room for more.
+struct Charged {
+    bytes: Vec<u8>,
+    memory: MemoryCharge,
+}
+
+impl io::Write for Charged {
+    fn write(&mut self, part: &[u8]) -> io::Result<usize> {
+        if !self.memory.grow(part.len()) {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        self.bytes.extend_from_slice(part);
+        Ok(part.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn sent(bytes: Bytes, memory: MemoryCharge) -> Response {
+    let head =
+        [(header::CONTENT_TYPE, "application/json".to_owned()), (header::CONTENT_LENGTH, bytes.len().to_string())];
+    let chunks = stream::unfold((bytes, memory), |(mut rest, memory)| async move {
+        let chunk = rest.split_to(rest.len().min(CHUNK));
+        (!chunk.is_empty()).then(|| (Ok::<_, io::Error>(chunk), (rest, memory)))
+    });
+    (head, Body::from_stream(chunks)).into_response()
+}
