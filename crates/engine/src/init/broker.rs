@@ -3,7 +3,8 @@
 //! Set-uid and set-gid bits and capabilities on files are for a sandbox's own files alone: in a directory of the host they
 //! would be the host's. Which file a call means lies in the caller's memory, where a filter cannot look. So the filter asks
 //! init, and a broker of init's reads it there, becomes the caller, opens that file itself, looks on which mount lies what it
-//! has opened, and makes the call on that very descriptor. The kernel is never told to go on with the caller's own call: a
+//! has opened, and makes the call on that very descriptor. Sockets whose queues no limit counts are bounded in the same way
+//! (see `sockets`). The kernel is never told to go on with the caller's own call: a
 //! guest could mean another file by then.
 //!
 //! The order is the wall. First everything of init's is closed. Then what the caller asked for is read, and after that it is
@@ -17,7 +18,10 @@ use std::{
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 
-use super::caller::{Caller, Credentials, File};
+use super::{
+    caller::{Caller, Credentials, File},
+    sockets::{SocketCall, SocketRequest},
+};
 use crate::kernel::{
     mounts,
     notify::{Listener, Notification},
@@ -44,6 +48,8 @@ pub(super) struct Broker<'i> {
     pub(super) own_mounts: &'i [u64],
     /// Whether nobody inside stands behind a wall that this broker does not have around itself.
     pub(super) may_open: bool,
+    /// What the sandbox may have of it.
+    pub(super) memory: u64,
     /// Makes its own calls pass the filter that asked.
     pub(super) secret: Secret,
 }
@@ -54,6 +60,7 @@ enum Call {
     SetMode { file: File, mode: u32 },
     Create { dir: i32, path: u64, flags: i32, mode: u32 },
     SetAttribute { file: File, name: u64, value: u64, size: u64, flags: u32 },
+    Socket(SocketCall),
 }
 
 /// The same, with what lay in the caller's memory and among its descriptors.
@@ -61,6 +68,7 @@ enum Read {
     SetMode { target: Target, mode: u32 },
     Create { dir: Option<OwnedFd>, path: CString, flags: i32, mode: u32 },
     SetAttribute { target: Target, name: CString, value: Vec<u8>, flags: u32 },
+    Socket(SocketRequest),
 }
 
 /// What is to be changed.
@@ -102,6 +110,7 @@ impl Broker<'_> {
                 self.create(dir.as_ref(), &path, flags, mode)
             }
             Read::SetAttribute { target, name, value, flags } => self.set_attribute(target, &name, &value, flags),
+            Read::Socket(request) => request.make(self.secret, self.listener, self.notification.id),
         }
     }
 
@@ -120,6 +129,7 @@ impl Broker<'_> {
                 let value = memory.bytes(value, usize::try_from(size).map_err(|_| Errno(libc::E2BIG))?)?;
                 Ok(Read::SetAttribute { target, name, value, flags })
             }
+            Call::Socket(call) => call.read(caller, self.memory).map(Read::Socket),
         }
     }
 
@@ -266,7 +276,7 @@ impl Call {
             libc::SYS_setxattr => set(at(first, true), third),
             libc::SYS_lsetxattr => set(at(first, false), third),
             libc::SYS_fsetxattr => set(File::Open(first as i32), third),
-            _ => return Err(Errno(libc::ENOSYS)),
+            number => return SocketCall::of(number, args).map(Self::Socket).ok_or(Errno(libc::ENOSYS)),
         })
     }
 }
@@ -369,7 +379,7 @@ mod tests {
     #[test]
     fn every_call_that_is_asked_about_is_known() {
         let asked = walls::notified();
-        assert!(asked.len() > 6, "{asked:?}");
+        assert!(asked.len() > 9, "{asked:?}");
         for (number, name) in asked.into_iter().filter(|(_, name)| *name != "landlock_restrict_self") {
             assert!(Call::of(number.into(), &[0; 6]).is_ok(), "{name}");
         }

@@ -73,6 +73,11 @@ impl Caller {
         }
     }
 
+    /// The same as it has it open, to be used: a socket cannot be reached by its name.
+    pub(super) fn duplicate(&self, number: i32) -> Result<OwnedFd> {
+        sys::duplicate_of(self.thread, number)
+    }
+
     pub(super) fn memory(&self) -> Memory {
         Memory { thread: self.thread }
     }
@@ -88,7 +93,7 @@ impl Caller {
     }
 }
 
-fn read_all(file: &OwnedFd) -> Result<Vec<u8>> {
+pub(super) fn read_all(file: &OwnedFd) -> Result<Vec<u8>> {
     let (mut all, mut part) = (Vec::new(), vec![0; 16 * 1024]);
     loop {
         match rustix::io::read(file, &mut part).map_err(errno)? {

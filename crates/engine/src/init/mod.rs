@@ -14,6 +14,7 @@ pub(crate) mod fuzzing;
 mod keep;
 mod notifications;
 mod setup;
+mod sockets;
 mod supervisor;
 mod tree;
 

@@ -22,6 +22,8 @@ pub(super) struct Notifications {
     listener: Option<Listener>,
     /// The mounts that are the sandbox's own, by their numbers.
     own_mounts: Vec<u64>,
+    /// What the sandbox may have of it, at its start.
+    memory: u64,
     secret: sys::Secret,
     brokers: Vec<Running>,
     /// Whether a process has built a wall of Landlock's around itself. Nobody can tell which ones stand behind it, and a broker
@@ -38,8 +40,8 @@ struct Running {
 }
 
 impl Notifications {
-    pub(super) fn new(listener: Option<Listener>, own_mounts: Vec<u64>, secret: sys::Secret) -> Self {
-        Self { listener, own_mounts, secret, brokers: Vec::new(), has_landlock: false }
+    pub(super) fn new(listener: Option<Listener>, own_mounts: Vec<u64>, memory: u64, secret: sys::Secret) -> Self {
+        Self { listener, own_mounts, memory, secret, brokers: Vec::new(), has_landlock: false }
     }
 
     pub(super) fn add_polled(&self, fds: &mut Vec<libc::pollfd>) {
@@ -75,9 +77,9 @@ impl Notifications {
                     self.brokers.push(Running { pid, id, deadline });
                 }
                 Ok(None) => {
+                    let Self { own_mounts, memory, secret, .. } = self;
                     let may_open = !self.has_landlock;
-                    let own_mounts = &self.own_mounts;
-                    Broker { listener, notification, own_mounts, may_open, secret: self.secret }.run();
+                    Broker { listener, notification, own_mounts, may_open, memory: *memory, secret: *secret }.run();
                 }
                 Err(_) => listener.answer(id, Err(Errno(libc::ENOMEM))),
             }

@@ -9,7 +9,7 @@ use std::{
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use super::{Ready, notifications::Notifications, tree::Forest};
+use super::{Ready, notifications::Notifications, sockets::TCP_QUEUE, tree::Forest};
 use crate::{
     kernel::{
         mounts,
@@ -102,7 +102,7 @@ pub(super) fn finish(prepared: Prepared, plan: &SetupPlan, mounts: &[OwnedFd]) -
     let root = open_dir(c"/", Step::Pivot)?;
     let (secret, listener) = raise_walls(plan.sudo)?;
     let Prepared { null, signals, forest, .. } = prepared;
-    let notifications = Notifications::new(listener.map(Listener::new), own_mounts, secret);
+    let notifications = Notifications::new(listener.map(Listener::new), own_mounts, 2 * plan.shared_memory, secret);
     Ok(Ready { null, signals, forest, root, terminals, secret, notifications })
 }
 
@@ -250,6 +250,15 @@ fn bound_shared_memory(bytes: u64) {
     let _ = std::fs::write("/n/proc/sys/kernel/shmall", pages.max(1).to_string());
 }
 
+/// Queues of TCP connections that nobody accepts count for no limit, nor do options of sockets: both are short here.
+fn bound_queues() -> Done {
+    let lengths = format!("4096 {TCP_QUEUE} {TCP_QUEUE}");
+    std::fs::write("/n/proc/sys/net/ipv4/tcp_rmem", lengths).map_err(io_at(Step::Network))?;
+    // The setting is the host's alone on older kernels. Options, and what is sent beside bytes, are some hundred bytes long.
+    let _ = std::fs::write("/n/proc/sys/net/core/optmem_max", "8192");
+    Ok(())
+}
+
 /// What /proc tells of the host beyond what the kernel keeps to itself, and what could be written by mistake of a kernel.
 const HIDDEN: &[&CStr] = &[
     c"/n/proc/acpi",
@@ -275,6 +284,7 @@ fn mount_proc(root: BorrowedFd<'_>, shared_memory: u64) -> Done {
     mounts::plain(c"proc", &path_of(&point), c"proc", flags, c"").map_err(io_at(Step::Proc))?;
     forbid_user_namespaces()?;
     bound_shared_memory(shared_memory);
+    bound_queues()?;
     mounts::plain(c"/n/proc/sys", c"/n/proc/sys", c"none", libc::MS_BIND, c"").map_err(io_at(Step::Mask))?;
     let read_only = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | flags;
     mounts::plain(c"none", c"/n/proc/sys", c"none", read_only, c"").map_err(io_at(Step::Mask))
@@ -354,7 +364,7 @@ fn raise_walls(sudo: bool) -> Done<(sys::Secret, Option<OwnedFd>)> {
         walls::no_new_privs().map_err(io_at(Step::Walls))?;
     }
     let secret = make_secret()?;
-    let listener = walls::install_seccomp(&walls::program(secret.0)).map_err(io_at(Step::Walls))?;
+    let listener = walls::install_seccomp(&walls::programs(secret.0)).map_err(io_at(Step::Walls))?;
     Ok((secret, listener))
 }
 

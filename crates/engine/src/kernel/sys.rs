@@ -8,7 +8,7 @@
 use std::{
     ffi::CStr,
     fmt, io, mem,
-    os::fd::{FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     ptr,
 };
 
@@ -517,6 +517,53 @@ pub(crate) fn open_at2(secret: Secret, dir: RawFd, path: &CStr, flags: u64, reso
     let fd = unsafe { sys!(SYS_openat2, dir, path.as_ptr(), &raw const how, size_of::<How>(), fifth, sixth) }?;
     // SAFETY: opened just now.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// What another process has open, by its number there. `thread` may be any of its threads.
+pub(crate) fn duplicate_of(thread: u32, number: i32) -> Result<OwnedFd> {
+    // The libc crate calls it by another type.
+    const PIDFD_THREAD: u32 = libc::O_EXCL as u32;
+    // SAFETY: plain numbers.
+    let process = match unsafe { sys!(SYS_pidfd_open, thread, PIDFD_THREAD) } {
+        // Kernels before 6.9 know whole processes alone.
+        // SAFETY: plain numbers.
+        Err(Errno(libc::EINVAL)) => unsafe { sys!(SYS_pidfd_open, leader_of(thread)?, 0) },
+        opened => opened,
+    }?;
+    // SAFETY: opened just now.
+    let process = unsafe { OwnedFd::from_raw_fd(process as RawFd) };
+    // SAFETY: plain numbers.
+    let fd = unsafe { sys!(SYS_pidfd_getfd, process.as_raw_fd(), number, 0) }?;
+    // SAFETY: made just now.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+fn leader_of(thread: u32) -> Result<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).map_err(|_| Errno(libc::ESRCH))?;
+    let leader = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    leader.and_then(|leader| leader.trim().parse().ok()).ok_or(Errno(libc::ESRCH))
+}
+
+/// One that asks the kernel for addresses and routes.
+pub(crate) fn netlink_socket(secret: Secret, kind: i32) -> Result<OwnedFd> {
+    let [fifth, sixth] = secret.with(0);
+    // SAFETY: plain numbers.
+    let fd = unsafe { sys!(SYS_socket, libc::AF_NETLINK, kind, libc::NETLINK_ROUTE, 0, fifth, sixth) }?;
+    // SAFETY: opened just now.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+pub(crate) fn listen(secret: Secret, socket: BorrowedFd<'_>, backlog: u32) -> Result<()> {
+    let [fifth, sixth] = secret.with(0);
+    // SAFETY: plain numbers.
+    unsafe { sys!(SYS_listen, socket.as_raw_fd(), backlog, 0, 0, fifth, sixth) }.map(drop)
+}
+
+pub(crate) fn set_receive_buffer(secret: Secret, socket: BorrowedFd<'_>, bytes: u32) -> Result<()> {
+    let [fifth, sixth] = secret.with(size_of::<u32>() as u32);
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_RCVBUF);
+    // SAFETY: a local of the size that is given.
+    unsafe { sys!(SYS_setsockopt, socket.as_raw_fd(), level, name, &raw const bytes, fifth, sixth) }.map(drop)
 }
 
 /// Of another process, at this address of it. Gives how many bytes there were.

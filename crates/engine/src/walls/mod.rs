@@ -1,7 +1,7 @@
 //! The walls of a sandbox's init: what the kernel still does for a process inside, and with which rights.
 //!
 //! [`prepare`] makes the system call filter from `policy.txt`, once, in the spawner. A new sandbox's init installs its
-//! [`program`] with [`install_seccomp`], and every process inside inherits it; [`drop_bounding`] takes the capabilities
+//! [`programs`] with [`install_seccomp`], and every process inside inherits it; [`drop_bounding`] takes the capabilities
 //! away that no exec inside may ever bring back.
 //!
 //! The order in init: mounts, namespaces, network and ids first, since the filter refuses them afterwards, to init too.
@@ -23,4 +23,4 @@ pub(crate) use self::{arch::Arch, bpf::compile, policy::Policy};
 pub(crate) use caps::{drop_bounding, kept_mask};
 #[cfg(any(fuzzing, test))]
 pub(crate) use policy::notified;
-pub(crate) use seccomp::{install_seccomp, no_new_privs, prepare, program};
+pub(crate) use seccomp::{install_seccomp, no_new_privs, prepare, programs};

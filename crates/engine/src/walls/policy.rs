@@ -39,6 +39,8 @@ pub(super) enum Test {
     Argument(Argument),
     /// Holds for who has the sandbox's secret in the upper half of the fifth argument and in the sixth.
     Secret,
+    /// Holds where init can be asked.
+    Broker,
 }
 
 /// Holds when `half & mask` is one of `values`, or, with `negated`, none of them.
@@ -68,6 +70,14 @@ impl Policy {
     /// panic; and without its policy a spawner must not go on.
     pub(crate) fn embedded() -> Policy {
         Policy::parse(include_str!("policy.txt")).unwrap_or_else(|error| panic!("walls/policy.txt: {error}"))
+    }
+
+    /// The same where init cannot be asked.
+    pub(crate) fn without_broker(mut self) -> Policy {
+        for rule in self.rules.values_mut() {
+            rule.clauses.retain(|clause| !clause.tests.contains(&Test::Broker));
+        }
+        self
     }
 
     pub(crate) fn parse(text: &str) -> Result<Policy, ParseError> {
@@ -145,7 +155,11 @@ fn parse_tests(text: &str) -> Result<Vec<Test>, Problem> {
 }
 
 fn parse_test(text: &str) -> Option<Test> {
-    if text.trim() == "secret" { Some(Test::Secret) } else { parse_argument(text).map(Test::Argument) }
+    match text.trim() {
+        "secret" => Some(Test::Secret),
+        "broker" => Some(Test::Broker),
+        text => parse_argument(text).map(Test::Argument),
+    }
 }
 
 /// `HALF [& [~]MASK] (=|!=) VALUE[,VALUE]...`
@@ -240,6 +254,7 @@ const CONSTANTS: &[(&str, u32)] = &[
     ("SO_ATTACH_FILTER", libc::SO_ATTACH_FILTER as u32),
     ("SO_ATTACH_REUSEPORT_CBPF", libc::SO_ATTACH_REUSEPORT_CBPF as u32),
     ("SO_ATTACH_REUSEPORT_EBPF", libc::SO_ATTACH_REUSEPORT_EBPF as u32),
+    ("SO_RCVBUF", libc::SO_RCVBUF as u32),
     ("SO_TIMESTAMPING", libc::SO_TIMESTAMPING as u32),
     ("SO_TIMESTAMPING_NEW", 65),
     ("SO_ZEROCOPY", libc::SO_ZEROCOPY as u32),

@@ -11,34 +11,57 @@ use super::arch::Arch;
 use super::bpf::{Filter, compile};
 use super::policy::Policy;
 
-/// The filter of every sandbox on this machine, once made.
-static FILTER: OnceLock<Filter> = OnceLock::new();
+/// The filters of every sandbox on this machine, once made.
+static FILTERS: OnceLock<Filters> = OnceLock::new();
 
-/// Makes the filter, half a millisecond's work, once and in the spawner: its children have it from there.
+struct Filters {
+    brokered: Filter,
+    alone: Filter,
+}
+
+/// The filter of one sandbox, as it is where init can be asked, and where it cannot.
+pub(crate) struct Programs {
+    brokered: Vec<libc::sock_filter>,
+    alone: Vec<libc::sock_filter>,
+}
+
+#[cfg(test)]
+impl Programs {
+    /// For a test in which nobody answers.
+    pub(super) fn without_broker(self) -> Self {
+        Self { brokered: self.alone.clone(), alone: self.alone }
+    }
+}
+
+/// Makes the filters, a millisecond's work, once and in the spawner: its children have them from there.
 pub(crate) fn prepare() {
-    filter();
+    filters();
 }
 
 /// The filter of one sandbox, whose init alone knows `secret`. Nobody inside can read a filter, or init's memory.
-pub(crate) fn program(secret: [u64; 2]) -> Vec<libc::sock_filter> {
-    filter().program(secret)
+pub(crate) fn programs(secret: [u64; 2]) -> Programs {
+    let Filters { brokered, alone } = filters();
+    Programs { brokered: brokered.program(secret), alone: alone.program(secret) }
 }
 
-fn filter() -> &'static Filter {
-    FILTER.get_or_init(|| compile(Arch::NATIVE, &Policy::embedded()))
+fn filters() -> &'static Filters {
+    FILTERS.get_or_init(|| Filters {
+        brokered: compile(Arch::NATIVE, &Policy::embedded()),
+        alone: compile(Arch::NATIVE, &Policy::embedded().without_broker()),
+    })
 }
 
-/// Puts the calling thread and all its future children behind `program`, for good. It allocates nothing. Gives where the calls
-/// arrive whose verdict is `notify`, which are ENOSYS once that is closed.
+/// Puts the calling thread and all its future children behind one of the programs, for good. It allocates nothing. Gives where
+/// the calls arrive whose verdict is `notify`, which are ENOSYS once that is closed.
 ///
 /// There is one such place at most for a thread. Where the host has one around us already, there is none of ours.
-pub(crate) fn install_seccomp(program: &[libc::sock_filter]) -> io::Result<Option<OwnedFd>> {
+pub(crate) fn install_seccomp(programs: &Programs) -> io::Result<Option<OwnedFd>> {
     // Once a call was received, only a kill takes its caller away: it is not made twice.
     let listening = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
-    match install(program, listening) {
+    match install(&programs.brokered, listening) {
         // SAFETY: the kernel made it for us just now.
         Ok(listener) => Ok(Some(unsafe { OwnedFd::from_raw_fd(listener) })),
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => install(program, 0).map(|_| None),
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => install(&programs.alone, 0).map(|_| None),
         Err(error) => Err(error),
     }
 }

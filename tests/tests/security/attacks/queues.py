@@ -103,7 +103,46 @@ def messages():
     return sent
 
 
+def netlink():
+    """Answers about the loopback that nobody reads."""
+    asking = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE)
+    asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 30)
+    get_link = struct.pack("=IHHIIBxHiII", 32, 18, 1, 0, 0, 0, 0, 1, 0, 0)
+    held.append(asking)
+    waiting = -1
+    # What does not fit is dropped, and nobody says so.
+    while waiting < (more := struct.unpack("9I", asking.getsockopt(socket.SOL_SOCKET, 55, 36))[0]):  # SO_MEMINFO
+        waiting = more
+        asking.send(get_link * 64)
+    return waiting
+
+
+def pending():
+    """Connections that nobody accepts, as many as wait at one more socket that listens."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 30)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(4096)
+    held.append(listener)
+    sent = 0
+    while sent < 64 << 20:
+        one = socket.socket()
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        one.settimeout(0.01)
+        try:
+            one.connect(listener.getsockname())
+        except OSError:
+            return sent
+        held.append(one)
+        while more := send_all(one):
+            sent += more
+            time.sleep(0.001)
+    return sent
+
+
 KINDS = {
+    "netlink": netlink,
+    "pending": pending,
     "tcp": tcp,
     "udp": udp,
     "unix": unix,
@@ -115,6 +154,12 @@ KINDS = {
 
 if __name__ == "__main__":
     kind, most = sys.argv[1], int(sys.argv[2]) << 20
+    if sys.argv[3:] == ["apart"]:
+        # In a network of its own, whose loopback is up: what no sandbox bounds.
+        check(libc.unshare(0x40000000))
+        import fcntl
+
+        fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sH22x", b"lo", 1))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     total, fruitless = 0, 0

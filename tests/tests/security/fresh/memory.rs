@@ -52,6 +52,79 @@ async fn hiding_memory_in_queues_of_unix_sockets() {
     cannot_be_hidden_in("unix").await;
 }
 
+/// What no limit of the kernel's counts is bounded in each sandbox: it stays a part of what the sandbox may have.
+async fn is_bounded(kind: &str, most: u64) {
+    let control: u64 = QUEUES.run_on_host(&[kind, &(2 * LIMIT_MIB).to_string(), "apart"]).ok().parse().unwrap();
+    assert!(control >= 2 * LIMIT_MIB, "where nothing bounds it there is room: {control}");
+    for user in ["root", "user"] {
+        let inside = limited().await;
+        let hidden: u64 = inside.attack(user, &QUEUES, &[kind, "512", "end"]).await.ok().parse().unwrap();
+        assert!((1..=most).contains(&hidden), "{hidden} MiB in {kind}");
+        inside.still_works().await;
+        inside.end().await;
+    }
+}
+
+#[tokio::test]
+async fn hiding_memory_in_queues_of_netlink() {
+    is_bounded("netlink", LIMIT_MIB / 4).await;
+}
+
+#[tokio::test]
+async fn hiding_memory_in_connections_that_nobody_accepts() {
+    is_bounded("pending", LIMIT_MIB).await;
+}
+
+const ORDINARY: &str = "import os, socket, struct, threading
+names = [name for _, name in socket.if_nameindex()]
+print('interfaces', ','.join(names))
+socket.getaddrinfo('localhost', 80)
+queue = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+queue.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 20000)
+print('datagrams', queue.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF))
+small = socket.socket(); small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 5000)
+print('small', small.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF))
+large = socket.socket(); large.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 30)
+print('large', large.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF))
+for value in [b'', b'123']:
+    try: small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, value)
+    except OSError as e: print('short', e.strerror)
+for family, address in [(socket.AF_INET, ('127.0.0.1', 0)), (socket.AF_INET6, ('::1', 0)), (socket.AF_UNIX, '/tmp/s%d' % os.getpid())]:
+    listener = socket.socket(family); listener.bind(address); listener.listen()
+    def answer():
+        for _ in range(20):
+            peer, _ = listener.accept(); peer.sendall(b'x' * (1 << 20)); peer.close()
+    thread = threading.Thread(target=answer); thread.start()
+    total = 0
+    for _ in range(20):
+        client = socket.socket(family); client.connect(listener.getsockname())
+        if family == socket.AF_UNIX: owner = struct.unpack('3i', client.getsockopt(socket.SOL_SOCKET, 17, 12))[1]
+        while part := client.recv(1 << 20): total += len(part)
+    thread.join(); print(family.name, total)
+print('owner', owner == os.getuid())
+try: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).listen()
+except OSError as e: print('datagrams that listen', e.strerror)
+try: socket.socket(fileno=os.open('/dev/null', 0), family=2, type=1, proto=0).listen()
+except OSError as e: print('no socket', e.strerror)";
+
+/// What the broker does for a program is what the kernel would have done.
+#[tokio::test]
+async fn programs_that_ask_for_addresses_listen_and_set_queues_go_on_as_before() {
+    let inside = Inside::new().await;
+    for user in ["root", "user"] {
+        let spec = ExecSpec::argv(["/usr/bin/python3", "-c", ORDINARY], SandboxPath::root());
+        let said = inside.command(user, spec).await.ok();
+        let expected = "interfaces lo\ndatagrams 40000\nsmall 10000\nlarge 131072\nshort Invalid argument\n\
+            short Invalid argument\nAF_INET 20971520\nAF_INET6 20971520\nAF_UNIX 20971520\nowner True\n\
+            datagrams that listen Operation not supported\nno socket Socket operation on non-socket";
+        assert_eq!(said, expected, "as {user}");
+        // The tool of every administrator, which asks for a longer queue than it gets.
+        let addresses = inside.command(user, ExecSpec::shell("ip -brief address show lo", SandboxPath::root())).await;
+        assert!(addresses.ok().contains("127.0.0.1/8"), "as {user}");
+    }
+    inside.end().await;
+}
+
 #[tokio::test]
 async fn hiding_memory_in_messages_of_system_v() {
     cannot_be_hidden_in("messages").await;

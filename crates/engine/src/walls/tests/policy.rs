@@ -221,7 +221,7 @@ fn only_the_families_that_programs_live_on_have_sockets() {
     }
     assert_eq!(verdict("socket", &[1, 5 | flags, 0]), Verdict::Allow);
     assert_eq!(verdict("socketpair", &[1, 1, 0]), Verdict::Allow);
-    assert_eq!(verdict("socket", &[16, 3, libc::NETLINK_ROUTE as u64]), Verdict::Allow);
+    assert_eq!(verdict("socket", &[16, 3, libc::NETLINK_ROUTE as u64]), Verdict::Notify);
     assert_eq!(verdict("socket", &[16, 3, libc::NETLINK_NETFILTER as u64]), EPROTONOSUPPORT);
     assert_eq!(verdict("socket", &[1 << 32 | 17, 3, 0]), EAFNOSUPPORT, "the high half is not read");
 }

