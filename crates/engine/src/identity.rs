@@ -38,6 +38,9 @@ const STORAGE: u32 = 0x7ffe_0000;
 const FIRST_LIVE: u32 = 0x7000_0000;
 const RANGES: u32 = (STORAGE - FIRST_LIVE) / COUNT;
 
+/// Where the ranges of this machine are leased.
+const RUN: &str = "/run/cabana";
+
 pub(crate) struct Ranges {
     mode: Mode,
     cgroups: Option<Cgroups>,
@@ -198,7 +201,7 @@ impl Ranges {
 
     pub(crate) fn open(mode: Mode, cgroups: bool, data: &Path) -> io::Result<Self> {
         let locks = match mode {
-            Mode::Root => Some(make_locks(Path::new("/run/cabana"))?),
+            Mode::Root => Some(make_locks(Path::new(RUN))?),
             Mode::Shared | Mode::Single => None,
         };
         let ranges = Self {
@@ -377,6 +380,12 @@ impl Drop for Ranges {
         let free = std::mem::take(&mut *self.free.lock().unwrap_or_else(PoisonError::into_inner));
         free.into_iter().for_each(|lease| self.end(lease));
     }
+}
+
+/// Which range a file is locked for.
+pub(crate) fn range_of_lease(file: &Path) -> Option<u32> {
+    let name = file.strip_prefix(Path::new(RUN).join("leases")).ok()?;
+    name.to_str()?.parse().ok()
 }
 
 fn make_locks(dir: &Path) -> io::Result<PathBuf> {

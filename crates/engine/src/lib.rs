@@ -28,6 +28,7 @@ mod cgroup;
 mod channel;
 mod data_dir;
 mod disk;
+mod dying;
 mod engine;
 mod exec;
 mod fault;
@@ -65,6 +66,7 @@ mod warm;
 mod wire;
 
 pub use data_dir::{DataDir, OpenError};
+pub use dying::{is_dying, lift_throttles_of};
 pub use engine::{Config, Engine};
 pub use fault::ALL as FAULT_POINTS;
 pub use home::remove_tree;

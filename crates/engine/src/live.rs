@@ -363,6 +363,11 @@ impl Live {
         let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
     }
 
+    /// Whether somebody asked for its end.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.asked.load(Ordering::Acquire)
+    }
+
     /// Ends it because it no longer does what it should.
     pub(crate) fn kill(&self) {
         self.kill_now();

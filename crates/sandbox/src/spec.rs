@@ -145,7 +145,8 @@ impl Limits {
     const LEAST_INODES: u64 = 64;
     const LEAST_OPEN_FILES: u32 = 16;
     const MOST_OPEN_FILES: u32 = 1 << 20;
-    const LEAST_IO: u64 = 64 << 10;
+    /// What is on its way to the disk is waited for by all whose files lie there: at less than this it is for ever.
+    const LEAST_IO: u64 = 1 << 20;
 
     /// As much as there is.
     pub const NONE: Self = Self {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use cabana_sandbox::{ExecSpec, Limits, Provider, SandboxPath, SandboxSpec, Write, WriteMode};
+use cabana_sandbox::{ExecSpec, Limits, Provider, SandboxPath, SandboxSpec, Source, View, Write, WriteMode};
 use futures_util::{StreamExt, stream};
 use tokio::task::JoinSet;
 
@@ -17,7 +17,7 @@ const LARGE: &str = "/usr/bin/lto-dump-12";
 
 /// The slowest that may be asked for.
 fn slow() -> SandboxSpec {
-    SandboxSpec { limits: Limits { io: Some(64 << 10), ..Limits::default() }, ..passing() }
+    SandboxSpec { limits: Limits { io: Some(1 << 20), ..Limits::default() }, ..passing() }
 }
 
 /// A neighbour of the attacker, who must not notice anything.
@@ -64,6 +64,7 @@ async fn holding_the_lock_of_a_file_that_many_requests_write_to() {
     // The control: before anybody holds it, a line more takes no time.
     soon("a write", append(inside.files("user"))).await.unwrap();
     let _attack = inside.start("user", &HOLD_LOCK, &["inode", "/home/user/victim"]).await;
+    until("it waits for the disk", async || inside.root("ps -o stat= -C hold_lock").await.out.starts_with('D')).await;
     // More than a runtime has threads, where each request takes one.
     let mut requests: JoinSet<_> = (0..600).map(|_| append(inside.files("user"))).collect();
     let held = tokio::time::timeout(Duration::from_secs(1), requests.join_next()).await;
@@ -83,9 +84,35 @@ async fn a_sandbox_that_is_slow_by_its_limits_ends_at_once() {
     until("it waits for the disk", async || inside.root("ps -o stat= -C hold_lock").await.out.starts_with('D')).await;
     let mut rest = Box::pin(attack.events.for_each(async |_| ()));
     let early = tokio::time::timeout(Duration::from_secs(3), &mut rest).await;
-    assert!(early.is_err(), "the control: at this rate it takes a quarter of an hour");
+    assert!(early.is_err(), "the control: at this rate it takes a minute");
     soon("its end", inside.engine.destroy(inside.sandbox.id())).await.unwrap();
     soon("the end of its command", rest).await;
     let spec = ExecSpec::argv(["true"], SandboxPath::root());
     assert!(inside.sandbox.exec(spec).await.is_err(), "it is gone");
+}
+
+/// Who waits for a file of a directory that both have cannot be ended before the other one is done, which its limits make slow.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holding_up_the_end_of_a_neighbour_who_shares_a_directory() {
+    let shared = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let view = View { source: Source::Host(shared.path().to_owned()), at: path("/workspace"), writable: true };
+    let inside = Inside::with(SandboxSpec { views: vec![view.clone()], ..slow() }).await;
+    let neighbour = Inside::of(inside.engine.clone(), &SandboxSpec { views: vec![view], ..passing() }).await;
+    let _attack = inside.start("user", &HOLD_LOCK, &["inode", "/workspace/victim"]).await;
+    until("it waits for the disk", async || inside.root("ps -o stat= -C hold_lock").await.out.starts_with('D')).await;
+    let append = ExecSpec::argv(["sh", "-c", "exec tee -a /workspace/victim < /etc/hostname"], path("/"));
+    let waiting = neighbour.sandbox.exec(append).await.unwrap();
+    // The control: it stands in the kernel, where nothing ends it.
+    let stands = async || neighbour.root("ps -o stat= -C tee").await.out.starts_with('D');
+    until("the neighbour waits for the file", stands).await;
+    neighbour.root("kill -9 $(ps -o pid= -C tee)").await.ok();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(stands().await, "the control: a kill does not end it");
+    soon("the end of a neighbour", neighbour.engine.destroy(neighbour.sandbox.id())).await.unwrap();
+    drop(waiting);
+    // The limits of the other one hold again.
+    let again = inside.user("dd if=/dev/zero of=/tmp/more bs=1M count=8 oflag=direct 2>&1 | tail -n 1").await.ok();
+    let seconds: f64 = again.split(", ").nth(2).unwrap().trim_end_matches(" s").parse().unwrap();
+    assert!(seconds > 4.0, "{again}");
+    inside.end().await;
 }

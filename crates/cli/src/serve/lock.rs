@@ -5,6 +5,7 @@ use std::{
     io::{Read, Seek, Write},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use cabana_model::Code;
@@ -14,6 +15,10 @@ use rustix::{
 };
 
 use crate::failure::Failure;
+
+/// How long a server that was killed may take to end, once nothing is slow any more.
+const DYING: Duration = Duration::from_secs(30);
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Held until the process ends, by whatever end. The file says who holds it, and where that one listens.
 pub(super) struct ServerLock {
@@ -30,11 +35,14 @@ impl ServerLock {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
-                let mut owner = String::new();
-                let _ = file.read_to_string(&mut owner);
-                let owner = owner.lines().next().and_then(|line| line.trim().parse::<u32>().ok());
-                let owner = owner.map_or("another process".into(), |pid| format!("process {pid}"));
-                return Err(Failure::new(Code::ServerRunning, format!("{owner} serves {} already", data.display())));
+                let owner = owner_of(&mut file);
+                if !owner.is_some_and(|pid| outlasts(pid, &file, data)) {
+                    let owner = owner.map_or("another process".into(), |pid| format!("process {pid}"));
+                    return Err(Failure::new(
+                        Code::ServerRunning,
+                        format!("{owner} serves {} already", data.display()),
+                    ));
+                }
             }
             Err(errno) => return Err(failed(&path, &errno)),
         }
@@ -52,6 +60,28 @@ impl ServerLock {
         let written = self.file.set_len(0).and_then(|()| self.file.rewind());
         written.and_then(|()| self.file.write_all(text.as_bytes())).map_err(|error| failed(&self.path, &error))
     }
+}
+
+fn owner_of(file: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    file.read_to_string(&mut text).ok()?;
+    text.lines().next()?.trim().parse().ok()
+}
+
+/// Takes the lock of a server that was killed, and that waits in the kernel for a sandbox which is slow by its limits.
+fn outlasts(pid: u32, file: &File, data: &Path) -> bool {
+    if !cabana_engine::is_dying(pid) {
+        return false;
+    }
+    cabana_engine::lift_throttles_of(pid, data);
+    let began = Instant::now();
+    while began.elapsed() < DYING {
+        if flock(file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return true;
+        }
+        std::thread::sleep(RETRY_DELAY);
+    }
+    false
 }
 
 fn failed(path: &Path, error: &dyn std::fmt::Display) -> Failure {

@@ -1,5 +1,7 @@
 //! A server that is killed takes nothing along that was acknowledged.
 
+use std::time::Duration;
+
 use reqwest::Method;
 use serde_json::json;
 
@@ -174,4 +176,39 @@ async fn what_stands_still_in_a_paused_sandbox_is_found_again_after_a_kill() {
     assert_eq!(server.ended(&task).await["state"], "succeeded");
     let said = server.request(Method::GET, &format!("/v1/tasks/{task}/output")).send().await.unwrap();
     assert_eq!(said.text().await.unwrap(), "went on\n");
+}
+
+/// A thread of it waits in the kernel for a file that a guest holds, at the rate of the guest's limits: no signal ends that.
+#[tokio::test]
+async fn a_server_that_is_killed_while_a_guest_holds_it_up_gives_way_to_the_next() {
+    let mut server = Server::start();
+    let made =
+        server.post("/v1/sandboxes", &json!({ "limits": { "io_bytes_per_sec": 1 << 20 } })).send().await.unwrap();
+    let sandbox = good(made).await["id"].as_str().unwrap().to_owned();
+    let hold = "dd if=/dev/zero of=/home/user/victim bs=60M count=1 oflag=direct";
+    let body = json!({ "command": hold, "background": true });
+    let begun = server.post(&format!("/v1/sandboxes/{sandbox}/exec"), &body).send().await.unwrap();
+    assert_eq!(begun.status(), reqwest::StatusCode::ACCEPTED);
+    let append = format!("/v1/sandboxes/{sandbox}/files?path=/home/user/victim&mode=append");
+    let pid = server.pid();
+    let stands = || {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        let stat = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        threads.flatten().any(|thread| stat(thread).contains(") D "))
+    };
+    // The command may not have begun to write: it is asked until it is held up.
+    until(|| async {
+        let request = server.request(Method::PUT, &append).body("more\n").timeout(Duration::from_millis(500)).send();
+        (request.await.is_err() && stands()).then_some(())
+    })
+    .await;
+    let mut killed = server.shoot();
+    // The control: it was killed, and is still there.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(stands() && killed.try_wait().unwrap().is_none());
+    server.run();
+    assert_eq!(server.get(&format!("/v1/sandboxes/{sandbox}")).await["id"], sandbox.as_str());
+    killed.wait().unwrap();
+    let gone = server.request(Method::DELETE, &format!("/v1/sandboxes/{sandbox}")).send().await.unwrap();
+    assert!(gone.status().is_success(), "{gone:?}");
 }

@@ -187,6 +187,13 @@ impl Server {
         child.wait().unwrap();
     }
 
+    /// Kills it, and does not wait for its end.
+    pub(crate) fn shoot(&mut self) -> Child {
+        let mut child = self.child.take().unwrap();
+        child.kill().unwrap();
+        child
+    }
+
     /// As an operator ends it.
     pub(crate) fn stop(&mut self) {
         kill_process(Pid::from_child(self.child.as_ref().unwrap()), Signal::TERM).unwrap();

@@ -88,6 +88,9 @@ impl Cgroups {
         if cgroup.is_empty() {
             cgroup.remove();
             self.controllers.limiter(&self.name(number)).remove();
+        } else {
+            // What is dying in it ends when the kernel is done with it, and holds up the file system until then.
+            let _ = self.controllers.limiter(&self.name(number)).lift_throttles();
         }
     }
 

@@ -217,7 +217,7 @@ async fn the_least_of_everything_is_enough_for_a_command() {
         disk: Some(1 << 20),
         inodes: Some(64),
         open_files: Some(16),
-        io: Some(64 << 10),
+        io: Some(1 << 20),
         output: Some(4 << 10),
     };
     let (engine, sandbox) = with(least).await;

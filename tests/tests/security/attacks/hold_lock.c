@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PAGES = 1024, AT_ONCE = 8 };
+enum { PAGES = 1024, AT_ONCE = 128 };
 
 static size_t page;
 
@@ -28,6 +28,7 @@ static int slow_file(const char *name) {
 
 // Each page is read from the disk while the pipe is locked.
 static void write_slowly(int fd, int to, int rounds) {
+    fcntl(to, F_SETPIPE_SZ, 2 * AT_ONCE * page);
     for (; rounds; rounds--)
         for (int at = 0; at + AT_ONCE <= PAGES; at += AT_ONCE) {
             posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
