@@ -50,10 +50,27 @@ impl<P: AsFd, T: AsFd> Feed<P, T> {
         }
     }
 
-    /// Lets some of what is there now go nowhere.
-    pub(crate) fn pour_away(&mut self, nowhere: &OwnedFd) {
+    /// Lets some of what is there now go nowhere. Whether there was any.
+    pub(crate) fn pour_away(&mut self, nowhere: &OwnedFd) -> bool {
         self.fill_the_pipe();
-        let open = |pipe: &P| rustix::pipe::splice(pipe, None, nowhere, None, CHUNK, SpliceFlags::NONBLOCK) != Ok(0);
-        self.pipes.retain(|(_, pipe)| open(pipe));
+        let mut poured = false;
+        self.pipes.retain(|(_, pipe)| {
+            let count = rustix::pipe::splice(pipe, None, nowhere, None, CHUNK, SpliceFlags::NONBLOCK);
+            poured |= count.is_ok_and(|count| count > 0);
+            count != Ok(0)
+        });
+        poured
+    }
+
+    /// Whether nothing can come any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.pipes.is_empty() && self.terminal.is_none()
+    }
+}
+
+impl<P> Feed<P, P> {
+    /// What becomes readable when there is something to take.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = &P> {
+        self.pipes.iter().map(|(_, pipe)| pipe).chain(self.terminal.iter().map(|(master, _)| master))
     }
 }

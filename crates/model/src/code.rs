@@ -40,6 +40,7 @@ codes! {
     DuplicateExec = "duplicate_exec": "Choose a fresh exec id for each command, or reattach to the one that ran.",
     FileBusy = "file_busy": "A process inside holds a lease on the file: end it or try again.",
     Forbidden = "forbidden": "Use a key whose role allows it: `use` changes sandboxes, `admin` manages keys and templates.",
+    HostExhausted = "host_exhausted": "Try again later; if it stays, end sandboxes that take too much of it, or have the operator raise the setting.",
     HostUnsupported = "host_unsupported": "Run `cabana doctor`: it says what this host lacks and how to get it.",
     IdempotencyMismatch = "idempotency_mismatch": "Use a fresh Idempotency-Key for each different request.",
     Internal = "internal": "Run again with the same input; if it stays, report it with the message.",
@@ -106,6 +107,7 @@ impl Code {
             Self::DataDirNotOurs
                 | Self::DataDirReadOnly
                 | Self::DataDirVersion
+                | Self::HostExhausted
                 | Self::HostUnsupported
                 | Self::Internal
                 | Self::ProviderOffline

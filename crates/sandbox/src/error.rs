@@ -77,6 +77,9 @@ pub enum Error {
     /// The kernel or its settings forbid what a sandbox needs.
     #[error("this host cannot run sandboxes: {0}")]
     Host(String),
+    /// It comes back when others let go.
+    #[error("this host has run out of what all sandboxes share: {0}")]
+    Exhausted(&'static str),
     #[error("no space left")]
     NoSpace,
     #[error("timed out: {0}")]
@@ -152,6 +155,7 @@ impl Error {
             Self::VolumeInUse(_) => Code::VolumeInUse,
             Self::MountBusy { .. } => Code::MountBusy,
             Self::Host(_) => Code::HostUnsupported,
+            Self::Exhausted(_) => Code::HostExhausted,
             Self::NoSpace => Code::NoSpace,
             Self::TimedOut(_) => Code::TimedOut,
             Self::Gone => Code::SandboxGone,

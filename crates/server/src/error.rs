@@ -133,6 +133,7 @@ fn status(code: Code) -> StatusCode {
         | Code::ProviderOffline
         | Code::ServerBusy
         | Code::StoreUnavailable
+        | Code::HostExhausted
         | Code::HostUnsupported
         | Code::TooManyConnections => StatusCode::SERVICE_UNAVAILABLE,
         Code::DataDirNotOurs | Code::DataDirReadOnly | Code::DataDirVersion | Code::Internal | Code::ServerRunning => {

@@ -54,6 +54,8 @@ async fn overwriting_the_engine_by_a_script_that_starts_it() {
     for what in ["changing its mode", "giving it away", "taking its seals off"] {
         assert!(["EPERM", "EACCES"].contains(&report.of(what)), "{what}: {report:?}");
     }
+    // Where there is a single id the attacker owns the file, and only the seal keeps it executable. Kernels before 6.3 have none.
+    assert_eq!(report.of("its mode is sealed"), report.of("sealing the mode of one's own").replace("EINVAL", "EPERM"));
     inside.root("rm -f /etc/ld.so.preload").await; // it ends with the library: whatever it says
     inside.files("root").alter(cabana_sandbox::Alter::Remove(path("/etc/ld.so.preload"))).await.unwrap_or_default();
     inside.still_works().await;
@@ -80,6 +82,62 @@ async fn starving_process_1_by_its_limits() {
     let report = inside.attack("root", &PRLIMIT, &["1"]).await.report();
     let works = tokio::time::timeout(SOON, inside.user("echo works")).await;
     assert!(works.is_ok(), "init is starved: {report:?}");
+    inside.end().await;
+}
+
+const LESS_TIME: &str = "import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+def attempt(what, done): print(what, 'done' if done == 0 else errno.errorcode[ctypes.get_errno()])
+attempt('niceness of process 1', libc.setpriority(0, 1, 19))
+attempt('niceness of its user', libc.setpriority(2, 0, 19))
+attempt('niceness of its group', libc.setpriority(1, 1, 19))
+attempt('disk of process 1', libc.syscall(251, 1, 1, 3 << 13))
+attempt('disk of its user', libc.syscall(251, 3, 0, 3 << 13))
+attempt('disk of its group', libc.syscall(251, 2, 1, 3 << 13))
+child = os.fork()
+if child == 0: os.setpgid(0, 0); os.pause() if hasattr(os, 'pause') else __import__('signal').pause()
+attempt('own process', libc.setpriority(0, child, 19))
+attempt('disk of own process', libc.syscall(251, 1, child, 3 << 13))
+os.kill(child, 9)";
+
+/// Process 1 has root's id inside: who changes what all processes of root may have changes its part, too.
+#[cfg(target_arch = "x86_64")]
+#[tokio::test]
+async fn taking_time_from_process_1_by_its_user_and_its_group() {
+    let inside = Inside::new().await;
+    let spec = ExecSpec::argv(["/usr/bin/python3", "-c", LESS_TIME], SandboxPath::root());
+    let report = inside.command("root", spec).await.report();
+    // The control: the same calls on a process of one's own.
+    assert_eq!((report.of("own process"), report.of("disk of own process")), ("done", "done"));
+    for what in ["niceness of", "disk of"] {
+        assert_eq!(report.of(&format!("{what} process 1")), "EPERM");
+        assert_eq!(report.of(&format!("{what} its user")), "EPERM");
+        assert!(["EPERM", "ESRCH"].contains(&report.of(&format!("{what} its group"))), "{report:?}");
+    }
+    // As whoever started the engine is.
+    let niceness = inside.root("cut -d' ' -f19 /proc/1/stat /proc/self/stat | uniq | wc -l").await.ok();
+    assert_eq!(niceness, "1");
+    inside.end().await;
+}
+
+/// The files of process 1 in `/proc` belong to root inside.
+#[tokio::test]
+async fn writing_to_the_files_of_process_1_in_proc() {
+    let inside = Inside::new().await;
+    for (file, value) in [("oom_score_adj", "900"), ("clear_refs", "1"), ("autogroup", "19"), ("timerslack_ns", "1")] {
+        let write = |process: &str| format!("[ ! -e /proc/{process}/{file} ] || echo {value} > /proc/{process}/{file}");
+        // The control: on a process of one's own it works, where the kernel has it.
+        inside.root(&write("self")).await.ok();
+        for process in ["1", "1/task/1"] {
+            let script = format!("[ -e /proc/{process}/{file} ] && {{ echo {value} > /proc/{process}/{file}; }}");
+            inside.root(&script).await.refused();
+        }
+    }
+    assert_eq!(
+        inside.root("cat /proc/1/oom_score_adj").await.ok(),
+        inside.root("cat /proc/self/oom_score_adj").await.ok()
+    );
+    inside.still_works().await;
     inside.end().await;
 }
 

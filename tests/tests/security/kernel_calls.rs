@@ -1,5 +1,7 @@
 //! System calls that change or enter the kernel: all refused to root inside, whatever their arguments.
 
+use cabana_sandbox::{ExecSpec, SandboxPath};
+
 use crate::{attacks::CALLS, inside::Inside};
 
 /// As one who lacks the right is refused, or as if the kernel did not have the call.
@@ -105,4 +107,31 @@ async fn hardware_ports_and_foreign_segments() {
 #[tokio::test]
 async fn hanging_up_the_terminal_by_force() {
     refused_inside(&["vhangup"]).await; // on the host it would do what it says
+}
+
+/// The kernel loads a module for whoever asks any socket about a bridge or a virtual network.
+#[tokio::test]
+async fn loading_a_module_by_asking_a_socket() {
+    const ASK: &str = "import ctypes, errno, socket
+libc = ctypes.CDLL(None, use_errno=True)
+one = socket.socket()
+lo = ctypes.create_string_buffer(40); lo[16] = 1
+def attempt(what, request, argument):
+    print(what, 'done' if libc.ioctl(one.fileno(), ctypes.c_ulong(request), argument) == 0 else errno.errorcode[ctypes.get_errno()])
+attempt('name', 0x8910, lo)
+for what, request in [('bridges', 0x8940), ('set bridges', 0x8941), ('add bridge', 0x89a0), ('remove bridge', 0x89a1), ('vlan', 0x8982), ('set vlan', 0x8983)]:
+    attempt(what, request, None)
+    attempt(what + ' with a high half', request | 1 << 32, None)";
+    let inside = Inside::new().await;
+    for user in ["root", "user"] {
+        let spec = ExecSpec::argv(["/usr/bin/python3", "-c", ASK], SandboxPath::root());
+        let report = inside.command(user, spec).await.report();
+        // The control: a socket answers other questions.
+        assert_eq!(report.of("name"), "done");
+        for what in ["bridges", "set bridges", "add bridge", "remove bridge", "vlan", "set vlan"] {
+            assert_eq!(report.of(what), "EPERM", "{what} as {user}");
+            assert_eq!(report.of(&format!("{what} with a high half")), "EPERM", "{what} as {user}");
+        }
+    }
+    inside.end().await;
 }

@@ -75,3 +75,34 @@ async fn terminals_of_a_neighbour_and_of_the_host() {
     one.end().await;
     other.end().await;
 }
+
+/// The machine has one number of terminals for all sandboxes.
+#[tokio::test]
+async fn taking_all_terminals_of_the_machine() {
+    const TAKE: &str = "import os
+taken = []
+try:
+    while len(taken) < 400: taken.append(os.openpty())
+except OSError: pass
+print(len(taken))";
+    let setting = |name: &str| -> usize {
+        std::fs::read_to_string(format!("/proc/sys/kernel/pty/{name}")).unwrap().trim().parse().unwrap()
+    };
+    let for_sandboxes = setting("max") - setting("reserve");
+    // The control: in terminals of its own, with nothing but the machine's number around them, it gets what it wants.
+    let apart = format!(
+        "mount -t devpts -o newinstance,ptmxmode=0666 none /dev/pts && mount --bind /dev/pts/ptmx /dev/ptmx && python3 -c '{TAKE}'"
+    );
+    let mut control = std::process::Command::new("unshare");
+    control.args(["--mount", "--propagation", "private", "sh", "-c", &apart]);
+    let control: usize = crate::attacks::Ran::of(&mut control).ok().parse().unwrap();
+    assert_eq!(control, 400);
+    let inside = Inside::new().await;
+    for user in ["root", "user"] {
+        let spec = ExecSpec::argv(["/usr/bin/python3", "-c", TAKE], path("/"));
+        let taken: usize = inside.command(user, spec).await.ok().parse().unwrap();
+        assert!((16..=256).contains(&taken), "{taken}");
+        assert!(taken <= (for_sandboxes / 64).max(16), "{taken} of {for_sandboxes}");
+    }
+    inside.end().await;
+}

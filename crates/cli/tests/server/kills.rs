@@ -212,3 +212,61 @@ async fn a_server_that_is_killed_while_a_guest_holds_it_up_gives_way_to_the_next
     let gone = server.request(Method::DELETE, &format!("/v1/sandboxes/{sandbox}")).send().await.unwrap();
     assert!(gone.status().is_success(), "{gone:?}");
 }
+
+/// Writes to standard output from memory that has to be read from the disk first, and holds the lock of the pipe meanwhile.
+const HOLD_PIPE: &str = "import fcntl, mmap, os
+large = os.open('/usr/bin/lto-dump-12', os.O_RDONLY)
+fcntl.fcntl(1, 1031, 1 << 20)
+while True:
+    for at in range(0, 8 << 20, 1 << 19):
+        os.posix_fadvise(large, 0, 0, os.POSIX_FADV_DONTNEED)
+        part = mmap.mmap(large, 1 << 19, mmap.MAP_SHARED, mmap.PROT_READ, offset=at)
+        part.madvise(mmap.MADV_RANDOM)
+        os.write(1, part)";
+
+/// Children of a process by name, each with its state.
+fn children(pid: u32) -> Vec<(String, char)> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let stat = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+    let parts = |stat: String| {
+        let (name, rest) = stat.split_once(" (")?.1.rsplit_once(") ")?;
+        Some((name.to_owned(), rest.chars().next()?))
+    };
+    children.split_whitespace().filter_map(stat).filter_map(parts).collect()
+}
+
+#[tokio::test]
+async fn timeouts_hold_without_a_server_while_a_guest_holds_the_lock_of_its_pipe() {
+    let mut server = Server::start();
+    let made =
+        server.post("/v1/sandboxes", &json!({ "limits": { "io_bytes_per_sec": 1 << 20 } })).send().await.unwrap();
+    let sandbox = good(made).await["id"].as_str().unwrap().to_owned();
+    let exec = format!("/v1/sandboxes/{sandbox}/exec");
+    for _ in 0..2 {
+        let hold = json!({ "argv": ["python3", "-c", HOLD_PIPE], "background": true });
+        good(server.post(&exec, &hold).send().await.unwrap()).await;
+    }
+    let timed = json!({ "argv": ["sleep", "600"], "background": true, "timeout_ms": 6000 });
+    let task = good(server.post(&exec, &timed).send().await.unwrap()).await["id"].as_str().unwrap().to_owned();
+    let inits = server.inits();
+    let init = *inits.iter().find(|init| children(**init).iter().any(|(name, _)| name == "sleep")).unwrap();
+    server.kill();
+    // The control: who moves the output on is held up, again and again.
+    until(|| async { children(init).contains(&("cabana-drain".to_owned(), 'D')).then_some(()) }).await;
+    let looks = std::cell::Cell::new(0);
+    until(|| async {
+        let stat = std::fs::read_to_string(format!("/proc/{init}/stat")).unwrap();
+        assert!(!stat.contains(") D "), "init is held up: {stat}");
+        looks.set(looks.get() + 1);
+        (!children(init).iter().any(|(name, _)| name == "sleep")).then_some(())
+    })
+    .await;
+    assert!(looks.get() > 10, "{looks:?}");
+    server.run();
+    let ended = server.ended(&task).await;
+    assert_eq!(ended["exit"]["status"], "timed_out", "{ended}");
+    let wall = ended["exit"]["duration_ms"].as_u64().unwrap();
+    assert!((6000..8000).contains(&wall), "{ended}");
+    let gone = server.request(Method::DELETE, &format!("/v1/sandboxes/{sandbox}")).send().await.unwrap();
+    assert!(gone.status().is_success(), "{gone:?}");
+}

@@ -294,6 +294,9 @@ pub(crate) fn map_error(error: &io::Error) -> Error {
     setup_error(Failure { step: Step::MountIds, errno: error.raw_os_error().unwrap_or(libc::EIO) })
 }
 
+/// ENOTSUPP of the kernel, which is no number of the C library's.
+const NO_MEMORY_FOR_FILTERS: i32 = 524;
+
 /// Says what is behind it where the kernel's answer is a riddle.
 fn setup_error(failure: Failure) -> Error {
     let errno = io::Error::from_raw_os_error(failure.errno);
@@ -304,8 +307,27 @@ fn setup_error(failure: Failure) -> Error {
         (Step::Clone, libc::ENOSPC) => "the limit of namespaces is reached (user.max_*_namespaces)",
         (Step::Clone | Step::IdMap, libc::EPERM) => "this host does not allow user namespaces",
         (Step::Clone, libc::EAGAIN) => "the limit of processes is reached (kernel.pid_max or RLIMIT_NPROC)",
+        // What the kernel says where it has no more memory for filters that it compiles: one number for the whole machine.
+        (Step::Walls, NO_MEMORY_FOR_FILTERS) => {
+            return Error::Exhausted("the kernel's memory for compiled filters (net.core.bpf_jit_limit)");
+        }
         (_, libc::ENOSPC) => return Error::NoSpace,
         _ => return Error::failed(failure.step.text(), errno),
     };
     Error::Host(format!("{}: {why} ({errno})", failure.step.text()))
+}
+
+#[cfg(test)]
+mod tests {
+    use cabana_sandbox::Code;
+
+    use super::*;
+
+    #[test]
+    fn what_comes_back_by_itself_is_told_apart_from_what_this_host_lacks() {
+        let code = |step, errno| setup_error(Failure { step, errno }).code();
+        assert_eq!(code(Step::Walls, NO_MEMORY_FOR_FILTERS), Code::HostExhausted);
+        assert_eq!(code(Step::Proc, libc::EPERM), Code::HostUnsupported);
+        assert_eq!(code(Step::Walls, libc::EPERM), Code::Internal);
+    }
 }

@@ -1,13 +1,16 @@
 //! What init keeps, so that a sandbox outlives its server: how commands ended, and what they say while nobody listens.
 //!
 //! Init holds a second descriptor of everything that the server holds of a command. As long as there is a server, it does
-//! not touch them. When the server is gone, it moves the output on into the command's memory file; the next server knocks,
-//! and is handed all of it. So there is no process beside init that could die and take the output along.
+//! not touch them. When the server is gone, a child of init moves the output on into the command's memory file; the next server
+//! knocks, and is handed all of it. A guest can hold the lock of a pipe for as long as its disk is slow, and who waits for it
+//! cannot be interrupted: so that is a child, and init goes on holding commands to their time. It can die at any moment and
+//! takes nothing along, since all that it knows is in those files; there is another at once.
+#![allow(unsafe_code)]
 
 use std::{
     collections::{BTreeMap, VecDeque},
     io,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
 };
 
 use cabana_sandbox::Channel;
@@ -15,7 +18,7 @@ use rustix::fs::MemfdFlags;
 
 use crate::{
     feed::Feed,
-    kernel::sys,
+    kernel::sys::{self, Waited},
     spool::Spool,
     wire::{Ended, ExecPlan, FromInit, KeptExec, PROTOCOL, Stillness},
 };
@@ -38,6 +41,10 @@ pub(super) struct Keeper {
     door: Option<Door>,
     execs: BTreeMap<u64, Kept>,
     ended: VecDeque<u64>,
+    /// Moves output on while there is no server.
+    drainer: Option<i32>,
+    /// Whether the last one found that nothing can come any more.
+    drained: bool,
     /// When to look after what ended last: by then the server has taken what it said.
     tidy_at: Option<u64>,
     used: VecDeque<u128>,
@@ -59,14 +66,24 @@ struct Kept {
     feed: Feed<OwnedFd, OwnedFd>,
     stdin: Option<OwnedFd>,
     ended: Option<Ended>,
-    /// Only while there is no server: it is the server's to write otherwise.
-    spool: Option<Spool>,
 }
 
 impl Keeper {
     pub(super) fn new(root: OwnedFd, terminals: OwnedFd, null: OwnedFd) -> Self {
         let (execs, ended, used) = (BTreeMap::new(), VecDeque::new(), VecDeque::new());
-        Self { root, terminals, null, door: None, execs, ended, tidy_at: None, used, last: 0 }
+        Self {
+            root,
+            terminals,
+            null,
+            door: None,
+            execs,
+            ended,
+            drainer: None,
+            drained: false,
+            tidy_at: None,
+            used,
+            last: 0,
+        }
     }
 
     /// From here on the sandbox outlives its server.
@@ -110,7 +127,7 @@ impl Keeper {
         };
         let stdin = if plan.stdin && !plan.terminal { next() } else { None };
         let (id, limit) = (plan.id, plan.kept);
-        self.execs.insert(plan.exec, Kept { id, pid: 0, memory, limit, feed, stdin, ended: None, spool: None });
+        self.execs.insert(plan.exec, Kept { id, pid: 0, memory, limit, feed, stdin, ended: None });
     }
 
     /// Whatever the server is told, it may be told again.
@@ -131,11 +148,13 @@ impl Keeper {
                 kept.ended = Some(ended);
                 kept.stdin = None;
                 self.tidy_at = Some(sys::monotonic_ns() + SETTLED_NS);
+                self.drained = false;
+                self.stop_draining(); // the next one knows of this end
                 self.ended.push_back(exec);
                 if self.ended.len() > ENDED
                     && let Some(oldest) = self.ended.pop_front()
                 {
-                    self.execs.remove(&oldest);
+                    self.remove(oldest);
                 }
             }
             _ => {}
@@ -144,15 +163,22 @@ impl Keeper {
 
     pub(super) fn forget(&mut self, exec: u64) {
         if self.execs.get(&exec).is_some_and(|kept| kept.ended.is_some()) {
-            self.execs.remove(&exec);
+            self.remove(exec);
             self.ended.retain(|ended| *ended != exec);
         }
     }
 
+    fn remove(&mut self, exec: u64) {
+        let Some(Kept { feed: Feed { pipes, terminal }, .. }) = self.execs.remove(&exec) else { return };
+        let terminal = terminal.into_iter().flat_map(|(master, into)| [master, into]);
+        // What a daemon that was left behind can still write to.
+        let used = pipes.into_iter().map(|(_, pipe)| pipe).chain(terminal).filter(|pipe| !is_over(pipe));
+        close_apart(used.collect());
+    }
+
     pub(super) fn close_input(&mut self, exec: u64) {
-        if let Some(kept) = self.execs.get_mut(&exec) {
-            kept.stdin = None;
-        }
+        let input = self.execs.get_mut(&exec).and_then(|kept| kept.stdin.take());
+        close_apart(input.into_iter().collect());
     }
 
     pub(super) fn next_deadline(&self, now: u64) -> Option<u64> {
@@ -169,26 +195,65 @@ impl Keeper {
         }
     }
 
-    /// There is no server any more: what commands say is taken from here on.
-    pub(super) fn take_over(&mut self) {
-        for kept in self.execs.values_mut() {
-            kept.spool = kept.memory.try_clone().and_then(|memory| Spool::open(memory, kept.limit)).ok();
-        }
-        self.drain();
-    }
-
-    pub(super) fn add_polled(&self, fds: &mut Vec<libc::pollfd>) {
-        let poll = |fd: &OwnedFd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        for kept in self.execs.values().filter(|kept| kept.spool.is_some()) {
-            fds.extend(kept.feed.pipes.iter().map(|(_, pipe)| poll(pipe)));
-            fds.extend(kept.feed.terminal.iter().map(|(master, _)| poll(master)));
-        }
-    }
-
-    /// Moves on what the commands have said.
+    /// There is no server: what commands say is taken by a child, if there is none yet. Where there can be no child now, it is
+    /// tried again with whatever happens next.
     pub(super) fn drain(&mut self) {
-        for kept in self.execs.values_mut() {
-            kept.drain(&self.null);
+        if self.drainer.is_some() || self.drained || self.execs.values().all(|kept| kept.feed.is_over()) {
+            return;
+        }
+        // SAFETY: this process has one thread, and the child does not return.
+        match unsafe { sys::fork_self() } {
+            Ok(Some(pid)) => self.drainer = Some(pid),
+            Ok(None) => self.run_drainer(),
+            Err(_) => self.tidy_at = Some(sys::monotonic_ns() + SETTLED_NS),
+        }
+    }
+
+    /// Whether nobody drains any more. One that a guest holds up ends when the guest lets go.
+    pub(super) fn stop_draining(&self) -> bool {
+        let Some(drainer) = self.drainer else { return true };
+        sys::kill(drainer, libc::SIGKILL).unwrap_or_default();
+        false
+    }
+
+    /// A child was waited for. One that ended by itself has nothing more to do.
+    pub(super) fn ended(&mut self, waited: &Waited) {
+        if self.drainer.take_if(|drainer| *drainer == waited.pid).is_some() {
+            self.drained = waited.status == 0;
+        }
+    }
+
+    /// There is no server any more.
+    pub(super) fn take_over(&mut self) {
+        self.drained = false;
+    }
+
+    /// The child begins here, and is killed if it does not end before.
+    fn run_drainer(&mut self) -> ! {
+        sys::set_name(c"cabana-drain");
+        let mut execs = std::mem::take(&mut self.execs);
+        // The control socket, the door and the commands' groups are init's alone.
+        let mut kept: Vec<_> = execs.values().flat_map(Kept::drained).chain([self.null.as_raw_fd()]).collect();
+        kept.sort_unstable();
+        if sys::close_all_but(&kept).is_err() {
+            sys::exit(1);
+        }
+        let spool = |kept: &Kept| kept.memory.try_clone().and_then(|memory| Spool::open(memory, kept.limit)).ok();
+        let mut all: Vec<_> = execs.values_mut().filter_map(|kept| Some((spool(kept)?, kept))).collect();
+        loop {
+            let took = all.iter_mut().fold(false, |took, (spool, kept)| kept.drain(spool, &self.null) || took);
+            let poll = |fd: &OwnedFd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            if all.iter().all(|(_, kept)| kept.feed.is_over()) {
+                sys::exit(0);
+            }
+            let mut fds: Vec<_> = all.iter().flat_map(|(_, kept)| kept.feed.descriptors().map(poll)).collect();
+            // What is ready and cannot be taken waits for memory.
+            let ready = sys::poll(&mut fds, Some(0)).is_ok_and(|ready| ready > 0);
+            if ready && !took {
+                let _ = sys::poll(&mut [], Some(SETTLED_NS));
+            } else if !ready {
+                let _ = sys::poll(&mut fds, None);
+            }
         }
     }
 
@@ -200,8 +265,7 @@ impl Keeper {
             FromInit::Welcome { protocol: PROTOCOL, stillness, last: self.last, execs: self.execs.len() as u32 };
         let fds = vec![self.root.try_clone()?, self.terminals.try_clone()?, door.lock.try_clone()?, self.used()?];
         let mut all = vec![(welcome, fds)];
-        for (exec, kept) in &mut self.execs {
-            kept.spool = None;
+        for (exec, kept) in &self.execs {
             all.push(kept.hand_over(*exec)?);
         }
         Ok(all)
@@ -219,15 +283,14 @@ impl Keeper {
 }
 
 impl Kept {
-    fn drain(&mut self, null: &OwnedFd) {
-        let Some(spool) = &mut self.spool else { return };
+    /// Whether there was anything to take.
+    fn drain(&mut self, spool: &mut Spool, null: &OwnedFd) -> bool {
         if spool.is_sealed() {
             // A daemon that was left behind writes on: nobody listens, but a closed pipe would kill it.
-            self.feed.pour_away(null);
-            return;
+            return self.feed.pour_away(null);
         }
         // As long as there is something, but not for ever: others have something to say, too.
-        for _ in 0..16 {
+        for round in 0..16 {
             if self.feed.take(spool) {
                 continue;
             }
@@ -235,8 +298,15 @@ impl Kept {
             if self.ended.is_some() && self.feed.terminal.is_none() {
                 let _ = spool.seal();
             }
-            return;
+            return round > 0;
         }
+        true
+    }
+
+    /// What a drainer needs of it.
+    fn drained(&self) -> impl Iterator<Item = RawFd> {
+        let into = self.feed.terminal.iter().map(|(_, into)| into);
+        self.feed.descriptors().chain(into).chain([&self.memory]).map(AsRawFd::as_raw_fd)
     }
 
     fn hand_over(&self, exec: u64) -> io::Result<(FromInit, Vec<OwnedFd>)> {
@@ -265,4 +335,25 @@ fn is_over(pipe: &OwnedFd) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut asked = [PollFd::new(pipe, PollFlags::IN)];
     poll(&mut asked, Some(&Timespec::default())) == Ok(1) && !asked[0].revents().contains(PollFlags::IN)
+}
+
+/// Closes what a guest may be using, without waiting for it: who closes a pipe last takes its lock. So that is a child, which ends
+/// when this process has closed its own.
+fn close_apart(fds: Vec<OwnedFd>) {
+    if fds.is_empty() {
+        return;
+    }
+    let Ok((closed, closing)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return };
+    // SAFETY: this process has one thread, and the child does not return.
+    if let Ok(None) = unsafe { sys::fork_self() } {
+        sys::set_name(c"cabana-close");
+        let mut kept: Vec<_> = fds.iter().chain([&closed]).map(AsRawFd::as_raw_fd).collect();
+        kept.sort_unstable();
+        if sys::close_all_but(&kept).is_ok() {
+            let _ = sys::read(closed.as_raw_fd(), &mut [0]);
+        }
+        sys::exit(0);
+    }
+    drop(fds);
+    drop(closing);
 }

@@ -98,6 +98,8 @@ struct Init {
     control: Option<OwnedFd>,
     /// Those who knocked and have not said who they are, the oldest first.
     knocking: VecDeque<OwnedFd>,
+    /// One that is known, and has to wait until the output is nobody else's.
+    welcomed: Option<OwnedFd>,
     execs: Execs,
     keeper: Keeper,
     notifications: Notifications,
@@ -119,6 +121,7 @@ fn serve(control: OwnedFd, ready: Ready) -> ! {
     let mut init = Init {
         control: Some(control),
         knocking: VecDeque::new(),
+        welcomed: None,
         execs,
         keeper,
         notifications,
@@ -135,7 +138,9 @@ fn serve(control: OwnedFd, ready: Ready) -> ! {
         init.execs.enforce_timeouts(now);
         init.notifications.enforce_deadlines(now);
         init.flush();
-        if init.control.is_none() {
+        if let Some(server) = init.welcomed.take() {
+            init.welcome(server);
+        } else if init.control.is_none() {
             init.keeper.drain();
         }
     }
@@ -150,9 +155,6 @@ impl Init {
         fds.extend(self.keeper.door().into_iter().chain(&self.knocking).map(|fd| poll(fd, libc::POLLIN)));
         self.execs.add_polled(&mut fds);
         self.notifications.add_polled(&mut fds);
-        if self.control.is_none() {
-            self.keeper.add_polled(&mut fds);
-        }
         let now = sys::monotonic_ns();
         let at_once = self.unwaited.then_some(0);
         let of_brokers = self.notifications.next_deadline(now);
@@ -229,9 +231,11 @@ impl Init {
         }
     }
 
+    /// Once nobody else moves output on.
     fn welcome(&mut self, server: OwnedFd) {
-        if self.control.is_none() {
-            self.keeper.drain();
+        if !self.keeper.stop_draining() {
+            self.welcomed = Some(server);
+            return;
         }
         // Descriptors may have run out: then the next one may have more luck.
         let Ok(all) = self.keeper.hand_over(self.execs.stillness()) else { return };
@@ -289,6 +293,7 @@ impl Init {
                 continue;
             }
             self.notifications.ended(waited.pid);
+            self.keeper.ended(&waited);
             // A command that could not start has no exit, and orphans that were given to us have nobody who asks.
             for answer in self.execs.ended(&waited) {
                 self.say(answer, None);

@@ -285,9 +285,13 @@ fn mount_proc(root: BorrowedFd<'_>, shared_memory: u64) -> Done {
     forbid_user_namespaces()?;
     bound_shared_memory(shared_memory);
     bound_queues()?;
-    mounts::plain(c"/n/proc/sys", c"/n/proc/sys", c"none", libc::MS_BIND, c"").map_err(io_at(Step::Mask))?;
-    let read_only = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | flags;
-    mounts::plain(c"none", c"/n/proc/sys", c"none", read_only, c"").map_err(io_at(Step::Mask))
+    // The files of process 1 belong to root inside, who could have the kernel end it first when memory runs out.
+    for path in [c"/n/proc/sys", c"/n/proc/1"] {
+        mounts::plain(path, path, c"none", libc::MS_BIND, c"").map_err(io_at(Step::Mask))?;
+        let read_only = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | flags;
+        mounts::plain(c"none", path, c"none", read_only, c"").map_err(io_at(Step::Mask))?;
+    }
+    Ok(())
 }
 
 /// Behind devices and a directory of the sandbox's own: who locks or watches them sees no neighbour. The directory is on the
@@ -311,19 +315,28 @@ fn mount_dev(single_id: bool, shared_memory: u64, root: BorrowedFd<'_>) -> Done<
     let point = open_mount_point(root, c"dev", Step::Dev)?;
     mounts::plain(c"/dev", &path_of(&point), c"none", libc::MS_BIND | libc::MS_REC, c"").map_err(io_at(Step::Dev))?;
     let flags = libc::MS_NOSUID | libc::MS_NOEXEC;
-    // Group 5 is `tty` wherever there is such a group; with a single id there is no other group. The host has some thousand
-    // terminals in all: no sandbox takes them from the others.
-    let options = match single_id {
-        true => c"newinstance,ptmxmode=0666,mode=0620,max=256",
-        false => c"newinstance,ptmxmode=0666,mode=0620,max=256,gid=5",
-    };
-    mounts::plain(c"devpts", c"/n/dev/pts", c"devpts", flags, options).map_err(io_at(Step::Dev))?;
+    // Group 5 is `tty` wherever there is such a group; with a single id there is no other group.
+    let group = if single_id { "" } else { ",gid=5" };
+    let options = format!("newinstance,ptmxmode=0666,mode=0620,max={}{group}", terminals_allowed());
+    let options = CString::new(options).unwrap_or_default();
+    mounts::plain(c"devpts", c"/n/dev/pts", c"devpts", flags, &options).map_err(io_at(Step::Dev))?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
     // A page more than it is given: the boot id lies on it.
     let size = shared_memory.saturating_add(rustix::param::page_size() as u64);
     let options = CString::new(format!("mode=1777,size={size},nr_inodes=65536")).unwrap_or_default();
     mounts::plain(c"shm", c"/n/dev/shm", c"tmpfs", flags, &options).map_err(io_at(Step::Dev))?;
     open_dir(c"/n/dev/pts", Step::Dev)
+}
+
+/// The machine has some thousand terminals for all sandboxes: none of these takes more than its part of them.
+fn terminals_allowed() -> u64 {
+    const SANDBOXES: u64 = 64;
+    let setting = |name: &str| {
+        let text = std::fs::read_to_string(format!("/n/proc/sys/kernel/pty/{name}")).ok()?;
+        text.trim().parse::<u64>().ok()
+    };
+    let all = setting("max").zip(setting("reserve")).map_or(0, |(max, reserve)| max.saturating_sub(reserve));
+    (all / SANDBOXES).clamp(16, 256)
 }
 
 /// Another one at each start, as a machine of its own would have: the host's would tell sandboxes which of them are neighbours, and

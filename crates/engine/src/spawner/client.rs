@@ -158,11 +158,14 @@ fn sealed_copy(program: &std::path::Path) -> io::Result<OwnedFd> {
 /// a while before it refuses, so there is no need to wait here.
 fn seal(file: &std::fs::File) -> io::Result<()> {
     const TRIES: u32 = 20;
-    let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+    /// That it can be executed stays, too: where there is a single id, a guest owns the file. Since Linux 6.3.
+    const EXEC: SealFlags = SealFlags::from_bits_retain(0x20);
+    let mut seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | EXEC;
     let mut tried = 0;
     loop {
         match rustix::fs::fcntl_add_seals(file, seals) {
             Err(rustix::io::Errno::BUSY) if tried < TRIES => tried += 1,
+            Err(rustix::io::Errno::INVAL) if seals.contains(EXEC) => seals.remove(EXEC),
             done => return Ok(done?),
         }
     }
