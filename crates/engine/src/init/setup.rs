@@ -295,7 +295,7 @@ fn mount_proc(root: BorrowedFd<'_>, shared_memory: u64) -> Done {
 }
 
 /// Behind devices and a directory of the sandbox's own: who locks or watches them sees no neighbour. The directory is on the
-/// memory to share, and has no name there: nothing can be put into it.
+/// memory to share, and has no name there: nothing can be put into it. Nor can files without a name, its mounts are read-only.
 fn hide_files_of_proc() -> Done {
     const EMPTY: &CStr = c"/n/dev/shm/empty";
     rustix::fs::mkdir(EMPTY, 0o555.into()).map_err(rx_at(Step::Mask))?;
@@ -306,6 +306,11 @@ fn hide_files_of_proc() -> Done {
             _ => c"/dev/null",
         };
         mounts::plain(over, path, c"none", libc::MS_BIND, c"").map_err(io_at(Step::Mask))?;
+        if over == EMPTY {
+            let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+            let read_only = libc::MS_REMOUNT | libc::MS_BIND | flags;
+            mounts::plain(c"none", path, c"none", read_only, c"").map_err(io_at(Step::Mask))?;
+        }
     }
     rustix::fs::rmdir(EMPTY).map_err(rx_at(Step::Mask))
 }
