@@ -38,6 +38,7 @@ attacks! {
     EXHAUST = "exhaust.py",
     FAMILIES = "families.c",
     FILTER = "filter.c",
+    FORGE = "forge.py",
     GATE = "gate.c",
     HALVES = "halves.c",
     HANDLES = "handles.c",

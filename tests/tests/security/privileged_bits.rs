@@ -15,7 +15,7 @@ use cabana_sandbox::{
 use futures_util::{StreamExt, stream};
 
 use crate::{
-    attacks::{BITS, BITS_EXEC, BITS_HOLD, BITS_RACE, BROKER, LANDLOCK, Report},
+    attacks::{BITS, BITS_EXEC, BITS_HOLD, BITS_RACE, BROKER, FORGE, LANDLOCK, Report},
     inside::{Inside, engine, passing, path, rest, soon, until},
 };
 
@@ -593,4 +593,32 @@ async fn a_broker_in_the_service_of_who_is_confined_by_landlock() {
         inside.command(user, ExecSpec::shell("touch /home/user/new; chmod 4755 /home/user/new", path("/"))).await.ok();
         inside.end().await;
     }
+}
+
+/// Another sandbox can take `/proc` off, if it is handed the directory that it lies on. Then root inside can put files there
+/// that say of everybody what it likes.
+#[tokio::test]
+async fn bits_by_a_proc_that_the_guest_has_made() {
+    let shown = Shown::of(0);
+    fs::write(shown.at("target"), "#!/bin/true").unwrap();
+    let engine = engine().await;
+    let volume = VolumeId::now();
+    engine.make_volume(volume).await.unwrap();
+    let both = View { source: Source::Volume(volume), at: path("/workspace/both"), writable: true };
+    let one = Inside::of(engine.clone(), &SandboxSpec { views: vec![shown.view(), both.clone()], ..passing() }).await;
+    let other = Inside::of(engine.clone(), &SandboxSpec { views: vec![both], ..passing() }).await;
+    let chmod = "touch /home/user/own; chmod 4755 /home/user/own";
+    one.user(chmod).await.ok();
+    one.user(&format!("chmod 4755 {SEEN}/target")).await.refused();
+    let taking = other.start("root", &FORGE, &["take", "/workspace/both/door", "proc"]).await;
+    one.attack("root", &FORGE, &["give", "/workspace/both/door"]).await.ok();
+    assert_eq!(rest(taking).await.0.trim(), "taken", "the mount can be taken off");
+    let uid = one.user("id -u").await.ok();
+    one.attack("root", &FORGE, &["proc", &format!("{SEEN}/target"), &uid]).await.ok();
+    one.user(chmod).await.refused();
+    shown.is_clean();
+    engine.destroy(one.sandbox.id()).await.unwrap();
+    engine.destroy(other.sandbox.id()).await.unwrap();
+    engine.remove_volume(volume).await.unwrap();
+    engine.close().await;
 }

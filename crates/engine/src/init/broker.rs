@@ -18,6 +18,7 @@ use std::{
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 
+use super::notifications::OwnMounts;
 use super::{
     caller::{Caller, Credentials, File},
     sockets::{SocketCall, SocketRequest},
@@ -45,7 +46,7 @@ pub(super) struct Broker<'i> {
     pub(super) listener: &'i Listener,
     pub(super) notification: Notification,
     /// The mounts that are the sandbox's own.
-    pub(super) own_mounts: &'i [u64],
+    pub(super) own_mounts: &'i OwnMounts,
     /// Whether nobody inside stands behind a wall that this broker does not have around itself.
     pub(super) may_open: bool,
     /// What the sandbox may have of it.
@@ -136,8 +137,7 @@ impl Broker<'_> {
     /// Its root, its ids and what it may override: from here on, what the kernel refuses to the caller it refuses here.
     fn become_caller(&self, credentials: &Credentials, root: BorrowedFd<'_>) -> Result<()> {
         // Before the root: there may be no /proc in the caller's.
-        let links =
-            rustix::fs::open(c"/proc/self/fd", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map_err(errno)?;
+        let links = mounts::open_proc(c"/proc/self/fd", OFlags::RDONLY | OFlags::DIRECTORY).map_err(errno)?;
         rustix::process::fchdir(root).map_err(errno)?;
         rustix::process::chroot(c".").map_err(errno)?;
         rustix::process::fchdir(links).map_err(errno)?;
@@ -229,7 +229,7 @@ impl Broker<'_> {
     }
 
     fn is_own(&self, file: BorrowedFd<'_>) -> Result<bool> {
-        mounts::id(file).map(|id| self.own_mounts.contains(&id)).map_err(errno)
+        self.own_mounts.has(file).map_err(errno)
     }
 }
 

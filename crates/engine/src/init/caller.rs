@@ -34,8 +34,7 @@ pub(super) struct Caller {
 
 impl Caller {
     pub(super) fn open(thread: u32) -> Result<Self> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let proc = rustix::fs::open(format!("/proc/{thread}"), flags, Mode::empty()).map_err(errno)?;
+        let proc = mounts::open_proc(format!("/proc/{thread}"), OFlags::PATH | OFlags::DIRECTORY).map_err(errno)?;
         Ok(Self { thread, proc })
     }
 

@@ -3,10 +3,11 @@
 //! Init only receives them and counts the brokers: what a guest may have prepared is touched by a broker alone.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use super::broker::Broker;
 use crate::kernel::{
+    mounts,
     notify::Listener,
     sys::{self, Errno},
 };
@@ -20,8 +21,7 @@ const MAX_TIME_NS: u64 = 5_000_000_000;
 pub(super) struct Notifications {
     /// None where the host has a listener of its own around us: then the kernel says ENOSYS to such calls.
     listener: Option<Listener>,
-    /// The mounts that are the sandbox's own, by their numbers.
-    own_mounts: Vec<u64>,
+    own_mounts: OwnMounts,
     /// What the sandbox may have of it, at its start.
     memory: u64,
     secret: sys::Secret,
@@ -39,8 +39,26 @@ struct Running {
     deadline: Option<u64>,
 }
 
+/// The mounts that are the sandbox's own, by their numbers.
+pub(super) struct OwnMounts {
+    numbers: Vec<u64>,
+    /// As long as it is open, a mount's number is not given to another, also when somebody takes the mount off.
+    _held: Vec<OwnedFd>,
+}
+
+impl OwnMounts {
+    pub(super) fn new(held: Vec<OwnedFd>) -> rustix::io::Result<Self> {
+        let numbers = held.iter().map(|mount| mounts::id(mount.as_fd())).collect::<Result<_, _>>()?;
+        Ok(Self { numbers, _held: held })
+    }
+
+    pub(super) fn has(&self, file: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+        mounts::id(file).map(|number| self.numbers.contains(&number))
+    }
+}
+
 impl Notifications {
-    pub(super) fn new(listener: Option<Listener>, own_mounts: Vec<u64>, memory: u64, secret: sys::Secret) -> Self {
+    pub(super) fn new(listener: Option<Listener>, own_mounts: OwnMounts, memory: u64, secret: sys::Secret) -> Self {
         Self { listener, own_mounts, memory, secret, brokers: Vec::new(), has_landlock: false }
     }
 

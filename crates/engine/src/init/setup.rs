@@ -9,7 +9,12 @@ use std::{
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use super::{Ready, notifications::Notifications, sockets::TCP_QUEUE, tree::Forest};
+use super::{
+    Ready,
+    notifications::{Notifications, OwnMounts},
+    sockets::TCP_QUEUE,
+    tree::Forest,
+};
 use crate::{
     kernel::{
         mounts,
@@ -93,7 +98,7 @@ pub(super) fn finish(prepared: Prepared, plan: &SetupPlan, mounts: &[OwnedFd]) -
     mount_views(plan, mounts, new_root.as_fd())?;
     mount_proc(new_root.as_fd(), plan.shared_memory)?;
     let terminals = mount_dev(prepared.single_id, plan.shared_memory, new_root.as_fd())?;
-    own_mounts.push(mount_number(&open_dir(c"/n/dev/shm", Step::Dev)?, Step::Dev)?);
+    own_mounts.push(open_dir(c"/n/dev/shm", Step::Dev)?);
     hide_files_of_proc()?;
     mount_boot_id()?;
     close_root(plan, &new_root)?;
@@ -102,6 +107,7 @@ pub(super) fn finish(prepared: Prepared, plan: &SetupPlan, mounts: &[OwnedFd]) -
     let root = open_dir(c"/", Step::Pivot)?;
     let (secret, listener) = raise_walls(plan.sudo)?;
     let Prepared { null, signals, forest, .. } = prepared;
+    let own_mounts = OwnMounts::new(own_mounts).map_err(rx_at(Step::Overlay))?;
     let notifications = Notifications::new(listener.map(Listener::new), own_mounts, 2 * plan.shared_memory, secret);
     Ok(Ready { null, signals, forest, root, terminals, secret, notifications })
 }
@@ -182,17 +188,13 @@ fn mount_overlays(plan: &SetupPlan) -> Done {
 }
 
 /// The numbers of the overlays' mounts, before a view hides one of them.
-fn overlays(plan: &SetupPlan, root: &OwnedFd) -> Done<Vec<u64>> {
-    let mut numbers = vec![mount_number(root, Step::Overlay)?];
+fn overlays(plan: &SetupPlan, root: &OwnedFd) -> Done<Vec<OwnedFd>> {
+    let mut mounts = vec![root.try_clone().map_err(io_at(Step::Overlay))?];
     for target in plan.overlays.iter().skip(1) {
         let name = CString::new(&target[1..]).map_err(|_| Failure { step: Step::Overlay, errno: libc::EINVAL })?;
-        numbers.push(mount_number(&open_mount_point(root.as_fd(), &name, Step::Overlay)?, Step::Overlay)?);
+        mounts.push(open_mount_point(root.as_fd(), &name, Step::Overlay)?);
     }
-    Ok(numbers)
-}
-
-fn mount_number(fd: &OwnedFd, step: Step) -> Done<u64> {
-    mounts::id(fd.as_fd()).map_err(rx_at(step))
+    Ok(mounts)
 }
 
 fn mount_views(plan: &SetupPlan, layers: &[OwnedFd], root: BorrowedFd<'_>) -> Done {
@@ -208,8 +210,8 @@ fn mount_views(plan: &SetupPlan, layers: &[OwnedFd], root: BorrowedFd<'_>) -> Do
 /// A mount of its own for each directory that can be written where the root cannot: so it keeps what it may. Views come onto
 /// them. What is not there, or is reached by a link, can only be read: a link may lead to the root itself. Gives the mounts'
 /// numbers.
-fn keep_writable(plan: &SetupPlan, root: BorrowedFd<'_>) -> Done<Vec<u64>> {
-    let mut numbers = Vec::new();
+fn keep_writable(plan: &SetupPlan, root: BorrowedFd<'_>) -> Done<Vec<OwnedFd>> {
+    let mut kept = Vec::new();
     for path in plan.writable.iter().flatten() {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
@@ -217,9 +219,9 @@ fn keep_writable(plan: &SetupPlan, root: BorrowedFd<'_>) -> Done<Vec<u64>> {
         let Ok(point) = rustix::fs::openat2(root, path, flags, Mode::empty(), resolve) else { continue };
         let same = mounts::detach_open(point.as_fd()).map_err(io_at(Step::ReadOnly))?;
         mounts::attach_onto(same.as_fd(), point.as_fd()).map_err(io_at(Step::ReadOnly))?;
-        numbers.push(mount_number(&same, Step::ReadOnly)?);
+        kept.push(same);
     }
-    Ok(numbers)
+    Ok(kept)
 }
 
 /// After all that is made in it. The filter forbids to open it again.

@@ -7,12 +7,13 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::{
-    fs::{Mode, OFlags},
+    fs::OFlags,
     net::{AddressFamily, SocketType, sockopt},
 };
 
 use super::caller::{Caller, read_all};
 use crate::kernel::{
+    mounts,
     notify::Listener,
     sys::{self, Errno, Result, Secret},
 };
@@ -161,7 +162,7 @@ fn sockets_of(protocol: &str, table: &str) -> Option<usize> {
 }
 
 fn read(path: &str) -> Result<String> {
-    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let file = mounts::open_proc(path, OFlags::RDONLY);
     let text = read_all(&file.map_err(|errno| Errno(errno.raw_os_error()))?)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }

@@ -6,11 +6,16 @@
 #![allow(unsafe_code)]
 
 use std::{
-    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsRawFd, OwnedFd, RawFd},
     sync::atomic::{AtomicI32, Ordering},
 };
 
-use crate::kernel::sys::{self, Stack, Waited};
+use rustix::fs::OFlags;
+
+use crate::kernel::{
+    mounts,
+    sys::{self, Stack, Waited},
+};
 
 /// What the supervisor needs, kept by init as long as it lives.
 pub(super) struct Supervisor {
@@ -117,10 +122,8 @@ fn descendants(root: i32) -> Vec<i32> {
     while next < found.len() {
         let pid = found[next];
         next += 1;
-        let path = std::ffi::CString::new(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-        let Ok(fd) = sys::open_at(libc::AT_FDCWD, &path, libc::O_RDONLY) else { continue };
-        // SAFETY: opened just now.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let path = format!("/proc/{pid}/task/{pid}/children");
+        let Ok(fd) = mounts::open_proc(path, OFlags::RDONLY) else { continue };
         let (mut text, mut part) = (Vec::new(), [0; 4096]);
         while let Ok(count) = sys::read(fd.as_raw_fd(), &mut part)
             && count > 0

@@ -200,6 +200,17 @@ pub(crate) fn first_link(root: BorrowedFd<'_>, path: &[u8], seen: ResolveFlags) 
 }
 
 /// The number of the mount that something open lies on. No other has it as long as that mount is there.
+/// Something of the kernel's own about processes, by its path. Another sandbox can take `/proc` off, and then the guest can put
+/// files of its own there: what is not the kernel's is refused.
+pub(crate) fn open_proc(path: impl rustix::path::Arg, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    const PROC: u64 = 0x9fa0;
+    let found = rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())?;
+    match rustix::fs::fstatfs(&found)?.f_type as u64 == PROC {
+        true => Ok(found),
+        false => Err(rustix::io::Errno::PERM),
+    }
+}
+
 pub(crate) fn id(fd: BorrowedFd<'_>) -> rustix::io::Result<u64> {
     Ok(rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?.stx_mnt_id)
 }

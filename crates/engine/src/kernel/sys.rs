@@ -539,7 +539,9 @@ pub(crate) fn duplicate_of(thread: u32, number: i32) -> Result<OwnedFd> {
 }
 
 fn leader_of(thread: u32) -> Result<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).map_err(|_| Errno(libc::ESRCH))?;
+    let status = super::mounts::open_proc(format!("/proc/{thread}/status"), rustix::fs::OFlags::RDONLY);
+    let status = status.map_err(io::Error::from).and_then(|file| io::read_to_string(std::fs::File::from(file)));
+    let status = status.map_err(|_| Errno(libc::ESRCH))?;
     let leader = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
     leader.and_then(|leader| leader.trim().parse().ok()).ok_or(Errno(libc::ESRCH))
 }
