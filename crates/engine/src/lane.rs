@@ -96,7 +96,7 @@ impl Lane {
                 let lane = self.clone();
                 runtime.spawn(async move {
                     let turn = lane.turn().await;
-                    spawn_blocking(move || drop((thing, turn)))
+                    let _ = spawn_blocking(move || drop((thing, turn))).await; // nobody waits for it
                 });
             }
         }
