@@ -37,11 +37,11 @@ pub(super) async fn work(args: &Args, server: &Server) -> Result<(), Failure> {
         tell(&format!("The backup has {}.", HumanBytes(length)));
         return Ok(());
     }
-    let draft = PathBuf::from(format!("{}.part", args.file.display()));
+    let draft = PathBuf::from(format!("{}.{}.part", args.file.display(), std::process::id()));
     let failed = |error: &io::Error| at(&draft, error);
     let mut options = OpenOptions::new();
-    // All secrets of the server are in it.
-    let opened = options.write(true).create(true).truncate(true).mode(0o600).open(&draft);
+    // All secrets of the server are in it: so it is a new file, and not what others may have put there under its name.
+    let opened = options.write(true).create_new(true).mode(0o600).open(&draft);
     let mut file = opened.map_err(|error| failed(&error))?;
     let received = async {
         let length = receive(server, request, &mut file, &draft).await?;

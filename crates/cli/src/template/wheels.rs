@@ -50,13 +50,20 @@ pub(super) fn fetch(wheels: &Wheels, tell: &mut dyn FnMut(&str)) -> Result<Fetch
     Ok(fetched)
 }
 
+/// Pip, and not what lies in the working directory under the name of one of its modules: others may write there.
+fn pip() -> Command {
+    let mut command = Command::new("python3");
+    command.args(["-I", "-m", "pip"]);
+    command
+}
+
 fn run(wheels: &Wheels, into: &Path, tell: &mut dyn FnMut(&str)) -> Result<(), Failure> {
     let missing = || {
         let why = "pip is not there to fetch Python's packages: `apt-get install python3-pip`";
         Failure::new(Code::TemplateInvalid, why).with_hint("Install it, and try again.")
     };
-    let mut command = Command::new("python3");
-    command.args(["-m", "pip", "download", "--no-input", "--disable-pip-version-check", "--progress-bar=off"]);
+    let mut command = pip();
+    command.args(["download", "--no-input", "--disable-pip-version-check", "--progress-bar=off"]);
     command.args(["--no-deps", "--only-binary=:all:", "--implementation=cp", "--python-version", &wheels.python]);
     let abi = format!("cp{}", wheels.python.replace('.', ""));
     command.args(["--abi", &abi, "--abi", "abi3", "--abi", "none"]);
@@ -87,4 +94,20 @@ fn run(wheels: &Wheels, into: &Path, tell: &mut dyn FnMut(&str)) -> Result<(), F
     lines.take(&ended.stderr, tell);
     let why = format!("pip failed ({}). Its last words:\n{}", ended.status, Vec::from(lines.end()).join("\n"));
     Err(Failure::new(Code::TemplateInvalid, why).with_hint("Look whether this machine reaches its package index."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_in_the_working_directory_is_not_run() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("pip.py"), "raise SystemExit(77)").unwrap();
+        let run =
+            |mut command: Command| command.arg("--version").current_dir(dir.path()).output().unwrap().status.code();
+        let mut open = Command::new("python3");
+        open.args(["-m", "pip"]);
+        assert_eq!((run(open), run(pip())), (Some(77), Some(0)));
+    }
 }

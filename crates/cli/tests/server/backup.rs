@@ -81,9 +81,18 @@ async fn a_backup_under_load_becomes_a_server_that_serves() {
     };
     let (count, ()) = tokio::join!(load, taken);
     assert!(count > 0);
-    let ended = cabana(&server, &["backup", server.data().join("again.backup").to_str().unwrap()]);
+    // What others put beside it is not written through.
+    let (other, again) = (server.data().join("other"), server.data().join("again.backup"));
+    fs::write(&other, "of others").unwrap();
+    std::os::unix::fs::symlink(&other, server.data().join("again.backup.part")).unwrap();
+    let ended = cabana(&server, &["backup", again.to_str().unwrap()]);
     assert!(ended.status.success(), "{}", told(&ended));
-    assert!(server.data().join("again.backup").is_file() && !server.data().join("again.backup.part").exists());
+    assert!(again.symlink_metadata().unwrap().is_file() && fs::read(&other).unwrap() == b"of others");
+    let drafts = fs::read_dir(server.data()).unwrap().filter(|entry| {
+        let name = entry.as_ref().unwrap().file_name().into_string().unwrap();
+        name.starts_with("again.backup.") && name != "again.backup.part"
+    });
+    assert_eq!(drafts.count(), 0);
 
     let mut second = Server::start_after(|data| {
         let ended = restore(&file, data);
