@@ -133,12 +133,19 @@ async fn look(inside: Inside, user: &str) -> BTreeSet<String> {
             };
             // From when the lease is asked for, the kernel waits for it, and does nothing else before.
             soon("the exec asks for the lease", lease.events.next()).await;
-            until("the exec is held up", async || ours().await.iter().any(HostProcess::is_in_exec)).await;
+            // Who it is, is remembered: the kernel may wake it while it waits, and for that moment it is in no call.
+            let mut starting = None;
+            until("the exec is held up", async || {
+                starting = ours().await.into_iter().find(HostProcess::is_in_exec);
+                starting.is_some()
+            })
+            .await;
+            let starting = starting.map(|process| process.0);
             for process in ours().await {
-                let who = match (process.is_init(), process.is_in_exec()) {
-                    (true, _) => "init",
-                    (_, true) => "starting",
-                    _ => "supervisor",
+                let who = match process.is_init() {
+                    true => "init",
+                    false if Some(process.0) == starting => "starting",
+                    false => "supervisor",
                 };
                 things.extend(process.describe().into_iter().map(|thing| format!("{who} {thing}")));
             }
