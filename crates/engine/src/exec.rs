@@ -244,6 +244,10 @@ impl Execs {
 pub(crate) async fn exec(live: &Arc<Live>, spec: ExecSpec) -> Result<Process> {
     spec.check()?;
     let account = live.account_of(spec.user.as_ref()).await?;
+    let shell = match spec.command {
+        Command::Shell(_) => live.shell().await?,
+        Command::Argv(_) => "",
+    };
     let (exited, has_exited) = watch::channel(None);
     let io = open_stdio(live, spec.stdio, &account).await?;
     // Of our own: what is kept goes to init in the same message, and the log owns the rest by then.
@@ -268,7 +272,7 @@ pub(crate) async fn exec(live: &Arc<Live>, spec: ExecSpec) -> Result<Process> {
         terminal: terminal.clone(),
         stdin: Mutex::default(),
     })?;
-    let message = match plan(live, &spec, &account, exec.number) {
+    let message = match plan(live, &spec, &account, shell, exec.number) {
         Ok(message) => message,
         Err(error) => {
             live.execs.drop_exec(exec.number); // nothing ran: the id is free again
@@ -413,12 +417,11 @@ impl Io {
     }
 }
 
-fn plan(live: &Live, spec: &ExecSpec, account: &Account, number: u64) -> Result<Vec<u8>> {
+fn plan(live: &Live, spec: &ExecSpec, account: &Account, shell: &str, number: u64) -> Result<Vec<u8>> {
     let text = |text: &[u8]| CString::new(text).map_err(|_| Error::invalid("command", "holds a NUL byte"));
     let env = environment(live, spec, account);
     let (programs, argv) = match &spec.command {
         Command::Shell(script) => {
-            let shell = live.shell();
             let argv = vec![text(shell.as_bytes())?, text(b"-c")?, text(script.as_bytes())?];
             (vec![text(shell.as_bytes())?, c"/bin/sh".to_owned()], argv)
         }
@@ -522,10 +525,15 @@ impl Control for ExecControl {
     }
 
     async fn resize(&self, size: TermSize) -> Result<()> {
-        let Some(terminal) = &self.exec.terminal else {
+        let Some(terminal) = self.exec.terminal.clone() else {
             return Err(Error::invalid("size", "the command has no terminal"));
         };
-        set_size(terminal.get_ref().as_fd(), size).map_err(|error| Error::failed("resizing the terminal", error))
+        let live = self.live.upgrade().ok_or(Error::Gone)?;
+        // Who asks for the size inside holds its lock until the answer is in its memory.
+        let resize = move || {
+            set_size(terminal.get_ref().as_fd(), size).map_err(|error| Error::failed("resizing the terminal", error))
+        };
+        live.lane.step(resize).await
     }
 }
 

@@ -69,13 +69,15 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Lets the commands stand still, or go on. Blocks.
-    pub(crate) fn freeze(&mut self, frozen: bool) -> io::Result<()> {
-        let cgroup = self.cgroup.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-        self.frozen = true; // also where it fails half-way
-        cgroup.freeze(frozen)?;
+    /// The group whose commands are to stand still, or to go on. They count as frozen from here on, also where it fails half-way.
+    pub(crate) fn begin_freeze(&mut self) -> io::Result<Cgroup> {
+        let cgroup = self.cgroup.clone().ok_or(io::ErrorKind::Unsupported)?;
+        self.frozen = true;
+        Ok(cgroup)
+    }
+
+    pub(crate) fn set_frozen(&mut self, frozen: bool) {
         self.frozen = frozen;
-        Ok(())
     }
 
     pub(crate) fn is_frozen(&self) -> bool {
@@ -142,10 +144,12 @@ impl Lease {
             self.limiter.change(&self.limits, &Limits::default())?;
             self.limits = Limits::default();
         }
-        match self.frozen {
-            true => self.freeze(false).map_err(|error| Error::failed("resuming", error)),
-            false => Ok(()),
+        if !self.frozen {
+            return Ok(());
         }
+        let thawed = self.begin_freeze().and_then(|cgroup| cgroup.freeze(false));
+        self.frozen = thawed.is_err();
+        thawed.map_err(|error| Error::failed("resuming", error))
     }
 
     /// Ahead of time: then a limit costs next to nothing.

@@ -470,11 +470,14 @@ impl Live {
     async fn freeze(self: &Arc<Self>, frozen: bool) -> Result<()> {
         let live = self.clone();
         let step = if frozen { "pausing" } else { "resuming" };
-        match spawn_blocking(move || live.with_lease_mut(|lease| lease.freeze(frozen))).await {
-            Ok(Some(done)) => done.map_err(|error| Error::failed(step, error)),
-            Ok(None) => Err(Error::Gone),
-            Err(error) => Err(Error::failed(step, error)),
-        }
+        // Without the lease: a process that the disk holds up does not stand still, and others look at the lease meanwhile.
+        let freeze = move || {
+            let cgroup = live.with_lease_mut(Lease::begin_freeze).ok_or(Error::Gone)?;
+            let done = cgroup.and_then(|cgroup| cgroup.freeze(frozen));
+            done.map_err(|error| Error::failed(step, error))?;
+            live.with_lease_mut(|lease| lease.set_frozen(frozen)).ok_or(Error::Gone)
+        };
+        spawn_blocking(freeze).await.map_err(|error| Error::failed(step, error)).flatten()
     }
 
     /// Made when the first policy asks for one, and kept: `Off` refuses everything then.
@@ -569,8 +572,7 @@ impl Live {
             let slave = mounts::pty_peer(master.as_fd())?;
             Ok((master, slave))
         };
-        let opened = spawn_blocking(open).await;
-        opened.map_err(io::Error::other).flatten().map_err(|error| Error::failed("opening a terminal", error))
+        self.lane.step(move || open().map_err(|error| Error::failed("opening a terminal", error))).await
     }
 
     /// A connection to a port on its loopback. The socket is made inside, and connected here.

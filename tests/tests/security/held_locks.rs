@@ -1,9 +1,12 @@
 //! Locks of the kernel that a guest holds for as long as its disk is slow, which its own limits make it. Who waits for one
 //! cannot be interrupted: that must be a few threads of the server, and never all of them.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use cabana_sandbox::{ExecSpec, Limits, Provider, SandboxPath, SandboxSpec, Source, View, Write, WriteMode};
+use cabana_sandbox::{
+    Control, ExecSpec, Limits, Provider, Sandbox, SandboxPath, SandboxSpec, Source, Stdio, TermSize, View, Write,
+    WriteMode,
+};
 use futures_util::{StreamExt, stream};
 use tokio::task::JoinSet;
 
@@ -115,4 +118,80 @@ async fn holding_up_the_end_of_a_neighbour_who_shares_a_directory() {
     let seconds: f64 = again.split(", ").nth(2).unwrap().trim_end_matches(" s").parse().unwrap();
     assert!(seconds > 4.0, "{again}");
     inside.end().await;
+}
+
+/// So many at once are more than a runtime of two workers has.
+const AT_ONCE: usize = 16;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holding_the_file_of_users_that_each_command_asks() {
+    let inside = Inside::with(slow()).await;
+    let neighbour = neighbour(&inside).await;
+    let run =
+        async |sandbox: Arc<dyn Sandbox>| cabana_sandbox::run(&*sandbox, ExecSpec::argv(["true"], path("/")), 64).await;
+    // The control: before anybody holds it, a command takes no time.
+    soon("a command", run(inside.sandbox.clone())).await.unwrap();
+    let _attack = inside.start("root", &HOLD_LOCK, &["users", LARGE]).await;
+    let mut commands: JoinSet<_> = JoinSet::new();
+    let held_up = async || {
+        commands.spawn(run(inside.sandbox.clone()));
+        tokio::time::timeout(Duration::from_secs(1), commands.join_next()).await.is_err()
+    };
+    until("the control: a command is held up", held_up).await;
+    commands.extend((0..AT_ONCE).map(|_| run(inside.sandbox.clone())));
+    goes_on(&neighbour).await;
+    soon("the end of the attacker", inside.engine.destroy(inside.sandbox.id())).await.unwrap();
+    soon("the end of its commands", commands.join_all()).await;
+    goes_on(&neighbour).await;
+    neighbour.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holding_the_size_of_a_terminal_that_a_client_changes() {
+    let inside = Inside::with(slow()).await;
+    let neighbour = neighbour(&inside).await;
+    let size = TermSize { cols: 80, rows: 24 };
+    let words = inside.bring(&HOLD_LOCK).await;
+    let words = words.into_iter().chain(["size".to_owned(), LARGE.to_owned()]);
+    let spec = ExecSpec { stdio: Stdio::Terminal(size), ..ExecSpec::argv(words, path("/")) };
+    let attack = inside.sandbox.exec(spec).await.unwrap();
+    let mut resizes: JoinSet<_> = JoinSet::new();
+    let resize = async move |control: Arc<dyn Control>| control.resize(size).await;
+    let held_up = async || {
+        resizes.spawn(resize(attack.control.clone()));
+        tokio::time::timeout(Duration::from_secs(1), resizes.join_next()).await.is_err()
+    };
+    until("the control: a change is held up", held_up).await;
+    resizes.extend((0..AT_ONCE).map(|_| resize(attack.control.clone())));
+    goes_on(&neighbour).await;
+    soon("the end of the attacker", inside.engine.destroy(inside.sandbox.id())).await.unwrap();
+    soon("the end of the changes", resizes.join_all()).await;
+    neighbour.end().await;
+}
+
+/// A process that waits for the disk does not stand still, and who pauses it waits for that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holding_up_a_pause_while_others_ask_what_the_sandbox_uses() {
+    let inside = Inside::with(slow()).await;
+    let neighbour = neighbour(&inside).await;
+    let _attack = inside.start("user", &HOLD_LOCK, &["inode", "/home/user/victim"]).await;
+    until("it waits for the disk", async || inside.root("ps -o stat= -C hold_lock").await.out.starts_with('D')).await;
+    let (engine, id) = (inside.engine.clone(), inside.sandbox.id().clone());
+    let mut pause = tokio::spawn(async move { engine.pause(&id).await.map(drop) });
+    let early = tokio::time::timeout(Duration::from_secs(1), &mut pause).await;
+    assert!(early.is_err(), "the control: it is held up: {early:?}");
+    let mut asked: JoinSet<_> = JoinSet::new();
+    for _ in 0..AT_ONCE {
+        let sandbox = inside.sandbox.clone();
+        asked.spawn(async move { sandbox.usage().await.map(drop) });
+    }
+    let answered = async {
+        while asked.join_next().await.is_some() {}
+        neighbour.still_works().await;
+    };
+    tokio::time::timeout(Duration::from_secs(4), answered).await.expect("nobody waits for the pause");
+    assert!(!pause.is_finished(), "the control: it still is");
+    inside.engine.destroy(inside.sandbox.id()).await.unwrap();
+    let _given_up = soon("the end of the pause", pause).await;
+    neighbour.end().await;
 }

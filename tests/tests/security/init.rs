@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use cabana_sandbox::{Code, ExecSpec, SandboxPath, Status};
 use futures_util::future::join_all;
+use rustix::fs::SealFlags;
 
 use crate::{
     attacks::{LEASE, PEER, PRLIMIT, SLAUGHTER},
+    host_process::HostProcess,
     inside::{Inside, SOON, named, soon},
 };
 
@@ -51,6 +53,15 @@ async fn overwriting_the_engine_by_a_script_that_starts_it() {
         let refused = inside.sandbox.exec(spec).await.err().map(|error| error.code());
         assert_eq!(refused, Some(Code::ProgramNotFound), "{user}");
     }
+    // Where there is a single id the attacker owns the program, and only seals keep it as it is.
+    let init = HostProcess::all_of(&inside).await.into_iter().find(HostProcess::is_init).unwrap();
+    let seals = rustix::fs::fcntl_get_seals(std::fs::File::open(init.path("exe")).unwrap()).unwrap();
+    let content = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+    // That of the mode: kernels before 6.3 have none.
+    const EXEC: SealFlags = SealFlags::from_bits_retain(0x20);
+    let own = rustix::fs::memfd_create("own", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+    let mode = if rustix::fs::fcntl_add_seals(own, EXEC).is_ok() { EXEC } else { SealFlags::empty() };
+    assert!(seals.contains(content | mode), "{seals:?}");
     inside.still_works().await;
     inside.end().await;
 }

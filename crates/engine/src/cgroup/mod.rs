@@ -35,6 +35,7 @@ pub(crate) struct Cgroups {
     pub(crate) controllers: Controllers,
 }
 
+#[derive(Clone)]
 pub(crate) struct Cgroup {
     path: PathBuf,
 }

@@ -1,13 +1,16 @@
 // Holds a lock of the kernel for as long as the disk is slow: `pipe` the one of standard output, by writing to it from memory
-// that has to be read from a large file first; `inode` the one of a file, by one long write past the cache. `try` shows that who
-// takes from such a pipe waits.
+// that has to be read from a large file first; `inode` the one of a file, by one long write past the cache; `users` pages of the
+// file of users, which are read again and again; `size` the one of a terminal's size, by asking for it. `try` shows that who takes
+// from such a pipe waits.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -40,6 +43,49 @@ static void write_slowly(int fd, int to, int rounds) {
         }
 }
 
+enum { READERS = 12, PIECE = 1 << 20 };
+
+// Keeps the disk busy: what is asked of it meanwhile comes after all of this.
+static void *read_on(void *name) {
+    int fd = open(name, O_RDONLY | O_DIRECT);
+    void *bytes;
+    if (fd < 0 || posix_memalign(&bytes, 4096, PIECE))
+        exit(3);
+    for (off_t at = 0;; at = (at + PIECE) % (16 * PIECE))
+        if (pread(fd, bytes, PIECE, at) < 0)
+            exit(4);
+}
+
+static void keep_the_disk_busy(char *name) {
+    pthread_t thread;
+    for (int reader = 0; reader < READERS; reader++)
+        if (pthread_create(&thread, 0, read_on, name))
+            exit(3);
+}
+
+static void hold_users(void) {
+    char line[4096];
+    int fd = open("/etc/passwd", O_RDWR | O_APPEND);
+    for (;;) {
+        if (fd < 0 || write(fd, "#\n", 2) != 2 || fsync(fd))
+            exit(4);
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        if (pread(fd, line, sizeof line, 0) < 0)
+            exit(4);
+    }
+}
+
+// The answer goes to memory that has to be read from the disk first.
+static void hold_size(int fd) {
+    for (int at = 0;; at = (at + 1) % PAGES) {
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        char *map = mmap(0, page, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, at * page);
+        if (map == MAP_FAILED || ioctl(0, TIOCGWINSZ, map))
+            exit(4);
+        munmap(map, page);
+    }
+}
+
 static double now(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
@@ -63,6 +109,12 @@ int main(int count, char **words) {
     int fd = slow_file(words[2]);
     puts("begun");
     fflush(stdout);
+    if (!strcmp(words[1], "users") || !strcmp(words[1], "size")) {
+        keep_the_disk_busy(words[2]);
+        if (words[1][0] == 'u')
+            hold_users();
+        hold_size(fd);
+    }
     if (!strcmp(words[1], "pipe")) {
         write_slowly(fd, 1, 1000);
         return 0;

@@ -318,17 +318,9 @@ across! {
     }
 }
 
-/// Its name, how it is chosen when memory runs out, and what would be in a core that it does not leave: of its own sandbox. The
-/// maps are written once, and were.
-const OF_ITS_OWN_ID: [&str; 7] = [
-    "listing fd",
-    "writing clear_refs",
-    "writing comm",
-    "writing coredump_filter",
-    "writing gid_map",
-    "writing oom_score_adj",
-    "writing uid_map",
-];
+/// How many descriptors it has. To write to its files would name it, or have it chosen first when memory runs out: they are
+/// read-only.
+const OF_ITS_OWN_ID: [&str; 1] = ["listing fd"];
 
 /// What root inside keeps.
 const KEPT: u64 = 0xa004_04fb;
