@@ -5,8 +5,9 @@ use std::{
     ffi::CString,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -288,9 +289,9 @@ pub(crate) async fn exec(live: &Arc<Live>, spec: ExecSpec) -> Result<Process> {
     drop(fds);
     live.lane.close((theirs, kept));
     let stdin = typed(live, exec.number, stdin, terminal.as_ref());
-    let started = match tokio::time::timeout(START, started).await {
-        Ok(started) => started.map_err(|_| Error::Gone)?,
-        Err(_) => {
+    let started = match until_started(live, started).await {
+        Some(started) => started.map_err(|_| Error::Gone)?,
+        None => {
             live.kill();
             return Err(Error::TimedOut("init did not start the program, and the sandbox was ended"));
         }
@@ -299,6 +300,19 @@ pub(crate) async fn exec(live: &Arc<Live>, spec: ExecSpec) -> Result<Process> {
     fault::at(Point::ExecStarted);
     let control = Arc::new(ExecControl { live: Arc::downgrade(live), exec });
     Ok(Process { pid: Some(pid), stdin, events: reader.events(), control })
+}
+
+/// `None` when it took too long. Time in which nothing can start, since the sandbox is over its rate of the disk, does not count.
+async fn until_started<T>(live: &Live, started: impl Future<Output = T>) -> Option<T> {
+    let (begun, frozen_before) = (Instant::now(), live.disk_rate.frozen_for());
+    let mut started = pin!(started);
+    loop {
+        let frozen_for = live.disk_rate.frozen_for() - frozen_before;
+        let left = (START + frozen_for).checked_sub(begun.elapsed())?;
+        if let Ok(started) = tokio::time::timeout(left, &mut started).await {
+            return Some(started);
+        }
+    }
 }
 
 pub(crate) fn reattach(live: &Arc<Live>, id: &ExecId, from: Position) -> Reattached {

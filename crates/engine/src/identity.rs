@@ -63,27 +63,11 @@ pub(crate) struct Lease {
     limits: Limits,
     /// Whether the processes of the sandbox are where the limiter has a say.
     attached: bool,
-    frozen: bool,
     /// How often memory had run out in the group before it was this sandbox's, and limited.
     ooms_before: Option<u64>,
 }
 
 impl Lease {
-    /// The group whose commands are to stand still, or to go on. They count as frozen from here on, also where it fails half-way.
-    pub(crate) fn begin_freeze(&mut self) -> io::Result<Cgroup> {
-        let cgroup = self.cgroup.clone().ok_or(io::ErrorKind::Unsupported)?;
-        self.frozen = true;
-        Ok(cgroup)
-    }
-
-    pub(crate) fn set_frozen(&mut self, frozen: bool) {
-        self.frozen = frozen;
-    }
-
-    pub(crate) fn is_frozen(&self) -> bool {
-        self.frozen
-    }
-
     /// Rounds of moving processes that may start others meanwhile. Those that were moved start no more outside.
     const ROUNDS: usize = 64;
 
@@ -121,7 +105,7 @@ impl Lease {
 
     /// Nothing of it is slow by its limits any more: it is to end, and would hold up the file system of the host meanwhile.
     pub(crate) fn hurry(&mut self) {
-        let limits = Limits { io: None, cpu_milli: None, ..self.limits };
+        let limits = Limits { cpu_milli: None, ..self.limits };
         if self.limiter.change(&self.limits, &limits).is_ok() {
             self.limits = limits;
         }
@@ -144,12 +128,10 @@ impl Lease {
             self.limiter.change(&self.limits, &Limits::default())?;
             self.limits = Limits::default();
         }
-        if !self.frozen {
-            return Ok(());
+        match self.cgroup.as_ref().filter(|cgroup| cgroup.is_frozen()) {
+            Some(cgroup) => cgroup.set_frozen(false).map_err(|error| Error::failed("resuming", error)),
+            None => Ok(()),
         }
-        let thawed = self.begin_freeze().and_then(|cgroup| cgroup.freeze(false));
-        self.frozen = thawed.is_err();
-        thawed.map_err(|error| Error::failed("resuming", error))
     }
 
     /// Ahead of time: then a limit costs next to nothing.
@@ -194,7 +176,6 @@ impl Lease {
             limiter: Limiter::default(),
             limits: Limits::default(),
             attached: false,
-            frozen: false,
             ooms_before: None,
         }
     }
@@ -314,7 +295,6 @@ impl Ranges {
         self.check_lock(number, &lock).map_err(failed)?;
         let cgroup = self.cgroups.as_ref().map(|cgroups| cgroups.open(number)).transpose().map_err(failed)?;
         let mut lease = self.lease_of(number, Some(lock), cgroup);
-        lease.frozen = lease.cgroup.as_ref().is_some_and(Cgroup::is_frozen);
         lease.restore(limits)?;
         Ok(lease)
     }
@@ -351,7 +331,6 @@ impl Ranges {
             limiter: self.cgroups.as_ref().map(|cgroups| cgroups.limiter(number)).unwrap_or_default(),
             limits: Limits::default(),
             attached: false,
-            frozen: false,
             ooms_before: None,
         }
     }

@@ -28,12 +28,14 @@ mod cgroup;
 mod channel;
 mod data_dir;
 mod disk;
+mod disk_rate;
 mod dying;
 mod engine;
 mod exec;
 mod fault;
 mod feed;
 mod files;
+mod freezer;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -66,7 +68,7 @@ mod warm;
 mod wire;
 
 pub use data_dir::{DataDir, OpenError};
-pub use dying::{is_dying, lift_throttles_of};
+pub use dying::{is_dying, lift_cpu_limits_of};
 pub use engine::{Config, Engine};
 pub use fault::ALL as FAULT_POINTS;
 pub use home::remove_tree;

@@ -28,8 +28,10 @@ use crate::{
     cgroup::Cgroup,
     channel::Channel,
     disk::Disk,
+    disk_rate::DiskRate,
     exec::{self, Execs, set_size},
     fault::{self, Point},
+    freezer::{Freezer, Reason},
     greeting::Found,
     home::Owned,
     identity::Lease,
@@ -77,9 +79,11 @@ pub(crate) struct Live {
     kept: bool,
     left: CancellationToken,
     paused: AtomicBool,
+    pub(crate) freezer: Freezer,
     /// As they were last asked for, and hold.
     limits: Mutex<Limits>,
     pub(crate) disk: Disk,
+    pub(crate) disk_rate: DiskRate,
     network: tokio::sync::Mutex<Option<Network>>,
     /// Held by whoever changes what it is asked to be: the record and what is in force change together.
     pub(crate) changing: tokio::sync::Mutex<()>,
@@ -150,6 +154,8 @@ impl Live {
 
     fn with(parts: Parts, inside: Inside) -> Arc<Self> {
         let Parts { id, defaults, limits, own, holds, kept, channel, pidfd, tasks, happened, .. } = parts;
+        let disk_rate = DiskRate::default();
+        disk_rate.set(limits.io);
         Arc::new(Self {
             id,
             defaults,
@@ -172,8 +178,10 @@ impl Live {
             claimed_ooms: AtomicU64::new(0),
             watches_memory: AtomicBool::new(false),
             paused: AtomicBool::new(false),
+            freezer: Freezer::new(holds.lease.cgroup.clone()),
             limits: Mutex::new(limits),
             disk: Disk::new(own),
+            disk_rate,
             network: tokio::sync::Mutex::default(),
             changing: tokio::sync::Mutex::default(),
             holds: Mutex::new(Some(holds)),
@@ -232,6 +240,7 @@ impl Live {
         match message {
             FromInit::Started { exec, pid } => {
                 self.disk.touch();
+                self.disk_rate.wake();
                 self.execs.started(exec, Ok(pid));
             }
             FromInit::NotStarted { exec, failure } => self.execs.started(exec, Err(failure)),
@@ -363,11 +372,6 @@ impl Live {
         let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
     }
 
-    /// Whether somebody asked for its end.
-    pub(crate) fn is_ending(&self) -> bool {
-        self.asked.load(Ordering::Acquire)
-    }
-
     /// Ends it because it no longer does what it should.
     pub(crate) fn kill(&self) {
         self.kill_now();
@@ -390,6 +394,7 @@ impl Live {
     }
 
     pub(crate) fn take_holds(&self) -> Option<Holds> {
+        self.freezer.close(); // the next one who has the group freezes and thaws it
         self.holds.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -422,7 +427,7 @@ impl Live {
         self.paused.store(true, Ordering::Release);
         self.send(&ToInit::still(Stillness::Paused), &[]).await?;
         fault::at(Point::PauseTold);
-        let done = self.freeze(true).await;
+        let done = self.freeze(Reason::Pause).await;
         fault::at(Point::PauseFrozen);
         if done.is_err() {
             self.resume().await?;
@@ -432,10 +437,10 @@ impl Live {
 
     /// After its server was killed, maybe half-way: it is paused if init was told so and the kernel made it so.
     pub(crate) async fn settle(self: &Arc<Self>, stillness: Stillness) -> Result<()> {
-        let frozen = self.with_lease(Lease::is_frozen).ok_or(Error::Gone)?;
-        match (stillness, frozen) {
+        match (stillness, self.freezer.is_frozen()) {
             (Stillness::Going, false) => Ok(()),
             (Stillness::Paused, true) => {
+                self.freeze(Reason::Pause).await?;
                 self.paused.store(true, Ordering::Release);
                 Ok(())
             }
@@ -445,7 +450,7 @@ impl Live {
 
     /// What cannot be resumed is still paused.
     async fn resume(self: &Arc<Self>) -> Result<()> {
-        self.freeze(false).await?;
+        self.thaw(Reason::Pause).await?;
         fault::at(Point::ResumeThawed);
         self.send(&ToInit::still(Stillness::Going), &[]).await?;
         self.paused.store(false, Ordering::Release);
@@ -455,7 +460,7 @@ impl Live {
     /// For the time of a snapshot: nobody sees it paused, and it takes commands meanwhile, which begin when it goes on.
     pub(crate) async fn hold_still(self: &Arc<Self>) -> Result<()> {
         self.send(&ToInit::still(Stillness::Held), &[]).await?;
-        let held = self.freeze(true).await;
+        let held = self.freeze(Reason::Hold).await;
         if held.is_err() {
             self.let_go().await?;
         }
@@ -463,21 +468,20 @@ impl Live {
     }
 
     pub(crate) async fn let_go(self: &Arc<Self>) -> Result<()> {
-        self.freeze(false).await?;
+        self.thaw(Reason::Hold).await?;
         self.send(&ToInit::still(Stillness::Going), &[]).await
     }
 
-    async fn freeze(self: &Arc<Self>, frozen: bool) -> Result<()> {
+    async fn freeze(self: &Arc<Self>, reason: Reason) -> Result<()> {
         let live = self.clone();
-        let step = if frozen { "pausing" } else { "resuming" };
-        // Without the lease: a process that the disk holds up does not stand still, and others look at the lease meanwhile.
-        let freeze = move || {
-            let cgroup = live.with_lease_mut(Lease::begin_freeze).ok_or(Error::Gone)?;
-            let done = cgroup.and_then(|cgroup| cgroup.freeze(frozen));
-            done.map_err(|error| Error::failed(step, error))?;
-            live.with_lease_mut(|lease| lease.set_frozen(frozen)).ok_or(Error::Gone)
-        };
-        spawn_blocking(freeze).await.map_err(|error| Error::failed(step, error)).flatten()
+        let frozen = spawn_blocking(move || live.freezer.freeze(reason)).await;
+        frozen.map_err(io::Error::other).flatten().map_err(|error| freezer_error("pausing", error))
+    }
+
+    async fn thaw(self: &Arc<Self>, reason: Reason) -> Result<()> {
+        let live = self.clone();
+        let thawed = spawn_blocking(move || live.freezer.thaw(reason)).await;
+        thawed.map_err(io::Error::other).flatten().map_err(|error| freezer_error("resuming", error))
     }
 
     /// Made when the first policy asks for one, and kept: `Off` refuses everything then.
@@ -506,6 +510,7 @@ impl Live {
     pub(crate) fn set_limits(&self, limits: Limits) {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
         self.output_rate.set(&limits);
+        self.disk_rate.set(limits.io);
     }
 
     pub(crate) fn is_paused(&self) -> bool {
@@ -649,6 +654,13 @@ async fn until_ready(parts: &Parts) -> std::result::Result<Inside, SetupError> {
 pub(crate) async fn end_of(pidfd: &AsyncFd<OwnedFd>) {
     let _ = sys::pidfd_kill(pidfd.as_raw_fd());
     drop(pidfd.readable().await);
+}
+
+fn freezer_error(step: &'static str, error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::NotConnected => Error::Gone,
+        _ => Error::failed(step, error),
+    }
 }
 
 fn status_of(status: u32) -> Status {

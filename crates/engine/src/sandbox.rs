@@ -10,6 +10,7 @@ use cabana_sandbox::{
 use tokio::task::spawn_blocking;
 
 use crate::{
+    disk_rate,
     engine::Shared,
     exec,
     fault::{self, Point},
@@ -50,6 +51,9 @@ impl EngineSandbox {
         self.live.set_limits(limits);
         if limits.memory.is_some() {
             self.shared.tasks.spawn(self.live.clone().watch_memory());
+        }
+        if limits.io.is_some() {
+            self.shared.tasks.spawn(disk_rate::watch(self.live.clone()));
         }
         Ok(())
     }

@@ -127,7 +127,7 @@ pub struct Limits {
     pub inodes: Option<u64>,
     /// Of one process, for commands that begin from then on.
     pub open_files: Option<u32>,
-    /// In bytes a second: so many read from the disk that its files lie on, and so many written.
+    /// In bytes a second, on average: so many read from the disk that its files lie on, and so many written.
     pub io: Option<u64>,
     /// In bytes, of each command: how much of its output can be read again. The oldest goes first.
     pub output: Option<u64>,
@@ -145,7 +145,7 @@ impl Limits {
     const LEAST_INODES: u64 = 64;
     const LEAST_OPEN_FILES: u32 = 16;
     const MOST_OPEN_FILES: u32 = 1 << 20;
-    /// What is on its way to the disk is waited for by all whose files lie there: at less than this it is for ever.
+    /// One request of ordinary size is more than that: at less a sandbox would stand still for minutes after each.
     const LEAST_IO: u64 = 1 << 20;
 
     /// As much as there is.

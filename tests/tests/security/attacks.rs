@@ -43,6 +43,7 @@ attacks! {
     HALVES = "halves.c",
     HANDLES = "handles.c",
     HOLD = "hold.py",
+    HOLD_DISK = "hold_disk.c",
     HOLD_LOCK = "hold_lock.c",
     HUGE = "huge.c",
     HUNT = "hunt.py",

@@ -1,26 +1,60 @@
-//! Locks of the kernel that a guest holds for as long as its disk is slow, which its own limits make it. Who waits for one
-//! cannot be interrupted: that must be a few threads of the server, and never all of them.
+//! Locks of the kernel that a guest holds for as long as its disk is slow. Who waits for one cannot be interrupted: that must be a
+//! few threads of the server, and never all of them. And its own limits do not make it slow.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use cabana_sandbox::{
-    Control, ExecSpec, Limits, Provider, Sandbox, SandboxPath, SandboxSpec, Source, Stdio, TermSize, View, Write,
-    WriteMode,
+    Control, ExecSpec, Limits, Process, Provider, Sandbox, SandboxPath, SandboxSpec, Source, Stdio, TermSize, View,
+    Write, WriteMode,
 };
+use cabana_testkit::SlowDisk;
 use futures_util::{StreamExt, stream};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 
 use crate::{
-    attacks::HOLD_LOCK,
-    inside::{Inside, passing, path, soon, until},
+    attacks::{HOLD_DISK, HOLD_LOCK},
+    inside::{Inside, PATIENCE, marked, passing, path, soon, unique, until},
 };
 
 /// A program of the compiler that nothing else uses.
 const LARGE: &str = "/usr/bin/lto-dump-12";
 
-/// The slowest that may be asked for.
-fn slow() -> SandboxSpec {
+/// The least that may be asked for.
+fn limited() -> SandboxSpec {
     SandboxSpec { limits: Limits { io: Some(1 << 20), ..Limits::default() }, ..passing() }
+}
+
+/// Its traffic is counted, and never too much.
+fn counted() -> SandboxSpec {
+    SandboxSpec { limits: Limits { io: Some(1 << 50), ..Limits::default() }, ..passing() }
+}
+
+/// Makes the disk slow for one that is [`counted`].
+async fn slow_disk(inside: &Inside) -> SlowDisk {
+    let mark = unique("stays");
+    let words = ["sh", "-c", "while :; do sleep 1; done", &mark];
+    inside.sandbox.exec(ExecSpec::argv(words, SandboxPath::root())).await.unwrap();
+    until("its process is there", async || !marked(&mark).is_empty()).await;
+    let pid = u32::try_from(marked(&mark)[0]).unwrap();
+    SlowDisk::of(pid, Path::new(env!("CARGO_TARGET_TMPDIR"))).unwrap()
+}
+
+/// Whether the commands are frozen of which one has this mark.
+fn is_frozen(mark: &str) -> bool {
+    let look = || {
+        let groups = fs::read_to_string(format!("/proc/{}/cgroup", marked(mark).first()?)).ok()?;
+        let own = PathBuf::from(groups.lines().find_map(|line| line.strip_prefix("0::/"))?);
+        let run = own.ancestors().find(|group| group.ends_with("run"))?;
+        let mounts = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(PathBuf::from);
+        let state = mounts.iter().find_map(|mount| fs::read_to_string(mount.join(run).join("cgroup.freeze")).ok())?;
+        Some(state.trim() == "1")
+    };
+    look().unwrap_or(false)
 }
 
 /// A neighbour of the attacker, who must not notice anything.
@@ -38,8 +72,9 @@ async fn goes_on(neighbour: &Inside) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holding_the_lock_of_a_commands_output() {
-    let inside = Inside::with(slow()).await;
+    let inside = Inside::with(counted()).await;
     let neighbour = neighbour(&inside).await;
+    let disk = slow_disk(&inside).await;
     // The control: inside, who takes from such a pipe without waiting for bytes is held up.
     let report = inside.attack("user", &HOLD_LOCK, &["try", LARGE]).await;
     assert!(report.out.contains("waited done"), "{report:?}");
@@ -50,6 +85,7 @@ async fn holding_the_lock_of_a_commands_output() {
     // A client reads each of them.
     let reading: JoinSet<()> = attacks.into_iter().map(|attack| attack.events.for_each(async |_| ())).collect();
     goes_on(&neighbour).await;
+    drop(disk);
     soon("the end of the attacker", inside.engine.destroy(inside.sandbox.id())).await.unwrap();
     soon("the end of what it said", reading.join_all()).await;
     goes_on(&neighbour).await;
@@ -58,7 +94,7 @@ async fn holding_the_lock_of_a_commands_output() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holding_the_lock_of_a_file_that_many_requests_write_to() {
-    let inside = Inside::with(slow()).await;
+    let inside = Inside::with(counted()).await;
     let neighbour = neighbour(&inside).await;
     let append = async |files: std::sync::Arc<dyn cabana_sandbox::Files>| {
         let body = stream::once(async { Ok(bytes::Bytes::from_static(b"more\n")) }).boxed();
@@ -66,6 +102,7 @@ async fn holding_the_lock_of_a_file_that_many_requests_write_to() {
     };
     // The control: before anybody holds it, a line more takes no time.
     soon("a write", append(inside.files("user"))).await.unwrap();
+    let disk = slow_disk(&inside).await;
     let _attack = inside.start("user", &HOLD_LOCK, &["inode", "/home/user/victim"]).await;
     until("it waits for the disk", async || inside.root("ps -o stat= -C hold_lock").await.out.starts_with('D')).await;
     // More than a runtime has threads, where each request takes one.
@@ -73,7 +110,8 @@ async fn holding_the_lock_of_a_file_that_many_requests_write_to() {
     let held = tokio::time::timeout(Duration::from_secs(1), requests.join_next()).await;
     assert!(held.is_err(), "the control: they are held up: {held:?}");
     goes_on(&neighbour).await;
-    // Its other files wait, too, with a word after a while; but its end does not.
+    // Its other files wait, too, with a word after a while.
+    drop(disk);
     soon("the end of the attacker", inside.engine.destroy(inside.sandbox.id())).await.unwrap();
     soon("the end of the requests", requests.join_all()).await;
     goes_on(&neighbour).await;
@@ -81,43 +119,108 @@ async fn holding_the_lock_of_a_file_that_many_requests_write_to() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sandbox_that_is_slow_by_its_limits_ends_at_once() {
-    let inside = Inside::with(slow()).await;
-    let attack = inside.start("user", &HOLD_LOCK, &["inode", "/home/user/victim"]).await;
-    until("it waits for the disk", async || inside.root("ps -o stat= -C hold_lock").await.out.starts_with('D')).await;
+async fn a_sandbox_over_its_disk_rate_ends_at_once() {
+    let inside = Inside::with(limited()).await;
+    let mark = unique("writes");
+    let attack = inside.start("user", &HOLD_LOCK, &["inode", "/home/user/victim", &mark]).await;
+    until("it is over its rate", async || is_frozen(&mark)).await;
     let mut rest = Box::pin(attack.events.for_each(async |_| ()));
     let early = tokio::time::timeout(Duration::from_secs(3), &mut rest).await;
-    assert!(early.is_err(), "the control: at this rate it takes a minute");
+    assert!(early.is_err() && is_frozen(&mark), "the control: at this rate it takes a minute");
     soon("its end", inside.engine.destroy(inside.sandbox.id())).await.unwrap();
     soon("the end of its command", rest).await;
     let spec = ExecSpec::argv(["true"], SandboxPath::root());
     assert!(inside.sandbox.exec(spec).await.is_err(), "it is gone");
 }
 
-/// Who waits for a file of a directory that both have cannot be ended before the other one is done, which its limits make slow.
+/// What one has written past its rate is written: nobody who shares the file waits for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn holding_up_the_end_of_a_neighbour_who_shares_a_directory() {
+async fn holding_a_file_of_a_shared_directory_by_a_low_disk_rate() {
     let shared = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let view = View { source: Source::Host(shared.path().to_owned()), at: path("/workspace"), writable: true };
-    let inside = Inside::with(SandboxSpec { views: vec![view.clone()], ..slow() }).await;
+    let inside = Inside::with(SandboxSpec { views: vec![view.clone()], ..limited() }).await;
     let neighbour = Inside::of(inside.engine.clone(), &SandboxSpec { views: vec![view], ..passing() }).await;
-    let _attack = inside.start("user", &HOLD_LOCK, &["inode", "/workspace/victim"]).await;
-    until("it waits for the disk", async || inside.root("ps -o stat= -C hold_lock").await.out.starts_with('D')).await;
-    let append = ExecSpec::argv(["sh", "-c", "exec tee -a /workspace/victim < /etc/hostname"], path("/"));
-    let waiting = neighbour.sandbox.exec(append).await.unwrap();
-    // The control: it stands in the kernel, where nothing ends it.
-    let stands = async || neighbour.root("ps -o stat= -C tee").await.out.starts_with('D');
-    until("the neighbour waits for the file", stands).await;
-    neighbour.root("kill -9 $(ps -o pid= -C tee)").await.ok();
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    assert!(stands().await, "the control: a kill does not end it");
-    soon("the end of a neighbour", neighbour.engine.destroy(neighbour.sandbox.id())).await.unwrap();
-    drop(waiting);
-    // The limits of the other one hold again.
-    let again = inside.user("dd if=/dev/zero of=/tmp/more bs=1M count=8 oflag=direct 2>&1 | tail -n 1").await.ok();
-    let seconds: f64 = again.split(", ").nth(2).unwrap().trim_end_matches(" s").parse().unwrap();
-    assert!(seconds > 4.0, "{again}");
+    let mark = unique("writes");
+    let _attack = inside.start("user", &HOLD_LOCK, &["inode", "/workspace/victim", &mark]).await;
+    until("it is over its rate", async || is_frozen(&mark)).await;
+    soon("a line of a neighbour", neighbour.user("echo more >> /workspace/victim")).await.ok();
+    assert!(is_frozen(&mark), "the attacker still waits, and holds nothing");
+    inside.engine.destroy(inside.sandbox.id()).await.unwrap();
+    neighbour.end().await;
+}
+
+/// A directory of the host that a sandbox may read, with more names than fit into a page.
+struct HostDirectory {
+    dir: tempfile::TempDir,
+    name: String,
+}
+
+impl HostDirectory {
+    fn new() -> Self {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let name = |number: usize| format!("{number}-{}", "n".repeat(80));
+        (0..1500).for_each(|number| fs::write(dir.path().join(name(number)), vec![7; 4096]).unwrap());
+        fs::write(dir.path().join("file"), vec![7; 1 << 20]).unwrap();
+        Self { name: name(0), dir }
+    }
+
+    fn view(&self) -> View {
+        View { source: Source::Host(self.dir.path().to_owned()), at: path("/workspace"), writable: false }
+    }
+
+    /// Takes the lock of the directory, as everybody does who changes something in it.
+    async fn change(&self) {
+        let there = self.dir.path().join(&self.name);
+        let refused = spawn_blocking(move || fs::create_dir(there)).await.unwrap().unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+    }
+
+    async fn read(&self) {
+        let file = self.dir.path().join("file");
+        assert_eq!(spawn_blocking(move || fs::read(file)).await.unwrap().unwrap().len(), 1 << 20);
+    }
+}
+
+async fn start_holding(inside: &Inside, what: &str, name: &str) -> (Process, String) {
+    let mark = unique("holds");
+    let process = inside.start("user", &HOLD_DISK, &[what, name, &mark]).await;
+    (process, mark)
+}
+
+/// The host is not held up while the attack goes on and is over its rate. The control: it is where the kernel holds back the
+/// attacker's requests.
+async fn holding_up_the_host(what: &str, name: &str, host: impl AsyncFn(&HostDirectory)) {
+    let directory = HostDirectory::new();
+    let limits = Limits { io: Some(16 << 20), ..Limits::default() };
+    let inside = Inside::with(SandboxSpec { views: vec![directory.view()], limits, ..passing() }).await;
+    let (_attack, mark) = start_holding(&inside, what, name).await;
+    for _ in 0..3 {
+        until("it is over its rate", async || is_frozen(&mark)).await;
+        soon("the host", host(&directory)).await;
+        assert!(is_frozen(&mark), "the attacker still waits, and holds nothing");
+        until("it goes on", async || !is_frozen(&mark)).await;
+        soon("the host", host(&directory)).await;
+    }
+    inside.engine.destroy(inside.sandbox.id()).await.unwrap();
+
+    let inside = Inside::of(inside.engine.clone(), &SandboxSpec { views: vec![directory.view()], ..counted() }).await;
+    let disk = slow_disk(&inside).await;
+    let (_attack, _) = start_holding(&inside, what, name).await;
+    let held_up = async || tokio::time::timeout(Duration::from_secs(2), host(&directory)).await.is_err();
+    let held_up = tokio::time::timeout(PATIENCE, async { while !held_up().await {} }).await;
+    drop(disk);
+    assert!(held_up.is_ok(), "the control: the host is held up");
     inside.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holding_the_lock_of_a_directory_of_the_host_by_a_low_disk_rate() {
+    holding_up_the_host("directory", "/workspace", HostDirectory::change).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holding_pages_of_a_file_of_the_host_by_a_low_disk_rate() {
+    holding_up_the_host("pages", "/workspace/file", HostDirectory::read).await;
 }
 
 /// So many at once are more than a runtime of two workers has.
@@ -125,12 +228,13 @@ const AT_ONCE: usize = 16;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holding_the_file_of_users_that_each_command_asks() {
-    let inside = Inside::with(slow()).await;
+    let inside = Inside::with(counted()).await;
     let neighbour = neighbour(&inside).await;
     let run =
         async |sandbox: Arc<dyn Sandbox>| cabana_sandbox::run(&*sandbox, ExecSpec::argv(["true"], path("/")), 64).await;
     // The control: before anybody holds it, a command takes no time.
     soon("a command", run(inside.sandbox.clone())).await.unwrap();
+    let disk = slow_disk(&inside).await;
     let _attack = inside.start("root", &HOLD_LOCK, &["users", LARGE]).await;
     let mut commands: JoinSet<_> = JoinSet::new();
     let held_up = async || {
@@ -140,6 +244,7 @@ async fn holding_the_file_of_users_that_each_command_asks() {
     until("the control: a command is held up", held_up).await;
     commands.extend((0..AT_ONCE).map(|_| run(inside.sandbox.clone())));
     goes_on(&neighbour).await;
+    drop(disk);
     soon("the end of the attacker", inside.engine.destroy(inside.sandbox.id())).await.unwrap();
     soon("the end of its commands", commands.join_all()).await;
     goes_on(&neighbour).await;
@@ -148,12 +253,13 @@ async fn holding_the_file_of_users_that_each_command_asks() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holding_the_size_of_a_terminal_that_a_client_changes() {
-    let inside = Inside::with(slow()).await;
+    let inside = Inside::with(counted()).await;
     let neighbour = neighbour(&inside).await;
     let size = TermSize { cols: 80, rows: 24 };
     let words = inside.bring(&HOLD_LOCK).await;
     let words = words.into_iter().chain(["size".to_owned(), LARGE.to_owned()]);
     let spec = ExecSpec { stdio: Stdio::Terminal(size), ..ExecSpec::argv(words, path("/")) };
+    let disk = slow_disk(&inside).await;
     let attack = inside.sandbox.exec(spec).await.unwrap();
     let mut resizes: JoinSet<_> = JoinSet::new();
     let resize = async move |control: Arc<dyn Control>| control.resize(size).await;
@@ -164,6 +270,7 @@ async fn holding_the_size_of_a_terminal_that_a_client_changes() {
     until("the control: a change is held up", held_up).await;
     resizes.extend((0..AT_ONCE).map(|_| resize(attack.control.clone())));
     goes_on(&neighbour).await;
+    drop(disk);
     soon("the end of the attacker", inside.engine.destroy(inside.sandbox.id())).await.unwrap();
     soon("the end of the changes", resizes.join_all()).await;
     neighbour.end().await;
@@ -172,8 +279,9 @@ async fn holding_the_size_of_a_terminal_that_a_client_changes() {
 /// A process that waits for the disk does not stand still, and who pauses it waits for that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holding_up_a_pause_while_others_ask_what_the_sandbox_uses() {
-    let inside = Inside::with(slow()).await;
+    let inside = Inside::with(counted()).await;
     let neighbour = neighbour(&inside).await;
+    let disk = slow_disk(&inside).await;
     let _attack = inside.start("user", &HOLD_LOCK, &["inode", "/home/user/victim"]).await;
     until("it waits for the disk", async || inside.root("ps -o stat= -C hold_lock").await.out.starts_with('D')).await;
     let (engine, id) = (inside.engine.clone(), inside.sandbox.id().clone());
@@ -191,6 +299,7 @@ async fn holding_up_a_pause_while_others_ask_what_the_sandbox_uses() {
     };
     tokio::time::timeout(Duration::from_secs(4), answered).await.expect("nobody waits for the pause");
     assert!(!pause.is_finished(), "the control: it still is");
+    drop(disk);
     inside.engine.destroy(inside.sandbox.id()).await.unwrap();
     let _given_up = soon("the end of the pause", pause).await;
     neighbour.end().await;

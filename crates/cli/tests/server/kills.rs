@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use cabana_testkit::SlowDisk;
 use reqwest::Method;
 use serde_json::json;
 
@@ -178,13 +179,14 @@ async fn what_stands_still_in_a_paused_sandbox_is_found_again_after_a_kill() {
     assert_eq!(said.text().await.unwrap(), "went on\n");
 }
 
-/// A thread of it waits in the kernel for a file that a guest holds, at the rate of the guest's limits: no signal ends that.
+/// A thread of it waits in the kernel for a file that a guest holds, whose disk is slow: no signal ends that.
 #[tokio::test]
 async fn a_server_that_is_killed_while_a_guest_holds_it_up_gives_way_to_the_next() {
     let mut server = Server::start();
     let made =
-        server.post("/v1/sandboxes", &json!({ "limits": { "io_bytes_per_sec": 1 << 20 } })).send().await.unwrap();
+        server.post("/v1/sandboxes", &json!({ "limits": { "io_bytes_per_sec": 1_u64 << 50 } })).send().await.unwrap();
     let sandbox = good(made).await["id"].as_str().unwrap().to_owned();
+    let disk = SlowDisk::of(server.inits()[0], server.data()).unwrap();
     let hold = "dd if=/dev/zero of=/home/user/victim bs=60M count=1 oflag=direct";
     let body = json!({ "command": hold, "background": true });
     let begun = server.post(&format!("/v1/sandboxes/{sandbox}/exec"), &body).send().await.unwrap();
@@ -206,7 +208,13 @@ async fn a_server_that_is_killed_while_a_guest_holds_it_up_gives_way_to_the_next
     // The control: it was killed, and is still there.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(stands() && killed.try_wait().unwrap().is_none());
+    // The next one waits for that end.
+    let fast_again = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(1));
+        drop(disk);
+    });
     server.run();
+    fast_again.join().unwrap();
     assert_eq!(server.get(&format!("/v1/sandboxes/{sandbox}")).await["id"], sandbox.as_str());
     killed.wait().unwrap();
     let gone = server.request(Method::DELETE, &format!("/v1/sandboxes/{sandbox}")).send().await.unwrap();
@@ -239,8 +247,9 @@ fn children(pid: u32) -> Vec<(String, char)> {
 async fn timeouts_hold_without_a_server_while_a_guest_holds_the_lock_of_its_pipe() {
     let mut server = Server::start();
     let made =
-        server.post("/v1/sandboxes", &json!({ "limits": { "io_bytes_per_sec": 1 << 20 } })).send().await.unwrap();
+        server.post("/v1/sandboxes", &json!({ "limits": { "io_bytes_per_sec": 1_u64 << 50 } })).send().await.unwrap();
     let sandbox = good(made).await["id"].as_str().unwrap().to_owned();
+    let disk = SlowDisk::of(server.inits()[0], server.data()).unwrap();
     let exec = format!("/v1/sandboxes/{sandbox}/exec");
     for _ in 0..2 {
         let hold = json!({ "argv": ["python3", "-c", HOLD_PIPE], "background": true });
@@ -267,6 +276,31 @@ async fn timeouts_hold_without_a_server_while_a_guest_holds_the_lock_of_its_pipe
     assert_eq!(ended["exit"]["status"], "timed_out", "{ended}");
     let wall = ended["exit"]["duration_ms"].as_u64().unwrap();
     assert!((6000..8000).contains(&wall), "{ended}");
+    drop(disk);
     let gone = server.request(Method::DELETE, &format!("/v1/sandboxes/{sandbox}")).send().await.unwrap();
     assert!(gone.status().is_success(), "{gone:?}");
+}
+
+/// Nobody measures its traffic while there is no server, and so nobody would thaw it.
+#[tokio::test]
+async fn a_sandbox_that_is_over_its_disk_rate_goes_on_when_its_server_is_killed() {
+    let mut server = Server::start();
+    let limits = json!({ "limits": { "io_bytes_per_sec": 1 << 20 } });
+    let made = good(server.post("/v1/sandboxes", &limits).send().await.unwrap()).await;
+    let sandbox = made["id"].as_str().unwrap().to_owned();
+    let write = "dd if=/dev/zero of=/home/user/large bs=32M count=1 oflag=direct; echo went on";
+    let body = json!({ "command": write, "background": true });
+    let task = good(server.post(&format!("/v1/sandboxes/{sandbox}/exec"), &body).send().await.unwrap()).await;
+    let init = server.inits()[0];
+    let groups = std::fs::read_to_string(format!("/proc/{init}/cgroup")).unwrap();
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap();
+    let mounts = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(std::path::Path::new);
+    let group = mounts.map(|mount| mount.join(own).join("run/cgroup.freeze")).into_iter().find(|file| file.exists());
+    let is_frozen = || std::fs::read_to_string(group.as_ref().unwrap()).unwrap().trim() == "1";
+    until(|| async { is_frozen().then_some(()) }).await;
+    server.kill();
+    until(|| async { (!is_frozen()).then_some(()) }).await;
+    server.run();
+    let ended = server.ended(task["id"].as_str().unwrap()).await;
+    assert_eq!(ended["state"], "succeeded", "{ended}");
 }

@@ -22,15 +22,31 @@ use super::device::Device;
 /// Of a processor's time, in microseconds: the kernel's own default, short enough that nobody waits long for its turn.
 const PERIOD: u64 = 100_000;
 
+/// What processes of a group of version 1 asked of disks, which is not what the kernel wrote for them later.
+const COUNTS_ONE: &str = "blkio.throttle.io_service_bytes";
+
 /// The controllers of this host that we may use, each with the group that holds ours.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Controllers {
     memory: Option<Group>,
     cpu: Option<Group>,
     pids: Option<Group>,
-    /// Together with the disk whose traffic it limits.
+    /// Together with the disk whose traffic it counts.
     io: Option<Group>,
     disk: Option<Device>,
+}
+
+/// Bytes that were moved between a sandbox and its disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DiskTraffic {
+    pub(crate) read: u64,
+    pub(crate) written: u64,
+}
+
+/// Where the kernel counts the traffic of one sandbox.
+pub(crate) struct DiskMeter {
+    group: Group,
+    disk: Device,
 }
 
 /// The groups of one sandbox, or a part of them: no controller, no group.
@@ -61,9 +77,8 @@ impl Controllers {
             make(&parent).ok()?;
             Some(Group { version: Version::One, path: parent })
         };
-        let throttles =
-            |group: &Group| group.version == Version::Two || group.path.join("blkio.throttle.read_bps_device").exists();
-        let io = disk.and_then(|_| find("io", "blkio")).filter(throttles);
+        let counts = |group: &Group| group.version == Version::Two || group.path.join(COUNTS_ONE).exists();
+        let io = disk.and_then(|_| find("io", "blkio")).filter(counts);
         Self {
             memory: find("memory", "memory"),
             cpu: find("cpu", "cpu"),
@@ -85,8 +100,9 @@ impl Controllers {
         enforced(self.pids.as_ref())
     }
 
+    /// The kernel counts, and [`crate::disk_rate`] watches.
     pub(crate) fn io(&self) -> Enforced {
-        enforced(self.io.as_ref())
+        if self.io.is_some() { Enforced::ByWatching } else { Enforced::No }
     }
 
     /// The groups of one sandbox. Those of version 2 are there already; those of version 1 are made when they are needed,
@@ -147,9 +163,8 @@ impl Limiter {
     }
 
     /// Nothing in it is slow by a limit from here on, whatever the limits were.
-    pub(crate) fn lift_throttles(&self) -> Result<()> {
-        const THROTTLES: Limits = Limits { cpu_milli: Some(0), io: Some(0), ..Limits::NONE };
-        self.write(&Limits::NONE, |limit| limit(&THROTTLES).is_some())
+    pub(crate) fn lift_cpu_limit(&self) -> io::Result<()> {
+        self.0.cpu.as_ref().map_or(Ok(()), |group| group.set_cpu(None))
     }
 
     /// Where it is known what they were.
@@ -174,11 +189,17 @@ impl Limiter {
             group.write("pids.max", &most).map_err(|error| Error::failed("limiting the processes", error))?;
         }
         if let (Some(group), Some(disk)) = (&self.0.io, self.0.disk)
+            && limits.io.is_some()
             && is_new(|limits| limits.io)
         {
-            group.set_io(disk, limits.io).map_err(|error| Error::failed("limiting the disk's traffic", error))?;
+            group.count_traffic(disk).map_err(|error| Error::failed("counting the disk's traffic", error))?;
         }
         Ok(())
+    }
+
+    /// `None` where nobody counts it.
+    pub(crate) fn disk_meter(&self) -> Option<DiskMeter> {
+        Some(DiskMeter { group: self.0.io.clone()?, disk: self.0.disk? })
     }
 
     /// How often the kernel ended a process of this sandbox for want of memory.
@@ -250,16 +271,11 @@ impl Group {
         }
     }
 
-    /// In version 1 the kernel counts only what a process itself asks of the disk: reads, and writes past the page cache.
-    fn set_io(&self, disk: Device, most: Option<u64>) -> io::Result<()> {
+    /// In version 1 the kernel counts once it was told a limit for a disk, of whatever group. No limit is one of zero.
+    fn count_traffic(&self, disk: Device) -> io::Result<()> {
         match self.version {
-            Version::Two => {
-                let most = most.map_or("max".to_owned(), |most| most.to_string());
-                self.write("io.max", &format!("{disk} rbps={most} wbps={most}"))
-            }
-            Version::One => ["read", "write"].into_iter().try_for_each(|way| {
-                self.write(&format!("blkio.throttle.{way}_bps_device"), &format!("{disk} {}", most.unwrap_or(0)))
-            }),
+            Version::Two => Ok(()),
+            Version::One => self.write("blkio.throttle.read_bps_device", &format!("{disk} 0")),
         }
     }
 
@@ -272,6 +288,33 @@ impl Group {
                 self.write("cpu.cfs_quota_us", quota.as_deref().unwrap_or("-1"))
             }
         }
+    }
+}
+
+impl DiskMeter {
+    /// In all, since the group was made.
+    pub(crate) fn read(&self) -> DiskTraffic {
+        let file = match self.group.version {
+            Version::One => COUNTS_ONE,
+            Version::Two => "io.stat",
+        };
+        let text = fs::read_to_string(self.group.path.join(file)).unwrap_or_default();
+        let disk = format!("{} ", self.disk);
+        let lines = text.lines().filter_map(|line| line.strip_prefix(&disk));
+        // Version 1 has a line for each word, as `Read 4096`, and version 2 one line, as `rbytes=4096 wbytes=0`.
+        let words: Vec<&str> = lines.flat_map(|line| line.split([' ', '='])).collect();
+        let after = |name: &str| {
+            let place = words.iter().position(|word| *word == name)?;
+            words.get(place + 1)?.parse().ok()
+        };
+        let count = |one, two| after(one).or_else(|| after(two)).unwrap_or(0);
+        DiskTraffic { read: count("Read", "rbytes"), written: count("Write", "wbytes") }
+    }
+}
+
+impl DiskTraffic {
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self { read: self.read.saturating_sub(before.read), written: self.written.saturating_sub(before.written) }
     }
 }
 
@@ -362,13 +405,10 @@ mod tests {
         assert_eq!(text(&v1, "memory.limit_in_bytes"), "1048576");
         assert_eq!(text(&v1, "memory.memsw.limit_in_bytes"), "1048576");
         assert_eq!((text(&v1, "cpu.cfs_quota_us"), text(&v1, "cpu.cfs_period_us")), ("150000".into(), "100000".into()));
-        v1.set_io(DISK, Some(1 << 20)).unwrap();
-        assert_eq!(text(&v1, "blkio.throttle.read_bps_device"), "8:16 1048576");
-        assert_eq!(text(&v1, "blkio.throttle.write_bps_device"), "8:16 1048576");
+        v1.count_traffic(DISK).unwrap();
+        assert_eq!(text(&v1, "blkio.throttle.read_bps_device"), "8:16 0", "no request is held back");
         v1.set_memory(None).unwrap();
         v1.set_cpu(None).unwrap();
-        v1.set_io(DISK, None).unwrap();
-        assert_eq!(text(&v1, "blkio.throttle.write_bps_device"), "8:16 0");
         assert_eq!((text(&v1, "memory.limit_in_bytes"), text(&v1, "cpu.cfs_quota_us")), ("-1".into(), "-1".into()));
 
         let (_two, v2) = group(Version::Two, &["memory.swap.max"]);
@@ -376,13 +416,33 @@ mod tests {
         v2.set_cpu(Some(500)).unwrap();
         assert_eq!((text(&v2, "memory.max"), text(&v2, "memory.swap.max")), ("1048576".into(), "0".into()));
         assert_eq!(text(&v2, "cpu.max"), "50000 100000");
-        v2.set_io(DISK, Some(1 << 20)).unwrap();
-        assert_eq!(text(&v2, "io.max"), "8:16 rbps=1048576 wbps=1048576");
+        v2.count_traffic(DISK).unwrap();
+        assert!(!v2.path.join("io.max").exists(), "no request is held back");
         v2.set_memory(None).unwrap();
         v2.set_cpu(None).unwrap();
-        v2.set_io(DISK, None).unwrap();
-        assert_eq!(text(&v2, "io.max"), "8:16 rbps=max wbps=max");
         assert_eq!((text(&v2, "memory.max"), text(&v2, "cpu.max")), ("max".into(), "max 100000".into()));
+    }
+
+    #[test]
+    fn the_traffic_with_the_disk_is_read_in_both_versions() {
+        for (version, file, content) in [
+            (
+                Version::One,
+                COUNTS_ONE,
+                "8:0 Read 1\n8:0 Write 1\n8:16 Read 4096\n8:16 Write 8192\n8:16 Sync 9\n8:16 Total 12288\nTotal 12290\n",
+            ),
+            (
+                Version::Two,
+                "io.stat",
+                "8:0 rbytes=1 wbytes=1 rios=1\n8:16 rbytes=4096 wbytes=8192 rios=7 wios=8 dbytes=0\n",
+            ),
+        ] {
+            let (_dir, group) = group(version, &[]);
+            let meter = DiskMeter { group: group.clone(), disk: DISK };
+            assert_eq!(meter.read(), DiskTraffic::default(), "nothing was moved yet");
+            fs::write(group.path.join(file), content).unwrap();
+            assert_eq!(meter.read(), DiskTraffic { read: 4096, written: 8192 });
+        }
     }
 
     #[test]

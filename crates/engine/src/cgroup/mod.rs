@@ -21,7 +21,7 @@ use rustix::{
     io::Errno,
 };
 
-pub(crate) use self::limits::{Controllers, Limiter, held};
+pub(crate) use self::limits::{Controllers, DiskTraffic, Limiter, held};
 use crate::{kernel::mounts, rootless::Mode};
 
 /// A process stands still when it comes back from the kernel, which may be in the middle of something.
@@ -91,7 +91,7 @@ impl Cgroups {
             self.controllers.limiter(&self.name(number)).remove();
         } else {
             // What is dying in it ends when the kernel is done with it, and holds up the file system until then.
-            let _ = self.controllers.limiter(&self.name(number)).lift_throttles();
+            let _ = self.controllers.limiter(&self.name(number)).lift_cpu_limit();
         }
     }
 
@@ -164,19 +164,21 @@ impl Cgroup {
         pids_below(self.path.join("run"))
     }
 
-    /// Lets all commands stand still, or go on. Init is not among them.
-    pub(crate) fn freeze(&self, frozen: bool) -> io::Result<()> {
-        let run = self.path.join("run");
-        let frozen = u8::from(frozen);
-        fs::write(run.join("cgroup.freeze"), frozen.to_string())?;
-        let there = format!("frozen {frozen}");
-        let mut events = fs::File::open(run.join("cgroup.events"))?;
+    /// Lets all commands stand still, or go on. Init is not among them. Those who are in the kernel stand still when they come
+    /// back from there.
+    pub(crate) fn set_frozen(&self, frozen: bool) -> io::Result<()> {
+        fs::write(self.path.join("run/cgroup.freeze"), u8::from(frozen).to_string())
+    }
+
+    /// Waits for who is in the kernel.
+    pub(crate) fn until_frozen(&self) -> io::Result<()> {
+        let mut events = fs::File::open(self.path.join("run/cgroup.events"))?;
         let begun = Instant::now();
         loop {
             let mut text = String::new();
             events.rewind()?;
             events.read_to_string(&mut text)?;
-            if text.lines().any(|line| line == there) {
+            if text.lines().any(|line| line == "frozen 1") {
                 return Ok(());
             }
             let left = FREEZING.checked_sub(begun.elapsed()).ok_or(io::ErrorKind::TimedOut)?;
@@ -195,6 +197,11 @@ impl Cgroup {
 
     pub(crate) fn remove(self) {
         remove_tree(&self.path);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn at(path: &Path) -> Self {
+        Self { path: path.to_owned() }
     }
 }
 

@@ -16,6 +16,7 @@ use super::{Shared, blocking};
 use crate::{
     channel::Channel,
     disk::{self, Most, pool},
+    disk_rate,
     fault::{self, Point},
     home::{Owned, Record},
     layers::{self, HostBase},
@@ -183,6 +184,9 @@ impl Shared {
         }
         if spec.limits.memory.is_some() {
             self.tasks.spawn(live.clone().watch_memory());
+        }
+        if spec.limits.io.is_some() {
+            self.tasks.spawn(disk_rate::watch(live.clone()));
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! From nothing to a sandbox and back: whoever changes what one is holds its slot meanwhile.
 
-use std::{io, pin::pin, sync::Arc, time::Duration};
+use std::{io, sync::Arc};
 
 use cabana_sandbox::{Error, Found, Result, Sandbox, SandboxEvent, SandboxId, SandboxSpec, State};
 use futures_util::future::Either;
@@ -9,15 +9,11 @@ use super::{Shared, Slot, blocking, found::Taken, launch::Prepared};
 use crate::{
     fault::{self, Point},
     home::{Home, Owned},
-    identity::Lease,
     live::{Holds, Live},
     presence,
     sandbox::EngineSandbox,
     snapshot,
 };
-
-/// How long the end of a sandbox may take before it is asked what holds it up.
-const TEARDOWN: Duration = Duration::from_secs(5);
 
 impl Shared {
     pub(super) async fn create(self: Arc<Self>, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
@@ -197,41 +193,8 @@ impl Shared {
 
     /// Its directory stays ours until what is returned is dropped.
     pub(super) async fn end(self: &Arc<Self>, live: &Live) -> Option<Owned> {
-        let mut stopped = pin!(live.stop());
-        if tokio::time::timeout(TEARDOWN, &mut stopped).await.is_err() {
-            let slow = self.lift_throttles().await;
-            stopped.await;
-            self.throttle_again(slow).await;
-        }
+        live.stop().await;
         self.ended(live)
-    }
-
-    /// With its last process the kernel writes out what a sandbox wrote, and waits for all that is on its way to that disk: for what
-    /// a neighbour sends at the rate of its limits, too.
-    async fn lift_throttles(self: &Arc<Self>) -> Vec<Arc<Live>> {
-        let slots: Vec<_> = self.slots().values().cloned().collect();
-        let lives = slots.iter().filter_map(|slot| slot.try_lock().ok()?.clone());
-        let slow: Vec<_> = lives.filter(|live| live.limits().io.is_some()).collect();
-        let lifted = slow.clone();
-        let _ = blocking(move || {
-            lifted.iter().for_each(|live| live.with_lease_mut(Lease::hurry).unwrap_or_default());
-            Ok(())
-        })
-        .await;
-        slow
-    }
-
-    async fn throttle_again(self: &Arc<Self>, slow: Vec<Arc<Live>>) {
-        let _ = blocking(move || {
-            for live in slow {
-                // One that is about to end stays as it is.
-                if !live.is_ending() {
-                    let _ = live.with_lease_mut(|lease| lease.limit(&live.limits()));
-                }
-            }
-            Ok(())
-        })
-        .await;
     }
 
     /// Gives back what a sandbox had that lives no more.

@@ -217,6 +217,13 @@ impl Execs {
         self.stillness
     }
 
+    /// The server is gone, which measures the traffic with the disk: commands that it froze for that go on.
+    pub(super) fn go_on_alone(&self) {
+        if self.stillness == Stillness::Going {
+            self.forest.thaw();
+        }
+    }
+
     /// No time passes for what stands still.
     pub(super) fn stand_still(&mut self, stillness: Stillness, now: u64) {
         self.stillness = stillness;

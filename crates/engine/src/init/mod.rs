@@ -190,6 +190,7 @@ impl Init {
         }
         self.control = None;
         self.unsent.clear();
+        self.execs.go_on_alone();
         self.keeper.take_over();
     }
 

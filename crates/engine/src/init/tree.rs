@@ -113,6 +113,13 @@ impl Forest {
         Ok(Leaf { name, dir, events, killed: Cell::new(false) })
     }
 
+    /// All commands go on, whoever froze them.
+    pub(super) fn thaw(&self) {
+        if let Self::Cgroups { run, .. } = self {
+            write_in(run, c"cgroup.freeze", b"0");
+        }
+    }
+
     /// Takes an empty tree back.
     pub(super) fn fell(&mut self, tree: Tree) {
         let (Self::Cgroups { run, spare, .. }, Tree::Cgroup(leaf)) = (self, tree) else { return };
@@ -121,6 +128,14 @@ impl Forest {
         } else {
             let _ = rustix::fs::unlinkat(run, &leaf.name, rustix::fs::AtFlags::REMOVEDIR);
         }
+    }
+}
+
+fn write_in(group: &OwnedFd, file: &std::ffi::CStr, text: &[u8]) {
+    if let Ok(fd) = sys::open_at(group.as_raw_fd(), file, libc::O_WRONLY) {
+        // SAFETY: opened just now.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let _ = sys::write(fd.as_raw_fd(), text);
     }
 }
 
@@ -177,23 +192,15 @@ impl Leaf {
     fn kill(&self) {
         const ROUNDS: usize = 64;
         self.killed.set(true);
-        self.write(c"cgroup.freeze", b"1");
+        write_in(&self.dir, c"cgroup.freeze", b"1");
         let mut hit = BTreeSet::new();
         for _ in 0..ROUNDS {
-            self.write(c"cgroup.kill", b"1");
+            write_in(&self.dir, c"cgroup.kill", b"1");
             let missed: Vec<i32> = self.pids().into_iter().filter(|pid| hit.insert(*pid)).collect();
             if missed.is_empty() {
                 return;
             }
             missed.into_iter().for_each(|pid| sys::kill(pid, libc::SIGKILL).unwrap_or_default());
-        }
-    }
-
-    fn write(&self, file: &std::ffi::CStr, text: &[u8]) {
-        if let Ok(fd) = sys::open_at(self.dir.as_raw_fd(), file, libc::O_WRONLY) {
-            // SAFETY: opened just now.
-            let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-            let _ = sys::write(fd.as_raw_fd(), text);
         }
     }
 

@@ -47,7 +47,8 @@ async fn end(engine: Arc<Engine>, sandbox: Arc<dyn Sandbox>) {
 async fn this_host_limits_memory_processors_processes_files_and_traffic() {
     let engine = stage::engine().await;
     let can = engine.capabilities();
-    assert_eq!([can.memory, can.cpu, can.pids, can.io, can.open_files], [Enforced::ByKernel; 5]);
+    assert_eq!([can.memory, can.cpu, can.pids, can.open_files], [Enforced::ByKernel; 4]);
+    assert_eq!(can.io, Enforced::ByWatching);
     engine.close().await;
 }
 
@@ -133,16 +134,18 @@ async fn a_process_opens_no_more_files_than_it_may_also_when_that_changes() {
     end(engine, sandbox).await;
 }
 
+/// On average: what one request asks for is moved at once, and waited for afterwards.
 #[tokio::test]
 async fn the_disk_is_read_and_written_no_faster_than_it_may_be() {
     const RATE: u64 = 4 << 20;
     let (engine, sandbox) = with(Limits { io: Some(RATE), ..NONE }).await;
     for way in ["if=/dev/zero of=/var/tmp/f oflag=direct", "if=/var/tmp/f of=/dev/null iflag=direct"] {
         let begun = std::time::Instant::now();
-        let (exit, said) = run(&*sandbox, &format!("dd {way} bs=1M count=8 2>&1")).await;
+        let script = format!("for i in 1 2 3 4 5 6; do dd {way} bs=1M count=4 2>&1 || exit; done");
+        let (exit, said) = run(&*sandbox, &script).await;
         assert_eq!(exit.status, Status::Code(0), "{said}");
-        // The kernel lets what comes first through at once.
-        assert!(begun.elapsed() >= Duration::from_secs(1), "8 MiB in {:?}: {way}", begun.elapsed());
+        // The first may pass before it is measured, and nobody waits for what the last one moved. Unlimited it is a moment.
+        assert!(begun.elapsed() >= Duration::from_secs(2), "24 MiB in {:?}: {way}", begun.elapsed());
     }
     end(engine, sandbox).await;
 }

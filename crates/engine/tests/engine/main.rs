@@ -5,6 +5,7 @@ mod asleep;
 mod bad_input;
 mod clients;
 mod disk;
+mod disk_rate;
 mod host_base;
 mod identity;
 mod inside;

@@ -1,0 +1,147 @@
+//! The one owner of whether the commands of a sandbox are frozen.
+//!
+//! Several parts of the engine freeze them, each for a reason of its own, and none knows of the others: a sandbox that is paused
+//! while it is over its rate stays paused when the rate allows more. So they are frozen while there is a reason, and thawed with
+//! the last one.
+//!
+//! The kernel freezes a task when it returns to user mode: one that is frozen holds no lock of the kernel.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use crate::cgroup::Cgroup;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reason {
+    /// A caller asked for it.
+    Pause,
+    /// For a snapshot, or a change of mounts.
+    Hold,
+    /// It has used more of the disk than its rate allows.
+    DiskRate,
+}
+
+/// All of it blocks.
+pub(crate) struct Freezer {
+    /// `None` without control groups.
+    group: Option<Cgroup>,
+    /// Held over what is told to the kernel, which thus hears of changes in their order.
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    reasons: BTreeSet<Reason>,
+    /// The group is somebody else's.
+    closed: bool,
+}
+
+impl Freezer {
+    pub(crate) fn new(group: Option<Cgroup>) -> Self {
+        Self { group, state: Mutex::default() }
+    }
+
+    /// Returns when all of them stand still. An error leaves the reason in place: it has to be taken away, too.
+    pub(crate) fn freeze(&self, reason: Reason) -> io::Result<()> {
+        self.begin_freeze(reason)?;
+        self.group()?.until_frozen()
+    }
+
+    /// Does not wait for who is still in the kernel.
+    pub(crate) fn begin_freeze(&self, reason: Reason) -> io::Result<()> {
+        let mut state = self.open_state()?;
+        state.reasons.insert(reason);
+        self.group()?.set_frozen(true)
+    }
+
+    /// They go on, unless there is another reason.
+    pub(crate) fn thaw(&self, reason: Reason) -> io::Result<()> {
+        let mut state = self.open_state()?;
+        state.reasons.remove(&reason);
+        match state.reasons.is_empty() {
+            true => self.group()?.set_frozen(false), // also where a server that was killed froze them
+            false => Ok(()),
+        }
+    }
+
+    /// As the kernel has it.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.group.as_ref().is_some_and(Cgroup::is_frozen)
+    }
+
+    /// From here on nothing is frozen or thawed: the sandbox has ended, or is left as it is. Nobody would thaw it who measures its
+    /// traffic, so that is done.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        if state.reasons.remove(&Reason::DiskRate) && state.reasons.is_empty() {
+            let _ = self.group().and_then(|group| group.set_frozen(false));
+        }
+        state.closed = true;
+    }
+
+    fn group(&self) -> io::Result<&Cgroup> {
+        self.group.as_ref().ok_or_else(|| io::ErrorKind::Unsupported.into())
+    }
+
+    fn open_state(&self) -> io::Result<MutexGuard<'_, State>> {
+        let state = self.state();
+        if state.closed { Err(io::ErrorKind::NotConnected.into()) } else { Ok(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn commands_are_frozen_while_any_reason_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("run")).unwrap();
+        let frozen = || fs::read_to_string(dir.path().join("run/cgroup.freeze")).unwrap() == "1";
+        let freezer = Freezer::new(Some(Cgroup::at(dir.path())));
+        let all = [Reason::Pause, Reason::Hold, Reason::DiskRate];
+        for first in all {
+            for second in all.into_iter().filter(|second| *second != first) {
+                freezer.begin_freeze(first).unwrap();
+                freezer.begin_freeze(second).unwrap();
+                freezer.thaw(first).unwrap();
+                assert!(frozen() && freezer.is_frozen(), "{second:?} is left");
+                freezer.thaw(second).unwrap();
+                assert!(!frozen(), "{first:?}, {second:?}");
+            }
+        }
+        // A reason that was there twice is taken away once, and one that never was does no harm.
+        freezer.begin_freeze(Reason::Hold).unwrap();
+        freezer.begin_freeze(Reason::Hold).unwrap();
+        freezer.thaw(Reason::Pause).unwrap();
+        assert!(frozen());
+        freezer.thaw(Reason::Hold).unwrap();
+        assert!(!frozen());
+    }
+
+    #[test]
+    fn a_sandbox_that_is_left_stays_paused_and_nothing_else() {
+        for (reasons, stays) in
+            [(vec![Reason::DiskRate], "0"), (vec![Reason::Pause, Reason::DiskRate], "1"), (vec![Reason::Pause], "1")]
+        {
+            let dir = tempfile::tempdir().unwrap();
+            fs::create_dir(dir.path().join("run")).unwrap();
+            let freezer = Freezer::new(Some(Cgroup::at(dir.path())));
+            reasons.iter().for_each(|reason| freezer.begin_freeze(*reason).unwrap());
+            freezer.close();
+            assert_eq!(fs::read_to_string(dir.path().join("run/cgroup.freeze")).unwrap(), stays, "{reasons:?}");
+            // The group is another's now.
+            assert!(freezer.begin_freeze(Reason::DiskRate).is_err() && freezer.thaw(Reason::Pause).is_err());
+            assert_eq!(fs::read_to_string(dir.path().join("run/cgroup.freeze")).unwrap(), stays, "{reasons:?}");
+        }
+    }
+}
