@@ -5,6 +5,7 @@
 //! something and after it has ended something, so a crash in between leaves a record without a sandbox, which the next call
 //! makes again, and never a sandbox without a record.
 
+mod changing;
 mod life;
 mod slot;
 

@@ -386,7 +386,11 @@ impl Sandboxes {
     ///
     /// Calls that come meanwhile find nothing that runs, and wait at the lock. So what goes on was there before, and is seen.
     pub(crate) async fn end(&self, slot: &Arc<Slot>, operation: Operation, change: Change<'_>) -> Result<bool> {
-        let _alone = slot.changing.lock().await;
+        let _alone = match operation {
+            Operation::Stop | Operation::Delete if change.at.is_none() => slot.changing.lock_to_end().await,
+            Operation::Pause => slot.changing.lock_to_change().await?,
+            _ => slot.changing.lock().await,
+        };
         self.end_alone(slot, operation, change).await
     }
 
@@ -442,7 +446,7 @@ impl Sandboxes {
 
     /// Nothing is started for it, and it stays what it is; one that is packed away is brought back.
     pub(crate) async fn snapshot(&self, slot: &Arc<Slot>, name: SnapshotId) -> Result<()> {
-        let _alone = slot.changing.lock().await;
+        let _alone = slot.changing.lock_to_change().await?;
         if matches!(slot.record().state, SandboxState::Archived | SandboxState::Archiving | SandboxState::Restoring) {
             self.start_alone(slot, "its files are wanted").await?;
         }
@@ -653,7 +657,7 @@ impl Sandboxes {
 
     /// Other limits, another network, other variables: of the sandbox first, and then of its record.
     pub(crate) async fn change(&self, slot: &Slot, alter: impl FnOnce(&mut Wanted)) -> Result<()> {
-        let _alone = slot.changing.lock().await;
+        let _alone = slot.changing.lock_to_change().await?;
         let was = slot.wanted()?;
         let mut wanted = Wanted::clone(&was);
         alter(&mut wanted);

@@ -9,7 +9,7 @@ use cabana_model::{SandboxState, Time, Work};
 use cabana_sandbox::Sandbox;
 use cabana_store::{Lease, Record};
 
-use super::Wanted;
+use super::{Wanted, changing::Changing};
 use crate::{Clock, Result, quotas::Room};
 
 pub(crate) struct Slot {
@@ -21,7 +21,7 @@ pub(crate) struct Slot {
     /// While it runs, as far as is known, and calls may come.
     live: Mutex<Option<Arc<dyn Sandbox>>>,
     /// Held by whoever changes what the sandbox is: made, started, stopped, deleted.
-    pub(super) changing: tokio::sync::Mutex<()>,
+    pub(super) changing: Changing,
     /// The mark of the links to it, once somebody wanted to know. Locked while it is looked up or changed.
     pub(crate) link_mark: tokio::sync::Mutex<Option<[u8; 32]>>,
     /// For the one that is about to let it run. It goes with the slot, if nobody does.
@@ -52,7 +52,7 @@ impl Slot {
             wanted: Mutex::default(),
             new: AtomicBool::new(false),
             live: Mutex::default(),
-            changing: tokio::sync::Mutex::default(),
+            changing: Changing::default(),
             link_mark: tokio::sync::Mutex::default(),
             room: Mutex::default(),
             clock,
