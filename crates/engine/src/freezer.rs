@@ -22,6 +22,8 @@ pub(crate) enum Reason {
     Hold,
     /// It has used more of the disk than its rate allows.
     DiskRate,
+    /// It is looked at how much of the disk it takes, and that lasts.
+    DiskLook,
 }
 
 /// All of it blocks.
@@ -72,11 +74,12 @@ impl Freezer {
         self.group.as_ref().is_some_and(Cgroup::is_frozen)
     }
 
-    /// From here on nothing is frozen or thawed: the sandbox has ended, or is left as it is. Nobody would thaw it who measures its
-    /// traffic, so that is done.
+    /// From here on nothing is frozen or thawed: the sandbox has ended, or is left as it is. Nobody would thaw it who watches its
+    /// disk, so that is done.
     pub(crate) fn close(&self) {
         let mut state = self.state();
-        if state.reasons.remove(&Reason::DiskRate) && state.reasons.is_empty() {
+        let watched = [Reason::DiskRate, Reason::DiskLook].map(|reason| state.reasons.remove(&reason));
+        if watched.contains(&true) && state.reasons.is_empty() {
             let _ = self.group().and_then(|group| group.set_frozen(false));
         }
         state.closed = true;
@@ -108,7 +111,7 @@ mod tests {
         fs::create_dir(dir.path().join("run")).unwrap();
         let frozen = || fs::read_to_string(dir.path().join("run/cgroup.freeze")).unwrap() == "1";
         let freezer = Freezer::new(Some(Cgroup::at(dir.path())));
-        let all = [Reason::Pause, Reason::Hold, Reason::DiskRate];
+        let all = [Reason::Pause, Reason::Hold, Reason::DiskRate, Reason::DiskLook];
         for first in all {
             for second in all.into_iter().filter(|second| *second != first) {
                 freezer.begin_freeze(first).unwrap();
@@ -130,9 +133,11 @@ mod tests {
 
     #[test]
     fn a_sandbox_that_is_left_stays_paused_and_nothing_else() {
-        for (reasons, stays) in
-            [(vec![Reason::DiskRate], "0"), (vec![Reason::Pause, Reason::DiskRate], "1"), (vec![Reason::Pause], "1")]
-        {
+        for (reasons, stays) in [
+            (vec![Reason::DiskRate, Reason::DiskLook], "0"),
+            (vec![Reason::Pause, Reason::DiskRate], "1"),
+            (vec![Reason::Pause], "1"),
+        ] {
             let dir = tempfile::tempdir().unwrap();
             fs::create_dir(dir.path().join("run")).unwrap();
             let freezer = Freezer::new(Some(Cgroup::at(dir.path())));

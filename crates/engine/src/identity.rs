@@ -25,6 +25,7 @@ use rustix::fs::FlockOperation;
 
 use crate::{
     cgroup::{Cgroup, Cgroups, Controllers, Limiter, held},
+    kernel::sys,
     rootless::Mode,
 };
 
@@ -86,20 +87,31 @@ impl Lease {
             return Err(error);
         }
         self.limits = *limits;
+        self.favour_init();
         Ok(())
+    }
+
+    /// Init has to come to its turn among commands that use up the limit of the processor: it ends those whose time is over.
+    fn favour_init(&self) {
+        if self.limits.cpu_milli.is_some() {
+            for pid in self.cgroup.iter().flat_map(Cgroup::own_pids) {
+                let _ = sys::favour(pid); // takes root's right
+            }
+        }
     }
 
     /// Sets what it may use, whatever is set by now.
     fn restore(&mut self, limits: &Limits) -> Result<()> {
         let limits = &held(limits);
         match self.limiter.is_made() {
-            true => self.move_all()?, // without making them anew: nothing runs without its limits meanwhile
+            true => self.move_all_still()?, // without making them anew: nothing runs without its limits meanwhile
             false if *limits == Limits::default() => return Ok(()),
             false => self.attach()?,
         }
         self.ooms_before = limits.memory.map(|_| self.limiter.oom_kills());
         self.limiter.set(limits)?;
         self.limits = *limits;
+        self.favour_init();
         Ok(())
     }
 
@@ -141,6 +153,16 @@ impl Lease {
         }
         self.limiter.make()?;
         self.move_all()
+    }
+
+    /// The same for one whose server is gone: commands stand still meanwhile, since nothing else keeps them from starting others.
+    fn move_all_still(&mut self) -> Result<()> {
+        let going = self.cgroup.clone().filter(|cgroup| !cgroup.is_frozen());
+        let failed = |error| Error::failed("moving the sandbox into its group", error);
+        going.iter().try_for_each(|cgroup| cgroup.set_frozen(true)).map_err(failed)?;
+        let moved = self.move_all();
+        going.iter().try_for_each(|cgroup| cgroup.set_frozen(false)).map_err(failed)?;
+        moved
     }
 
     fn move_all(&mut self) -> Result<()> {

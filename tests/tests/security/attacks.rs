@@ -74,6 +74,7 @@ attacks! {
     RTNETLINK = "rtnetlink.py",
     SAY = "say.c",
     SETTINGS = "settings.c",
+    SHARED_TABLE = "shared_table.c",
     SIGNALS = "signals.c",
     SLAUGHTER = "slaughter.c",
     SOCKETS = "sockets.py",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cabana_sandbox::{ExecSpec, Limits, SandboxSpec, Status, Target, run};
+use cabana_sandbox::{Event, ExecSpec, Limits, Process, Provider, SandboxSpec, Status, Target, run};
 use futures_util::StreamExt;
 
 use crate::{
@@ -71,6 +71,116 @@ os.execv('/usr/bin/python3', ['python3', '-c', open('/proc/self/cmdline').read()
     let inside = Inside::new().await;
     all_time_out(&inside, &scripts).await;
     inside.still_works().await;
+    inside.end().await;
+}
+
+/// Seizes every thread of the process of this number, and never waits for any.
+const TRACES: &str = "
+seize = lambda thread: libc.ptrace(0x4206, int(thread), ctypes.c_long(0), ctypes.c_long(0))
+done = [seize(thread) for thread in os.listdir(f'/proc/{sys.argv[1]}/task')]
+print('begun' if not any(done) else 'refused', flush=True)
+while True: time.sleep(300)";
+
+/// Lets anybody trace the caller, where the kernel asks for that.
+const TRACEABLE: &str = "libc.prctl(0x59616d61, ctypes.c_ulong(-1), 0, 0, 0)";
+
+/// Starts a script of the user, after what all have, and waits for its first word.
+async fn begun(inside: &Inside, script: &str, argument: &str, timeout: Option<Duration>) -> Process {
+    let mut spec = ExecSpec::argv(["python3", "-c", &format!("{RESISTS}{script}"), argument], path("/"));
+    (spec.user, spec.timeout) = (Some(named("user")), timeout);
+    let mut process = inside.sandbox.exec(spec).await.unwrap();
+    let said = soon("its first word", process.events.next()).await.unwrap().unwrap();
+    assert!(matches!(&said, Event::Output(output) if output.bytes.trim_ascii() == b"begun"), "{said:?}");
+    process
+}
+
+async fn end_under_a_tracer(inside: &Inside) {
+    // The control: a parent does not hear of a child that has ended and is traced by somebody else.
+    let control = format!(
+        "{RESISTS}
+child = os.fork()
+if child == 0: {TRACEABLE}; begun(); time.sleep(1); os._exit(0)
+tracer = os.fork()
+if tracer == 0: libc.ptrace(0x4206, child, ctypes.c_long(0), ctypes.c_long(0)); time.sleep(300)
+while ') Z' not in open(f'/proc/{{child}}/stat').read(): time.sleep(0.01)
+print('withheld' if os.waitpid(child, os.WNOHANG) == (0, 0) else 'told')
+os.kill(tracer, 9)
+print(os.waitpid(child, 0)[1])"
+    );
+    let spec = ExecSpec::argv(["python3", "-c", &control], path("/"));
+    assert!(inside.command("user", spec).await.ok().contains("withheld\n0"));
+    let threads = format!(
+        "{TRACEABLE}
+threading.Thread(target=lambda: time.sleep(300)).start()
+begun()
+time.sleep(300)"
+    );
+    let victim = begun(inside, &threads, "victim", Some(Duration::from_secs(4))).await;
+    let _tracer = begun(inside, TRACES, &victim.pid.unwrap().to_string(), None).await;
+    assert_eq!(soon("the end by its timeout", rest(victim)).await.1, Status::TimedOut);
+    inside.still_works().await;
+}
+
+#[tokio::test]
+async fn a_tracer_that_waits_for_nobody_holds_back_no_end() {
+    let inside = Inside::new().await;
+    end_under_a_tracer(&inside).await;
+    let ends = format!(
+        "{TRACEABLE}
+begun()
+while not os.path.exists('/tmp/go'): time.sleep(0.01)"
+    );
+    let victim = begun(&inside, &ends, "victim", None).await;
+    let _tracer = begun(&inside, TRACES, &victim.pid.unwrap().to_string(), None).await;
+    inside.user("touch /tmp/go").await.ok();
+    assert_eq!(soon("the end by itself", rest(victim)).await.1, Status::Code(0));
+    inside.end().await;
+    let without = Inside::without_cgroups().await;
+    end_under_a_tracer(&without).await;
+    without.end().await;
+}
+
+/// A thread that executes a program waits in the kernel for the others to be gone, and stands still for nobody meanwhile.
+#[tokio::test]
+async fn a_tracer_that_waits_for_nobody_holds_back_no_pause() {
+    let inside = Inside::new().await;
+    let executes = format!(
+        "{TRACEABLE}
+threading.Thread(target=lambda: time.sleep(300)).start()
+begun()
+while not os.path.exists('/tmp/go'): time.sleep(0.01)
+os.execv('/bin/sleep', ['sleep', '300'])"
+    );
+    let victim = begun(&inside, &executes, "victim", None).await;
+    let pid = victim.pid.unwrap();
+    let _tracer = begun(&inside, TRACES, &pid.to_string(), None).await;
+    inside.user("touch /tmp/go").await.ok();
+    let waits = format!("grep -q 'State:.D' /proc/{pid}/status");
+    until("the control: its exec is held up", async || inside.user(&waits).await.status == Status::Code(0)).await;
+    soon("a pause", inside.engine.pause(inside.sandbox.id())).await.unwrap();
+    soon("going on", inside.engine.start(inside.sandbox.id())).await.unwrap();
+    inside.still_works().await;
+    inside.end().await;
+}
+
+/// Where there are no groups, a process of ours keeps the tree of a command together, and root inside can reach that.
+#[tokio::test]
+async fn a_command_that_attacks_its_supervisor() {
+    let inside = Inside::without_cgroups().await;
+    for (attack, expected) in [
+        ("kill -9 $PPID", Status::Signal(9)),
+        ("kill -STOP $PPID", Status::TimedOut),
+        ("kill -9 $PPID", Status::Signal(9)),
+    ] {
+        let mark = unique("strays");
+        let script = format!("(setsid sh -c 'sleep 300; true' $0 &); {attack}; sleep 300; true");
+        let mut spec = ExecSpec::argv(["sh", "-c", &script, &mark], path("/"));
+        (spec.user, spec.timeout) = (Some(named("root")), Some(Duration::from_secs(3)));
+        let process = inside.sandbox.exec(spec).await.unwrap();
+        assert_eq!(soon(attack, rest(process)).await.1, expected, "{attack}");
+        until("nothing of it lives", async || living(&mark) == 0).await;
+        inside.still_works().await;
+    }
     inside.end().await;
 }
 

@@ -96,7 +96,7 @@ async fn holding_the_lock_of_a_commands_output() {
 async fn holding_the_lock_of_a_file_that_many_requests_write_to() {
     let inside = Inside::with(counted()).await;
     let neighbour = neighbour(&inside).await;
-    let append = async |files: std::sync::Arc<dyn cabana_sandbox::Files>| {
+    let append = async |files: Arc<dyn cabana_sandbox::Files>| {
         let body = stream::once(async { Ok(bytes::Bytes::from_static(b"more\n")) }).boxed();
         files.write(&path("/home/user/victim"), Write::new(WriteMode::Append), body).await
     };
@@ -262,7 +262,7 @@ async fn holding_the_size_of_a_terminal_that_a_client_changes() {
     let disk = slow_disk(&inside).await;
     let attack = inside.sandbox.exec(spec).await.unwrap();
     let mut resizes: JoinSet<_> = JoinSet::new();
-    let resize = async move |control: Arc<dyn Control>| control.resize(size).await;
+    let resize = |control: Arc<dyn Control>| async move { control.resize(size).await };
     let held_up = async || {
         resizes.spawn(resize(attack.control.clone()));
         tokio::time::timeout(Duration::from_secs(1), resizes.join_next()).await.is_err()

@@ -25,6 +25,27 @@ async fn sandboxes_and_tasks_outlive_the_server() {
     assert_eq!(output.text().await.unwrap(), whole);
 }
 
+#[tokio::test]
+async fn a_sandbox_that_starts_processes_all_the_time_outlives_the_server() {
+    let mut server = Server::start();
+    let limits = json!({ "memory_bytes": 512 << 20, "pids": 256 });
+    let created = json!({ "scope": { "scheme": "fixed", "name": "one" }, "limits": limits });
+    good(server.post("/v1/sandboxes:ensure", &created).send().await.unwrap()).await;
+    // Each has ended by the time it is found.
+    let forks = "for i in 1 2 3 4 5 6 7 8; do (while :; do /bin/true; done) & done; touch up; wait";
+    let task = server.begin("one", forks).await;
+    until(|| async { (server.exec("one", "test -e up").await["exit_code"] == 0).then_some(()) }).await;
+    let before = server.inits();
+    for _ in 0..3 {
+        server.kill();
+        server.run();
+        assert_eq!(server.inits(), before, "the same process as before");
+        assert_eq!(server.get(&format!("/v1/tasks/{task}")).await["state"], "running");
+        assert_eq!(server.stdout("one", "echo works").await, "works\n");
+    }
+    server.kill();
+}
+
 fn has_no_child(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap().is_empty()
 }

@@ -22,10 +22,16 @@ use rustix::{
 };
 
 pub(crate) use self::limits::{Controllers, DiskTraffic, Limiter, held};
-use crate::{kernel::mounts, rootless::Mode};
+use crate::{
+    kernel::{mounts, proc, sys},
+    rootless::Mode,
+};
 
 /// A process stands still when it comes back from the kernel, which may be in the middle of something.
 const FREEZING: Duration = Duration::from_secs(10);
+
+/// How long tracers may take to wait for who has ended, while everybody is to stand still.
+const TRACERS: Duration = Duration::from_secs(1);
 
 /// Where our groups lie.
 pub(crate) struct Cgroups {
@@ -159,6 +165,11 @@ impl Cgroup {
         pids_below(self.path.clone())
     }
 
+    /// Those in no group below it: init, and what it has started for itself.
+    pub(crate) fn own_pids(&self) -> Vec<u32> {
+        pids_in(&self.path)
+    }
+
     /// Those of the commands alone: what is frozen.
     pub(crate) fn commands(&self) -> Vec<u32> {
         pids_below(self.path.join("run"))
@@ -168,6 +179,17 @@ impl Cgroup {
     /// back from there.
     pub(crate) fn set_frozen(&self, frozen: bool) -> io::Result<()> {
         fs::write(self.path.join("run/cgroup.freeze"), u8::from(frozen).to_string())
+    }
+
+    /// A tracer that does not wait for a thread which has ended holds up an exec of the others in the kernel, where nobody stands
+    /// still.
+    fn kill_tracers_of_the_dead(&self) {
+        let pids = self.commands();
+        for tracer in pids.iter().flat_map(|pid| proc::tracers_of_the_dead(*pid as i32)) {
+            if pids.contains(&(tracer as u32)) {
+                sys::kill(tracer, libc::SIGKILL).unwrap_or_default();
+            }
+        }
     }
 
     /// Waits for who is in the kernel.
@@ -181,7 +203,10 @@ impl Cgroup {
             if text.lines().any(|line| line == "frozen 1") {
                 return Ok(());
             }
-            let left = FREEZING.checked_sub(begun.elapsed()).ok_or(io::ErrorKind::TimedOut)?;
+            let left = FREEZING.checked_sub(begun.elapsed()).ok_or(io::ErrorKind::TimedOut)?.min(TRACERS);
+            if begun.elapsed() >= TRACERS {
+                self.kill_tracers_of_the_dead();
+            }
             // Ready when something has changed since it was last read.
             let left = Timespec::try_from(left).map_err(io::Error::other)?;
             match poll(&mut [PollFd::new(&events, PollFlags::PRI)], Some(&left)) {
@@ -223,11 +248,15 @@ fn pids_below(group: PathBuf) -> Vec<u32> {
     let mut pids = Vec::new();
     let mut left = vec![group];
     while let Some(dir) = left.pop() {
-        let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
-        pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
+        pids.extend(pids_in(&dir));
         left.extend(groups_in(&dir));
     }
     pids
+}
+
+fn pids_in(group: &Path) -> Vec<u32> {
+    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
 fn groups_in(dir: &Path) -> Vec<PathBuf> {

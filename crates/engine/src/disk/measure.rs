@@ -1,6 +1,7 @@
 //! What the sandbox's own layer takes, with what has no name any more and is still open.
 
 use std::{
+    cmp::Ordering,
     collections::HashSet,
     fs, io,
     os::{fd::AsFd, unix::fs::MetadataExt},
@@ -30,28 +31,51 @@ pub(crate) fn measure(own: &Path, pids: &[u32]) -> io::Result<Measured> {
 /// Files that were removed while a process has them open or mapped: they take the disk until it lets go.
 fn nameless(pids: &[u32]) -> Usage {
     let (mut usage, mut seen) = (Usage::default(), HashSet::new());
-    for pid in pids {
-        let mut last = None;
-        // Each thread may have a table of its own, and one whose leader has ended is seen nowhere else.
-        for thread in threads(*pid) {
-            for (held, common) in [("fd", Common::Files), ("map_files", Common::Memory)] {
-                if last.is_some_and(|last| sys::have_in_common(common, last, thread)) {
-                    continue;
-                }
-                let entries = fs::read_dir(format!("/proc/{thread}/{held}")).into_iter().flatten().flatten();
-                for path in entries.map(|entry| entry.path()) {
-                    let Ok(file) = fs::metadata(&path) else { continue };
-                    let gone = file.is_file() && file.nlink() == 0 && is_on_an_overlay(&path);
-                    if gone && seen.insert((file.dev(), file.ino())) {
-                        usage.bytes = usage.bytes.saturating_add(file.blocks().saturating_mul(512));
-                        usage.entries += 1;
-                    }
+    let mut tables = [("fd", Tables::of(Common::Files)), ("map_files", Tables::of(Common::Memory))];
+    // Each thread may have a table of its own, and one whose leader has ended is seen nowhere else.
+    for thread in pids.iter().flat_map(|pid| threads(*pid)) {
+        for (held, tables) in &mut tables {
+            if !tables.insert(thread) {
+                continue;
+            }
+            let entries = fs::read_dir(format!("/proc/{thread}/{held}")).into_iter().flatten().flatten();
+            for path in entries.map(|entry| entry.path()) {
+                let Ok(file) = fs::metadata(&path) else { continue };
+                let gone = file.is_file() && file.nlink() == 0 && is_on_an_overlay(&path);
+                if gone && seen.insert((file.dev(), file.ino())) {
+                    usage.bytes = usage.bytes.saturating_add(file.blocks().saturating_mul(512));
+                    usage.entries += 1;
                 }
             }
-            last = Some(thread);
         }
     }
     usage
+}
+
+/// Tables that were looked at. Any number of processes may share one, and it would be looked at for each.
+struct Tables {
+    what: Common,
+    /// A thread of each, in the kernel's order.
+    threads: Vec<u32>,
+}
+
+impl Tables {
+    fn of(what: Common) -> Self {
+        Self { what, threads: Vec::new() }
+    }
+
+    /// Whether the one of this thread is new. It is where the kernel does not say.
+    fn insert(&mut self, thread: u32) -> bool {
+        // One that has ended meanwhile compares with nobody, and is not in the way.
+        let order = |known: &u32| sys::compare(self.what, *known, thread).unwrap_or(Ordering::Less);
+        match self.threads.binary_search_by(order) {
+            Ok(_) => false,
+            Err(place) => {
+                self.threads.insert(place, thread);
+                true
+            }
+        }
+    }
 }
 
 fn threads(pid: u32) -> impl Iterator<Item = u32> {

@@ -1,13 +1,13 @@
 //! Looks after one sandbox's layer for as long as it lives.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, pin::pin, sync::Arc, time::Duration};
 
 use cabana_guest::tree::{Measured, Usage};
 use cabana_sandbox::SandboxEvent;
 use tokio::{task::spawn_blocking, time::Instant};
 
 use super::{Act, Most};
-use crate::live::Live;
+use crate::{freezer::Reason, live::Live};
 
 /// As fast as something may be expected to fill the disk: what is left says when to look again.
 const FASTEST: Usage = Usage { bytes: 1 << 30, entries: 50_000 };
@@ -58,7 +58,9 @@ pub(crate) async fn watch(live: Arc<Live>) {
         cpu_then = cpu;
         let (begun, free) = (Instant::now(), free(live.disk.own()));
         let since = live.disk.state().since;
-        let Ok(measured) = measured(&live).await else {
+        let before = last.take().unwrap_or_else(|| Look::before_any(live.disk.state().most, free));
+        let Ok(measured) = look(&live, &before).await else {
+            last = Some(before);
             due = Instant::now() + LATEST;
             continue;
         };
@@ -72,14 +74,54 @@ pub(crate) async fn watch(live: Arc<Live>) {
     }
 }
 
+/// Measures. Somebody inside can make that last for long, and write as much meanwhile as the disk takes: once that is more than
+/// was left, all commands stand still until it is known how much it is.
+async fn look(live: &Arc<Live>, before: &Look) -> std::io::Result<Measured> {
+    let mut measuring = pin!(measured(live));
+    let mut frozen = false;
+    let measured = loop {
+        tokio::select! {
+            measured = &mut measuring => break measured,
+            () = tokio::time::sleep(SOONEST), if !frozen => {
+                if before.is_urgent(free(live.disk.own())) {
+                    frozen = true;
+                    freeze(live, true).await;
+                }
+            }
+        }
+    };
+    if frozen {
+        freeze(live, false).await;
+    }
+    measured
+}
+
+/// Without control groups nothing stands still.
+async fn freeze(live: &Arc<Live>, frozen: bool) {
+    let live = live.clone();
+    let told = spawn_blocking(move || match frozen {
+        true => live.freezer.begin_freeze(Reason::DiskLook),
+        false => live.freezer.thaw(Reason::DiskLook),
+    });
+    let _ = told.await;
+}
+
 impl Look {
+    /// When nothing was measured yet: all may be left.
+    fn before_any(most: Most, free: Usage) -> Self {
+        Self { ended: Instant::now(), took: Duration::ZERO, left: left(most, Usage::default()), free }
+    }
+
     /// Whether the next can wait: it costs something, and as long as all together have not taken what was left to this one,
     /// it has not either.
     fn is_enough(&self, now: Instant, free: Usage) -> bool {
+        now < self.ended + self.took * if self.is_urgent(free) { 1 } else { REST }
+    }
+
+    /// Whether all together have taken more than what was left to this one.
+    fn is_urgent(&self, free: Usage) -> bool {
         let taken = |then: u64, now: u64, left: u64| then.saturating_sub(now) > left;
-        let urgent = taken(self.free.bytes, free.bytes, self.left.bytes)
-            || taken(self.free.entries, free.entries, self.left.entries);
-        now < self.ended + self.took * if urgent { 1 } else { REST }
+        taken(self.free.bytes, free.bytes, self.left.bytes) || taken(self.free.entries, free.entries, self.left.entries)
     }
 }
 

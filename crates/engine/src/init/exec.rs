@@ -6,14 +6,14 @@
 #![allow(unsafe_code)]
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     os::fd::{AsRawFd, OwnedFd, RawFd},
     ptr,
     sync::atomic::{AtomicI32, AtomicU32, Ordering},
 };
 
 use super::{
-    supervisor::Supervised,
+    supervisor::{Supervised, kill_strays},
     tree::{Forest, Tree},
 };
 use crate::{
@@ -37,7 +37,15 @@ pub(super) struct Execs {
     /// Since when they stand still.
     still: Option<u64>,
     stillness: Stillness,
+    /// Whether a supervisor was killed, whose orphans are ours now.
+    strays: bool,
 }
+
+/// How long a tracer may take to wait for a command that has ended, before it is killed. Nobody hears of the end meanwhile.
+const TRACER_NS: u64 = 2_000_000_000;
+
+/// How soon it is looked for strays again.
+const STRAYS_NS: u64 = 20_000_000;
 
 struct Starting {
     pid: i32,
@@ -54,6 +62,8 @@ struct Running {
     began: u64,
     deadline: Option<u64>,
     timed_out: bool,
+    /// Since when nothing of it runs, or should, though nobody was told of its end.
+    withheld: Option<u64>,
     /// Whether the server has heard of it: an exit comes after a start, always.
     told: bool,
     ended: Option<FromInit>,
@@ -75,6 +85,7 @@ impl Execs {
             stack: None,
             still: None,
             stillness: Stillness::Going,
+            strays: false,
         }
     }
 
@@ -115,7 +126,16 @@ impl Execs {
             }
         };
         let deadline = (plan.timeout_ns > 0).then(|| began.saturating_add(plan.timeout_ns));
-        let running = Running { exec: plan.exec, tree, began, deadline, timed_out: false, told: false, ended: None };
+        let running = Running {
+            exec: plan.exec,
+            tree,
+            began,
+            deadline,
+            timed_out: false,
+            withheld: None,
+            told: false,
+            ended: None,
+        };
         self.running.insert(pid, running);
         self.starting.push(Starting { pid, exec: plan.exec, done, child, stack });
         Ok(())
@@ -133,6 +153,22 @@ impl Execs {
         fds.extend(self.starting.iter().map(poll));
         let reports = self.running.values().filter_map(|running| running.tree.supervised());
         fds.extend(reports.map(|tree| libc::pollfd { fd: tree.report(), events: libc::POLLIN, revents: 0 }));
+        let leaves = self.running.values().filter_map(|running| running.tree.events());
+        fds.extend(leaves.map(|fd| libc::pollfd { fd, events: libc::POLLPRI, revents: 0 }));
+    }
+
+    /// Of what was polled: notes commands of which nothing is left. Mostly init hears of their end at the same time.
+    pub(super) fn note_emptied(&mut self, polled: &[libc::pollfd], now: u64) {
+        let told: HashSet<RawFd> =
+            polled.iter().filter(|poll| poll.revents & libc::POLLPRI != 0).map(|poll| poll.fd).collect();
+        if told.is_empty() {
+            return;
+        }
+        for running in self.running.values_mut() {
+            if running.tree.events().is_some_and(|fd| told.contains(&fd)) && running.tree.is_empty() {
+                running.withheld.get_or_insert(now);
+            }
+        }
     }
 
     /// Those whose exec is through, or failed.
@@ -179,6 +215,11 @@ impl Execs {
 
     /// A child was waited for.
     pub(super) fn ended(&mut self, waited: &sys::Waited) -> Vec<FromInit> {
+        let mut trees =
+            self.running.values().map(|running| &running.tree).chain(self.lingering.iter().map(|(_, tree)| tree));
+        let of_supervisor =
+            trees.any(|tree| tree.supervised().is_some_and(|supervised| supervised.pid() == waited.pid));
+        self.strays |= of_supervisor && waited.was_killed();
         let Some(running) = self.running.get_mut(&waited.pid) else { return Vec::new() };
         // A supervisor that is gone may have reported just before: the command's end is what it said, not its own.
         let report = running.tree.supervised().and_then(Supervised::ended);
@@ -243,21 +284,38 @@ impl Execs {
         if self.still.is_some() {
             return None;
         }
-        let deadlines =
-            self.running.values().filter(|running| !running.timed_out).filter_map(|running| running.deadline);
-        deadlines.min().map(|deadline| deadline.saturating_sub(now))
+        let deadline_of = |running: &Running| match running.withheld {
+            Some(since) => Some(since.saturating_add(TRACER_NS)),
+            None => running.deadline,
+        };
+        let deadlines = self.running.values().filter(|running| running.ended.is_none()).filter_map(deadline_of);
+        let strays = self.strays.then(|| now.saturating_add(STRAYS_NS));
+        deadlines.chain(strays).min().map(|deadline| deadline.saturating_sub(now))
     }
 
     pub(super) fn enforce_timeouts(&mut self, now: u64) {
         if self.still.is_some() {
             return;
         }
-        for running in self.running.values_mut() {
+        for (child, running) in &mut self.running {
             if !running.timed_out && running.deadline.is_some_and(|deadline| deadline <= now) {
                 running.timed_out = true;
+                running.withheld.get_or_insert(now);
                 running.tree.signal(libc::SIGKILL);
             }
+            if running.ended.is_none() && running.withheld.is_some_and(|since| since.saturating_add(TRACER_NS) <= now) {
+                running.withheld = Some(now);
+                running.tree.let_go_of(*child);
+            }
         }
+        if self.strays {
+            self.strays = kill_strays(|pid| self.running.contains_key(&pid) || self.is_supervisor(pid));
+        }
+    }
+
+    fn is_supervisor(&self, pid: i32) -> bool {
+        let lingering = self.lingering.iter().filter_map(|(_, tree)| tree.supervised());
+        lingering.map(Supervised::pid).any(|supervisor| supervisor == pid)
     }
 
     /// Takes back the trees in which nothing lives any more.

@@ -129,12 +129,13 @@ fn serve(control: OwnedFd, ready: Ready) -> ! {
         unsent: VecDeque::new(),
     };
     loop {
-        init.wait(&signals);
+        let polled = init.wait(&signals);
         init.take_requests();
         init.answer_the_door();
         init.notifications.take();
         init.reap(&signals);
         let now = sys::monotonic_ns();
+        init.execs.note_emptied(&polled, now);
         init.execs.enforce_timeouts(now);
         init.notifications.enforce_deadlines(now);
         init.flush();
@@ -147,7 +148,7 @@ fn serve(control: OwnedFd, ready: Ready) -> ! {
 }
 
 impl Init {
-    fn wait(&self, signals: &OwnedFd) {
+    fn wait(&self, signals: &OwnedFd) -> Vec<libc::pollfd> {
         let poll = |fd: &OwnedFd, events| libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
         let mut fds = vec![poll(signals, libc::POLLIN)];
         let room = if self.unsent.is_empty() { 0 } else { libc::POLLOUT };
@@ -160,6 +161,7 @@ impl Init {
         let of_brokers = self.notifications.next_deadline(now);
         let deadlines = [self.execs.next_deadline(now), self.keeper.next_deadline(now), of_brokers, at_once];
         let _ = sys::poll(&mut fds, deadlines.into_iter().flatten().min());
+        fds
     }
 
     fn take_requests(&mut self) {

@@ -2,7 +2,8 @@
 //!
 //! Between init and the command stands a process that adopts every orphan below it, so that daemons and double forks stay
 //! in the tree. It shares init's memory, makes raw calls only, and does nothing but wait: it reports the command's end over
-//! a pipe and lives until the last of the tree is gone. A guest that kills it frees its tree; with cgroups it could not.
+//! a pipe and lives until the last of the tree is gone. A guest that kills it ends its tree: its orphans are given to init, which
+//! kills them.
 #![allow(unsafe_code)]
 
 use std::{
@@ -10,10 +11,8 @@ use std::{
     sync::atomic::{AtomicI32, Ordering},
 };
 
-use rustix::fs::OFlags;
-
 use crate::kernel::{
-    mounts,
+    proc,
     sys::{self, Stack, Waited},
 };
 
@@ -108,31 +107,26 @@ impl Supervised {
     pub(super) fn signal(&self, signal: i32) {
         const ROUNDS: usize = 1000;
         for _ in 0..ROUNDS {
-            let below = descendants(self.pid);
+            let below = self.below();
             below.iter().for_each(|pid| sys::kill(*pid, signal).unwrap_or_default());
             if signal != libc::SIGKILL || below.is_empty() {
                 return;
             }
         }
     }
+
+    pub(super) fn below(&self) -> Vec<i32> {
+        proc::tree(self.pid).split_off(1)
+    }
 }
 
-fn descendants(root: i32) -> Vec<i32> {
-    let (mut found, mut next) = (vec![root], 0);
-    while next < found.len() {
-        let pid = found[next];
-        next += 1;
-        let path = format!("/proc/{pid}/task/{pid}/children");
-        let Ok(fd) = mounts::open_proc(path, OFlags::RDONLY) else { continue };
-        let (mut text, mut part) = (Vec::new(), [0; 4096]);
-        while let Ok(count) = sys::read(fd.as_raw_fd(), &mut part)
-            && count > 0
-        {
-            text.extend_from_slice(&part[..count]);
-        }
-        found.extend(String::from_utf8_lossy(&text).split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
-    }
-    found.split_off(1)
+/// Kills children of init that nobody waits for: orphans of a supervisor that was killed. Children of init's own that are not in
+/// `known` can die at any time. Whether there were any.
+pub(super) fn kill_strays(known: impl Fn(i32) -> bool) -> bool {
+    const INIT: i32 = 1;
+    let strays: Vec<i32> = proc::children(INIT).into_iter().filter(|pid| !known(*pid)).collect();
+    strays.iter().for_each(|pid| sys::kill(*pid, libc::SIGKILL).unwrap_or_default());
+    !strays.is_empty()
 }
 
 /// The supervisor's life. No heap, no thread-local storage: it is a guest in init's memory.

@@ -12,7 +12,10 @@ use std::{
 };
 
 use super::supervisor::Supervised;
-use crate::kernel::sys::{self, Errno, Stack};
+use crate::kernel::{
+    proc,
+    sys::{self, Errno, Stack},
+};
 
 pub(super) enum Forest {
     Cgroups {
@@ -165,6 +168,14 @@ impl Tree {
         self.supervised().map_or(child, Supervised::leader)
     }
 
+    /// What tells of its first process and its last, until [`Self::is_empty`] is asked.
+    pub(super) fn events(&self) -> Option<RawFd> {
+        match self {
+            Self::Cgroup(leaf) => Some(leaf.events.as_raw_fd()),
+            Self::Supervised(_) => None,
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         match self {
             Self::Cgroup(leaf) => {
@@ -173,6 +184,22 @@ impl Tree {
                 text[..length].windows(11).any(|window| window == b"populated 0")
             }
             Self::Supervised(supervised) => supervised.is_gone(),
+        }
+    }
+
+    /// Where all of it was killed, or has ended, `child` among it: somebody inside traces one of them and does not wait for it, or
+    /// holds the supervisor still.
+    pub(super) fn let_go_of(&self, child: i32) {
+        let held = match self {
+            Self::Cgroup(_) => vec![child],
+            Self::Supervised(supervised) => supervised.below(),
+        };
+        for tracer in held.into_iter().flat_map(proc::tracers_of_the_dead) {
+            sys::kill(tracer, libc::SIGKILL).unwrap_or_default();
+        }
+        if let Self::Supervised(supervised) = self {
+            supervised.signal(libc::SIGKILL);
+            sys::kill(child, libc::SIGKILL).unwrap_or_default();
         }
     }
 

@@ -4,6 +4,7 @@ pub(crate) mod fdpass;
 pub(crate) mod mounts;
 pub(crate) mod notify;
 pub(crate) mod pidfd;
+pub(crate) mod proc;
 pub(crate) mod readiness;
 pub(crate) mod sys;
 pub(crate) mod thread_identity;

@@ -199,7 +199,6 @@ pub(crate) fn first_link(root: BorrowedFd<'_>, path: &[u8], seen: ResolveFlags) 
     Some([b"/", &path[..end]].concat())
 }
 
-/// The number of the mount that something open lies on. No other has it as long as that mount is there.
 /// Something of the kernel's own about processes, by its path. Another sandbox can take `/proc` off, and then the guest can put
 /// files of its own there: what is not the kernel's is refused.
 pub(crate) fn open_proc(path: impl rustix::path::Arg, flags: OFlags) -> rustix::io::Result<OwnedFd> {
@@ -211,6 +210,7 @@ pub(crate) fn open_proc(path: impl rustix::path::Arg, flags: OFlags) -> rustix::
     }
 }
 
+/// The number of the mount that something open lies on. No other has it as long as that mount is there.
 pub(crate) fn id(fd: BorrowedFd<'_>) -> rustix::io::Result<u64> {
     Ok(rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?.stx_mnt_id)
 }

@@ -52,6 +52,19 @@ async fn this_host_limits_memory_processors_processes_files_and_traffic() {
     engine.close().await;
 }
 
+/// Who ends commands whose time is over must come to its turn among those that use up what all of them have.
+#[tokio::test]
+async fn init_comes_first_under_a_limit_of_the_processor() {
+    const PRIORITIES: &str = "ps -o ni= -p 1; ps -o ni= -p $$";
+    let (engine, sandbox) = with(Limits { cpu_milli: Some(50), ..NONE }).await;
+    let numbers = |said: String| said.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(numbers(run(&*sandbox, PRIORITIES).await.1), ["-15", "0"]);
+    end(engine, sandbox).await;
+    let (engine, sandbox) = with(NONE).await;
+    assert_eq!(numbers(run(&*sandbox, PRIORITIES).await.1), ["0", "0"], "nobody else competes with it");
+    end(engine, sandbox).await;
+}
+
 #[tokio::test]
 async fn a_command_over_the_memory_limit_is_out_of_memory_and_the_sandbox_goes_on() {
     let (engine, sandbox) = with(Limits { memory: Some(64 << 20), ..NONE }).await;

@@ -3,7 +3,7 @@
 use cabana_sandbox::{Limits, SandboxSpec, Status};
 
 use crate::{
-    attacks::{MOVING, NAMELESS},
+    attacks::{MOVING, NAMELESS, SHARED_TABLE},
     inside::{Inside, PATIENCE, passing, rest, until},
 };
 
@@ -49,5 +49,20 @@ async fn files_beside_directories_that_are_moved_all_the_time() {
     assert_eq!(status, Status::DiskFull);
     inside.user("rm -rf /home/user/moving").await.ok();
     inside.still_works().await;
+    inside.end().await;
+}
+
+/// A look at the disk of who makes it last: what is written meanwhile is not without bound.
+#[tokio::test]
+async fn a_look_that_descriptors_make_long() {
+    const ASKED: u64 = 2048;
+    let limits = Limits { disk: Some(64 << 20), ..Limits::NONE };
+    let inside = Inside::with(SandboxSpec { limits, ..passing() }).await;
+    let attack = inside.start("user", &SHARED_TABLE, &[&ASKED.to_string()]).await;
+    let (said, status) = tokio::time::timeout(PATIENCE, rest(attack)).await.expect("it is found and ended");
+    assert_eq!(status, Status::DiskFull, "{said}");
+    let written = inside.user("stat -c %s /home/user/out").await.ok().trim().parse::<u64>().unwrap();
+    assert!(written < ASKED / 2 << 20, "{written}");
+    inside.user("rm /home/user/out").await.ok();
     inside.end().await;
 }

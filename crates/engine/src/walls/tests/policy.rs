@@ -114,6 +114,19 @@ fn what_the_whole_machine_has_once_is_not_for_one_sandbox_to_take_or_to_watch() 
 }
 
 #[test]
+fn no_tracer_holds_a_process_still_at_its_exit() {
+    let exit = libc::PTRACE_O_TRACEEXIT as u64;
+    let others = (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_EXITKILL) as u64;
+    for request in [libc::PTRACE_SETOPTIONS as u64, libc::PTRACE_SEIZE as u64] {
+        assert_eq!(verdict("ptrace", &[request, 7, 0, exit]), EPERM);
+        assert_eq!(verdict("ptrace", &[request, 7, 0, exit | others]), EPERM);
+        assert_eq!(verdict("ptrace", &[request, 7, 0, others]), Verdict::Allow);
+    }
+    // Of any other request these bits are something else.
+    assert_eq!(verdict("ptrace", &[libc::PTRACE_POKEDATA as u64, 7, 0, exit]), Verdict::Allow);
+}
+
+#[test]
 fn no_protocol_is_put_on_top_of_a_connection() {
     let set = |level: libc::c_int, name: libc::c_int| verdict("setsockopt", &[3, level as u64, name as u64]);
     assert_eq!(set(libc::IPPROTO_TCP, libc::TCP_ULP), EPERM);
