@@ -81,3 +81,21 @@ async fn an_answer_that_nobody_reads_is_charged_to_its_tenant() {
     drop(unread);
     until(|| async { (sdk.unary(LIST, asked.clone()).await.status() == 200).then_some(()) }).await;
 }
+
+#[tokio::test]
+async fn a_search_by_name_counts_the_tags_of_what_it_finds() {
+    let sdk = Sdk::start().await;
+    sdk.python("/", &LONG_ENTRIES.replace("'s' * 240", "'s'").replace("LINKS", "2000")).await;
+    let search = async |glob: &str| {
+        let path = format!("/v1/sandboxes/{}/files/search", sdk.sandbox);
+        let asked = json!({ "path": "/home/user", "globs": [glob], "limit": 10_000 });
+        let found = sdk.server.request(Method::POST, &path).json(&asked).send().await.unwrap();
+        let length = found.content_length().unwrap();
+        (length, found.json::<Value>().await.unwrap())
+    };
+    let (length, found) = search("s/**").await;
+    assert_eq!(found["cut_off"], "size", "{length} bytes");
+    assert!(length < 6 << 20, "{length} bytes for {} entries", found["hits"].as_array().unwrap().len());
+    let (_, found) = search("few/**").await;
+    assert_eq!((found["cut_off"].is_null(), found["hits"].as_array().unwrap().len()), (true, 3000));
+}

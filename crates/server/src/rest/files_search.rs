@@ -92,7 +92,9 @@ impl HitBody {
     fn of(hit: Hit) -> (Self, usize) {
         match hit {
             Hit::Entry(info) => {
-                let size = 2 * info.path.as_bytes().len() + 200;
+                let tags: usize = info.tags.iter().map(|(name, value)| name.len() + value.len() + 64).sum();
+                let link = info.link.as_ref().map_or(0, |link| link.text.len());
+                let size = 2 * info.path.as_bytes().len() + link + tags + 200;
                 (Self::Entry(info.into()), size)
             }
             Hit::Line { path, line, text } => {
