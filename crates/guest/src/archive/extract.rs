@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{IdMap, Rooted, errno::fault, ids::NOBODY, sys, tree};
 
-/// Of names of directories that wait for their modes: as much memory as that may take.
+/// Of directories that wait for their modes, their names and attributes: as much memory as that may take.
 const MAX_WAITING: usize = 64 * 1024 * 1024;
 const TRIES: usize = 16;
 const PROGRESS: u64 = 1024 * 1024;
@@ -70,6 +70,14 @@ struct Waiting {
     owner: Option<(u32, u32)>,
     mtime: (i64, u32),
     attributes: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Waiting {
+    fn size(&self) -> usize {
+        let attributes = self.attributes.iter();
+        let attributes = attributes.map(|(name, value)| name.len() + value.len() + size_of::<(Vec<u8>, Vec<u8>)>());
+        self.path.len() + size_of::<Self>() + attributes.sum::<usize>()
+    }
 }
 
 /// The directory of the last entry.
@@ -119,13 +127,16 @@ impl Extract<'_> {
                     let (dir, name) = self.place(&mut parent, &path)?;
                     self.directory(dir.dir.as_fd(), &name, &entry, &path)?;
                 }
-                waiting_bytes += path.len() + size_of::<Waiting>();
-                if waiting_bytes > MAX_WAITING {
-                    return Err(Error::Archive("it has too many directories".into()));
-                }
                 let owner = self.owner(&entry);
-                let attributes = std::mem::take(&mut entry.attributes);
-                waiting.push(Waiting { path, mode: entry.mode, owner, mtime: entry.mtime, attributes });
+                let mut attributes = std::mem::take(&mut entry.attributes);
+                attributes.retain(|(name, _)| finish::is_kept(self.names, name));
+                let next = Waiting { path, mode: entry.mode, owner, mtime: entry.mtime, attributes };
+                waiting_bytes += next.size();
+                if waiting_bytes > MAX_WAITING {
+                    let why = "it has too many directories, or too many attributes of directories";
+                    return Err(Error::Archive(why.into()));
+                }
+                waiting.push(next);
                 continue;
             }
             if path.is_empty() {

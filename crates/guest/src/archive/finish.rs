@@ -22,6 +22,8 @@ use crate::{sys, xattr};
 /// Files are handed over in batches, since waking the other thread takes longer than a file does. Each file holds a
 /// descriptor, and content of at most [`HANDED_OVER`]; at most three batches are under way.
 const BATCH: usize = 32;
+/// Of attributes in a batch: those of one file may have a mebibyte.
+const BATCH_ATTRIBUTES: usize = 2 * 1024 * 1024;
 /// Longer content is written where it is read.
 pub(crate) const HANDED_OVER: u64 = 64 * 1024;
 
@@ -43,6 +45,8 @@ pub(crate) struct Made {
 pub(crate) struct Finisher<'s> {
     how: How<'s>,
     batch: Vec<Made>,
+    /// Bytes of the attributes in the batch.
+    attributes: usize,
     thread: Option<Thread<'s>>,
 }
 
@@ -63,19 +67,22 @@ impl<'s> Finisher<'s> {
         let (give, take) = sync_channel(1);
         let finish_all = move || take.into_iter().try_for_each(|batch| how.finish_all(batch));
         let thread = Builder::new().name("unpack".into()).spawn_scoped(scope, finish_all);
-        Finisher { how, batch: Vec::with_capacity(BATCH), thread: thread.ok().map(|ended| Thread { give, ended }) }
+        let thread = thread.ok().map(|ended| Thread { give, ended });
+        Finisher { how, batch: Vec::with_capacity(BATCH), attributes: 0, thread }
     }
 
     /// An error may be that of an earlier file.
     pub(crate) fn finish(&mut self, made: Made) -> Result<()> {
+        self.attributes += made.attributes.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
         self.batch.push(made);
-        if self.batch.len() < BATCH {
+        if self.batch.len() < BATCH && self.attributes < BATCH_ATTRIBUTES {
             return Ok(());
         }
         self.hand_over()
     }
 
     fn hand_over(&mut self) -> Result<()> {
+        self.attributes = 0;
         let batch = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH));
         match &self.thread {
             // Refused only when the thread has ended, with an error that `end` tells.
@@ -118,12 +125,15 @@ impl How<'_> {
 }
 
 /// Those of users alone; the others are dropped. A layer's were chosen before.
+pub(crate) fn is_kept(names: Names, attribute: &[u8]) -> bool {
+    match names {
+        Names::Layer => !attribute.contains(&0),
+        Names::Strict | Names::Root => xattr::is_imported(attribute),
+    }
+}
+
 pub(crate) fn attributes(names: Names, file: &OwnedFd, attributes: &[(Vec<u8>, Vec<u8>)]) -> Result<(), Errno> {
-    let fits = |name: &[u8]| match names {
-        Names::Layer => !name.contains(&0),
-        Names::Strict | Names::Root => xattr::is_imported(name),
-    };
-    for (name, value) in attributes.iter().filter(|(name, _)| fits(name)) {
+    for (name, value) in attributes.iter().filter(|(name, _)| is_kept(names, name)) {
         match xattr::set(sys::proc_path(file).as_bytes(), name, value) {
             // The archive came from a file system that could more than this one.
             Err(Errno::NOTSUP | Errno::RANGE | Errno::TOOBIG) if names == Names::Strict => {}

@@ -109,3 +109,26 @@ fn a_directory_of_the_host_says_nothing_to_overlayfs() {
         .unwrap();
     only_what_users_set(&kit.at("into"));
 }
+
+/// The kernel takes no value of this length: it is passed over, like everything that the archive's file system could and ours cannot.
+#[test]
+fn attributes_of_directories_count_as_what_an_archive_keeps_waiting() {
+    let value = vec![b'v'; 1_000_000];
+    let unpack = |times: usize| {
+        let kit = Kit::new();
+        kit.dir("into");
+        let mut tar = tar::Builder::new(Vec::new());
+        for _ in 0..times {
+            tar.append_pax_extensions([("SCHILY.xattr.user.x", &value[..])]).unwrap();
+            let mut head = tar::Header::new_ustar();
+            head.set_entry_type(tar::EntryType::Directory);
+            head.set_mode(0o755);
+            head.set_size(0);
+            tar.append_data(&mut head, "d", &b""[..]).unwrap();
+        }
+        kit.rooted.unpack(&path("/into"), &mut &tar.into_inner().unwrap()[..])
+    };
+    unpack(50).unwrap();
+    let refused = unpack(80).unwrap_err();
+    assert!(matches!(&refused, cabana_sandbox::Error::Archive(why) if why.contains("attributes")), "{refused}");
+}
