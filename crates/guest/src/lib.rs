@@ -25,6 +25,7 @@ mod errno;
 pub mod fuzzing;
 mod ids;
 mod info;
+mod links;
 mod list;
 mod pack;
 mod read;

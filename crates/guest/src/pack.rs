@@ -1,7 +1,6 @@
 //! A tar of a directory's content.
 
 use std::{
-    collections::HashMap,
     ffi::{CStr, CString},
     io,
     os::fd::{AsFd, BorrowedFd},
@@ -19,6 +18,7 @@ use crate::{
     archive::{Head, Kind, Packer},
     dir::{Descent, Mounts, is_pseudo, open_below, sorted_names},
     errno::fault,
+    links::FirstNames,
     sys, xattr,
 };
 
@@ -35,7 +35,7 @@ impl Rooted {
             dir,
             names: self.names(),
             out: Packer::new(out),
-            linked: HashMap::new(),
+            linked: FirstNames::new(),
             buffer: vec![0; CHUNK],
         };
         let below = packing.directory(top.as_fd(), b"")?;
@@ -67,7 +67,7 @@ struct Packing<'a> {
     names: Arc<Accounts>,
     out: Packer<'a>,
     /// Files with several names, by the first one.
-    linked: HashMap<(u64, u64), Vec<u8>>,
+    linked: FirstNames,
     buffer: Vec<u8>,
 }
 
@@ -77,7 +77,7 @@ impl Packing<'_> {
         let mut below = Vec::new();
         for name in sorted_names(dir).map_err(|e| self.fault(path, e))? {
             let path = if path.is_empty() { name.to_bytes().to_vec() } else { [path, b"/", name.to_bytes()].concat() };
-            match self.entry(dir, &name, path.clone()) {
+            match self.entry(dir, &name, &path) {
                 Ok(true) => below.push(name),
                 Ok(false) | Err(Trouble::Kernel(Errno::NOENT)) => {}
                 Err(Trouble::Kernel(errno)) => return Err(self.fault(&path, errno)),
@@ -89,17 +89,17 @@ impl Packing<'_> {
     }
 
     /// Whether it is a directory.
-    fn entry(&mut self, dir: BorrowedFd<'_>, name: &CStr, path: Vec<u8>) -> Result<bool, Trouble> {
+    fn entry(&mut self, dir: BorrowedFd<'_>, name: &CStr, path: &[u8]) -> Result<bool, Trouble> {
         let stat = sys::stat_at(dir, name)?;
         match sys::file_type(&stat) {
             FileType::Directory => {
                 let attributes = xattr::read_at(&sys::proc_entry(&dir, name), b"user.");
-                self.begin(Kind::Directory, &[&path, &b"/"[..]].concat(), b"", &stat, 0, &attributes)?;
+                self.begin(Kind::Directory, &[path, &b"/"[..]].concat(), b"", &stat, 0, &attributes)?;
                 return Ok(true);
             }
             FileType::Symlink => {
                 let text = sys::link_text(dir, name)?;
-                self.begin(Kind::Symlink, &path, &text, &stat, 0, &xattr::Attributes::new())?;
+                self.begin(Kind::Symlink, path, &text, &stat, 0, &xattr::Attributes::new())?;
             }
             FileType::RegularFile => self.file(dir, name, path, &stat)?,
             _ => {}
@@ -107,11 +107,11 @@ impl Packing<'_> {
         Ok(false)
     }
 
-    fn file(&mut self, dir: BorrowedFd<'_>, name: &CStr, path: Vec<u8>, stat: &Stat) -> Result<(), Trouble> {
+    fn file(&mut self, dir: BorrowedFd<'_>, name: &CStr, path: &[u8], stat: &Stat) -> Result<(), Trouble> {
         if stat.st_nlink > 1
-            && let Some(first) = self.linked.get(&sys::id(stat)).cloned()
+            && let Some(first) = self.linked.path(sys::id(stat))
         {
-            return self.begin(Kind::Hard, &path, &first, stat, 0, &xattr::Attributes::new());
+            return self.begin(Kind::Hard, path, &first, stat, 0, &xattr::Attributes::new());
         }
         let (file, stat) = match sys::open_regular(dir, name, OFlags::RDONLY) {
             // It was a file a moment ago: now it is something that is left out.
@@ -119,7 +119,7 @@ impl Packing<'_> {
             result => result?,
         };
         let attributes = xattr::read_through(sys::proc_path(&file).as_bytes(), b"user.");
-        self.begin(Kind::File, &path, b"", &stat, sys::size(&stat), &attributes)?;
+        self.begin(Kind::File, path, b"", &stat, sys::size(&stat), &attributes)?;
         while self.out.left() > 0 {
             match sys::retry(|| rustix::io::read(&file, &mut self.buffer))? {
                 0 => break,

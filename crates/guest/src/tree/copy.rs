@@ -1,7 +1,6 @@
 //! Copying a tree: a template from a directory, and the way out when a rename cannot cross a boundary.
 
 use std::{
-    collections::HashMap,
     ffi::{CStr, CString, OsStr},
     io,
     os::{
@@ -19,6 +18,7 @@ use rustix::{
 use crate::{
     IdMap,
     dir::{Descent, Mounts, open_again, open_below, sorted_names},
+    links::FirstNames,
     sys, xattr,
 };
 
@@ -93,7 +93,7 @@ pub(super) struct Copier<'a> {
     on_progress: &'a mut dyn FnMut(u64),
     bytes: u64,
     /// Files with several names, by where the first copy lies.
-    linked: HashMap<(u64, u64), Vec<u8>>,
+    linked: FirstNames,
     pub(super) top: Option<OwnedFd>,
     skip: Option<(u64, u64)>,
     /// What may be set of a mode.
@@ -116,7 +116,7 @@ impl<'a> Copier<'a> {
         on_progress: &'a mut dyn FnMut(u64),
     ) -> Self {
         let buffer = vec![0; CHUNK];
-        let linked = HashMap::new();
+        let linked = FirstNames::new();
         let (bytes, top, skip, bits, shares_nothing) = (0, None, None, 0o7777, false);
         Self { owners, keep, on_progress, bytes, linked, top, skip, bits, shares_nothing, buffer }
     }
@@ -181,8 +181,8 @@ impl<'a> Copier<'a> {
     ) -> Result<(), Errno> {
         let kind = sys::file_type(stat);
         if stat.st_nlink > 1 && (kind == FileType::RegularFile || matches!(self.owners, Ownership::Exact)) {
-            if let Some(first) = self.linked.get(&sys::id(stat)) {
-                match self.link(first, into, as_name) {
+            if let Some(first) = self.linked.path(sys::id(stat)) {
+                match self.link(&first, into, as_name) {
                     Ok(()) => return Ok(()),
                     // As many names as a file may have: the next ones are those of another copy.
                     Err(Errno::MLINK) => {}
@@ -191,7 +191,7 @@ impl<'a> Copier<'a> {
                     Err(errno) => return Err(errno),
                 }
             }
-            self.linked.insert(sys::id(stat), path.to_vec());
+            self.linked.insert(sys::id(stat), path);
         }
         match kind {
             FileType::RegularFile => return self.file(from, name, into, as_name),

@@ -3,7 +3,7 @@
 //! A listing in a fixed order goes into BLAKE3, each field with its length or of fixed width, so that no two listings read
 //! alike. Times are left out: the same content made twice is the same.
 
-use std::{collections::HashMap, ffi::CStr, ffi::CString, io, os::fd::AsFd, os::fd::BorrowedFd};
+use std::{ffi::CStr, ffi::CString, io, os::fd::AsFd, os::fd::BorrowedFd};
 
 use blake3::Hasher;
 use rustix::{
@@ -14,6 +14,7 @@ use rustix::{
 use crate::{
     IdMap,
     dir::{Descent, Mounts, open_again, open_below, sorted_names},
+    links::FirstNames,
     sys, xattr,
 };
 
@@ -21,7 +22,7 @@ const FORMAT: &[u8] = b"cabana tree 1\n";
 const CHUNK: usize = 128 * 1024;
 
 pub fn digest(dir: BorrowedFd<'_>, ids: IdMap) -> io::Result<[u8; 32]> {
-    let mut listing = Listing { hasher: Hasher::new(), ids, linked: HashMap::new(), buffer: vec![0; CHUNK] };
+    let mut listing = Listing { hasher: Hasher::new(), ids, linked: FirstNames::new(), buffer: vec![0; CHUNK] };
     listing.hasher.update(FORMAT);
     let top = open_again(dir)?;
     listing.head(b"", b'd', &rustix::fs::fstat(&top)?);
@@ -44,7 +45,7 @@ struct Listing {
     hasher: Hasher,
     ids: IdMap,
     /// Files with several names, by the first one.
-    linked: HashMap<(u64, u64), Vec<u8>>,
+    linked: FirstNames,
     buffer: Vec<u8>,
 }
 
@@ -54,7 +55,7 @@ impl Listing {
         let mut below = Vec::new();
         for name in sorted_names(dir)? {
             let path = if path.is_empty() { name.to_bytes().to_vec() } else { [path, b"/", name.to_bytes()].concat() };
-            if self.entry(dir, &name, path)? {
+            if self.entry(dir, &name, &path)? {
                 below.push(name);
             }
         }
@@ -63,10 +64,10 @@ impl Listing {
     }
 
     /// Whether it is a directory.
-    fn entry(&mut self, dir: BorrowedFd<'_>, name: &CStr, path: Vec<u8>) -> Result<bool, Errno> {
+    fn entry(&mut self, dir: BorrowedFd<'_>, name: &CStr, path: &[u8]) -> Result<bool, Errno> {
         let stat = sys::stat_at(dir, name)?;
         let kind = sys::file_type(&stat);
-        self.head(&path, letter(kind), &stat);
+        self.head(path, letter(kind), &stat);
         if matches!(kind, FileType::RegularFile | FileType::Directory) {
             self.attributes(&sys::proc_entry(&dir, name), xattr::read_at);
         }
@@ -81,10 +82,9 @@ impl Listing {
         Ok(kind == FileType::Directory)
     }
 
-    fn file(&mut self, dir: BorrowedFd<'_>, name: &CStr, stat: &Stat, path: Vec<u8>) -> Result<(), Errno> {
+    fn file(&mut self, dir: BorrowedFd<'_>, name: &CStr, stat: &Stat, path: &[u8]) -> Result<(), Errno> {
         if stat.st_nlink > 1 {
-            if let Some(first) = self.linked.get(&sys::id(stat)) {
-                let first = first.clone();
+            if let Some(first) = self.linked.path(sys::id(stat)) {
                 self.hasher.update(b"=");
                 self.field(&first);
                 return Ok(());

@@ -4,7 +4,6 @@
 //! `xattr::is_of_layer` names. Sockets are left out: whoever listened is not there any more.
 
 use std::{
-    collections::HashMap,
     ffi::{CStr, CString},
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -21,6 +20,7 @@ use crate::{
     IdMap,
     archive::{Archive, BLOCK, Extract, Head, Kind, MAX_PIECES, Names, Owners, Packer, leaving},
     dir::{Descent, Mounts, each_entry, open_again, open_below, sorted_names},
+    links::FirstNames,
     sys,
     unpack::Me,
     xattr::{self, Attributes},
@@ -92,7 +92,7 @@ struct Packing<'a> {
     ids: IdMap,
     out: Packer<'a>,
     /// Files with several names, by the first one.
-    linked: HashMap<(u64, u64), Vec<u8>>,
+    linked: FirstNames,
     buffer: Vec<u8>,
     /// For a tree that does not keep still.
     changing: Option<Changing>,
@@ -107,7 +107,7 @@ struct Changing {
 
 impl<'a> Packing<'a> {
     fn new(ids: IdMap, out: &'a mut dyn io::Write, changing: Option<Changing>) -> Self {
-        Self { ids, out: Packer::new(out), linked: HashMap::new(), buffer: vec![0; CHUNK], changing }
+        Self { ids, out: Packer::new(out), linked: FirstNames::new(), buffer: vec![0; CHUNK], changing }
     }
 
     /// What was left out, if anything may be.
@@ -157,7 +157,7 @@ impl<'a> Packing<'a> {
             }
             match sys::file_type(&stat) {
                 FileType::Directory => below.push(name),
-                _ => self.leaf(dir, &name, path, &stat)?,
+                _ => self.leaf(dir, &name, &path, &stat)?,
             }
         }
         below.reverse();
@@ -193,27 +193,27 @@ impl<'a> Packing<'a> {
         left.is_some()
     }
 
-    fn leaf(&mut self, dir: BorrowedFd<'_>, name: &CStr, path: Vec<u8>, stat: &Stat) -> io::Result<()> {
+    fn leaf(&mut self, dir: BorrowedFd<'_>, name: &CStr, path: &[u8], stat: &Stat) -> io::Result<()> {
         if stat.st_nlink > 1
-            && let Some(first) = self.linked.get(&sys::id(stat)).cloned()
+            && let Some(first) = self.linked.path(sys::id(stat))
         {
-            return self.begin(Kind::Hard, &path, &first, stat, 0, &Attributes::new());
+            return self.begin(Kind::Hard, path, &first, stat, 0, &Attributes::new());
         }
         let packed = match sys::file_type(stat) {
-            FileType::RegularFile => self.file(dir, name, &path)?,
+            FileType::RegularFile => self.file(dir, name, path)?,
             FileType::Symlink => match self.unless_gone(sys::link_text(dir, name))? {
                 Some(text) => {
-                    self.begin(Kind::Symlink, &path, &text, stat, 0, &Attributes::new())?;
+                    self.begin(Kind::Symlink, path, &text, stat, 0, &Attributes::new())?;
                     true
                 }
                 None => false,
             },
             FileType::Fifo => {
-                self.begin(Kind::Pipe, &path, b"", stat, 0, &Attributes::new())?;
+                self.begin(Kind::Pipe, path, b"", stat, 0, &Attributes::new())?;
                 true
             }
             FileType::CharacterDevice if is_whiteout(stat) => {
-                self.begin(Kind::Whiteout, &path, b"", stat, 0, &Attributes::new())?;
+                self.begin(Kind::Whiteout, path, b"", stat, 0, &Attributes::new())?;
                 true
             }
             _ => false, // and other names of it are left out as well
