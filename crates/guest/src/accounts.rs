@@ -8,6 +8,9 @@ use crate::IdMap;
 
 /// Of each file no more than this is read.
 pub(crate) const MAX_FILE: usize = 1024 * 1024;
+/// Supplementary groups of a user, those that come first in the file: each step that is done as the user takes all of them on, and a
+/// file of this length could list fifty thousand.
+const MAX_GROUPS: usize = 256;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
@@ -39,7 +42,10 @@ impl Accounts {
         for (name, gid, members) in whole_lines(group).filter_map(parse_group) {
             accounts.group_names.entry(gid).or_insert_with(|| name.to_owned());
             for member in members.split(',').filter(|member| !member.is_empty()) {
-                member_of.entry(member).or_default().insert(gid);
+                let groups = member_of.entry(member).or_default();
+                if groups.len() < MAX_GROUPS {
+                    groups.insert(gid);
+                }
             }
         }
         for (name, mut groups) in member_of {

@@ -72,6 +72,19 @@ fn a_huge_file_is_read_in_part_and_a_pipe_not_at_all() {
 }
 
 #[test]
+fn supplementary_groups_of_a_user_are_bounded() {
+    let kit = Kit::new();
+    kit.file("etc/passwd", PASSWD);
+    let groups_of = |count: u32| {
+        let lines = (2000..2000 + count).map(|gid| format!("g{gid}:x:{gid}:agent\n"));
+        kit.file("etc/group", lines.collect::<String>());
+        kit.rooted.accounts().unwrap().user(&user("agent")).unwrap().groups
+    };
+    assert_eq!(groups_of(200), (2000..2200).collect::<Vec<_>>(), "so many as anybody has");
+    assert_eq!(groups_of(20_000), (2000..2256).collect::<Vec<_>>());
+}
+
+#[test]
 fn accounts_are_found_anew_when_a_directory_or_a_link_on_the_way_changes() {
     let kit = Kit::new();
     let uid = |name: &str| kit.rooted.accounts().unwrap().user(&user(name)).map(|account| account.uid);
