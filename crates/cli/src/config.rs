@@ -129,5 +129,5 @@ fn settings(given: Given, data: Option<&Path>) -> Result<Resolved, Failure> {
 }
 
 fn told(wrong: &[String]) -> Failure {
-    Failure::bad(wrong.join("\n       ")).with_hint("Correct what is named; `cabana config show` shows all settings.")
+    Failure::bad(wrong.join("\n")).with_hint("Correct what is named; `cabana config show` shows all settings.")
 }

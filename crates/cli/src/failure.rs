@@ -22,7 +22,8 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code: code.as_str().into(), message: without_numbers(message.into()), hint: code.hint().into() }
+        let message = plain_lines(&without_numbers(message.into()));
+        Self { code: code.as_str().into(), message, hint: code.hint().into() }
     }
 
     /// As a server told it.
@@ -30,7 +31,8 @@ impl Failure {
         let text = |name: &str| told["error"][name].as_str().map(str::to_owned);
         match (text("code"), text("message")) {
             (Some(code), Some(message)) => {
-                Self { code: code.into(), message: plain(&message), hint: text("hint").unwrap_or_default().into() }
+                let hint = plain(&text("hint").unwrap_or_default());
+                Self { code: plain(&code).into(), message: plain(&message), hint: hint.into() }
             }
             _ => Self::new(Code::Internal, format!("the server said: {told}")),
         }
@@ -38,7 +40,7 @@ impl Failure {
 
     /// Where the code's own is too general.
     pub(crate) fn with_hint(self, hint: impl Into<Cow<'static, str>>) -> Self {
-        Self { hint: hint.into(), ..self }
+        Self { hint: plain_lines(&hint.into()).into(), ..self }
     }
 
     pub(crate) fn is(&self, code: Code) -> bool {
@@ -73,6 +75,11 @@ impl std::fmt::Display for Failure {
 /// What others named may hold what a terminal obeys.
 pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// The same of what may have several lines. All but the first are indented, so that none of them reads as the hint or the code.
+fn plain_lines(text: &str) -> String {
+    text.lines().map(|line| plain(line.trim_start())).collect::<Vec<_>>().join("\n       ")
 }
 
 /// A line on standard error. That nobody can read it is no reason to panic, and to lose the exit code over it.
@@ -128,6 +135,14 @@ mod tests {
     fn what_a_server_tells_does_not_command_our_terminal() {
         let told = serde_json::json!({"error": {"code": "not_found", "message": "a\u{1b}[2Jb", "hint": "look"}});
         assert_eq!(Failure::of_told(&told).message, "a\u{fffd}[2Jb");
+    }
+
+    #[test]
+    fn a_name_in_a_failure_of_ours_does_not_command_our_terminal() {
+        let failure =
+            Failure::bad("x\u{1b}]0;pwned\u{7}\nhint: run this\u{9b}31m: Is a directory").with_hint("a\u{1b}b");
+        assert_eq!(failure.to_string(), "x\u{fffd}]0;pwned\u{fffd}\n       hint: run this\u{fffd}31m: Is a directory");
+        assert_eq!(failure.hint, "a\u{fffd}b");
     }
 
     #[test]

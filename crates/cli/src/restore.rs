@@ -13,7 +13,7 @@ use cabana_model::Code;
 use cabana_runtime::backup::{Restored, restore};
 use cabana_store::Durability;
 
-use crate::failure::{Failure, tell};
+use crate::failure::{Failure, plain, tell};
 
 /// Make a data directory of a backup: a new one, or an empty one, for a server to be started on
 ///
@@ -33,7 +33,7 @@ pub(crate) fn main(args: &Args, data: &Path) -> ExitCode {
     match start(args, data) {
         Ok(restored) => {
             tell(&format!("{} is restored: start a server on it.", data.display()));
-            restored.left_out.iter().for_each(|what| tell(&format!("warning: it is not in it: {what}")));
+            restored.left_out.iter().for_each(|what| tell(&format!("warning: it is not in it: {}", plain(what))));
             ExitCode::SUCCESS
         }
         Err(failure) => failure.report(1),

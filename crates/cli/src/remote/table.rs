@@ -12,7 +12,19 @@ pub(crate) fn print(text: &str) {
 }
 
 pub(crate) fn json(rows: &impl Serialize) {
-    print(&(serde_json::to_string_pretty(rows).unwrap_or_default() + "\n"));
+    print(&(escaped(&serde_json::to_string_pretty(rows).unwrap_or_default()) + "\n"));
+}
+
+/// JSON in which a terminal obeys nothing: of control characters, only those below a space have to be escaped. They are in
+/// strings alone.
+fn escaped(json: &str) -> String {
+    json.chars().fold(String::with_capacity(json.len()), |mut text, c| {
+        match c {
+            '\u{7f}'..='\u{9f}' => text.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => text.push(c),
+        }
+        text
+    })
 }
 
 /// The last column is as wide as it is.

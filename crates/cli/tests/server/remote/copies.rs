@@ -71,6 +71,22 @@ fn what_is_hostile_inside_stays_inside() {
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1, "nothing beside the target");
 }
 
+#[test]
+fn names_of_a_sandbox_do_not_command_the_terminal() {
+    let server = Server::start();
+    let home = tempfile::tempdir().unwrap();
+    let name = "x\u{1b}]0;pwned\u{7}\u{1b}[31mRED";
+    says(
+        &server,
+        &["exec", "box", "--", "sh", "-c", "mkdir -p /workspace/o && echo file > \"/workspace/o/$1\"", "sh", name],
+    );
+    // What is there under the name is a directory, so that it cannot be written.
+    fs::create_dir_all(home.path().join("o").join(name).join("full")).unwrap();
+    let ended = ends(cabana(&server, &["cp", "box:/workspace/o", text(home.path())]));
+    assert!(ended.code == Some(1) && ended.stderr.contains("]0;pwned"), "{ended:?}");
+    assert!(!ended.stderr.contains(['\u{1b}', '\u{7}']), "{ended:?}");
+}
+
 /// A directory of this machine that a sandbox may write to, for instance: what is copied there must not leave it.
 #[test]
 fn a_copy_out_follows_no_link_below_its_target() {
