@@ -15,6 +15,7 @@ fn this_machine_is_looked_at_whole() {
         "proc",
         "seccomp",
         "suid-dumpable",
+        "core-dumps",
         "limits",
         "network",
         "disk-limits",
@@ -76,11 +77,28 @@ fn a_masked_proc_is_told_with_what_to_do() {
 
 /// As if the host's setting were this, in a mount namespace of the test's own. No sandbox runs there: the kernel gives a new
 /// /proc only to who sees a whole one.
-fn with_suid_dumpable(value: u32, words: &str) -> Ended {
+fn with_setting(name: &str, value: &str, words: &str) -> Ended {
     let setting = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(setting.path(), format!("{value}\n")).unwrap();
-    let mask = format!("mount --bind {} /proc/sys/fs/suid_dumpable", setting.path().display());
+    let mask = format!("mount --bind {} /proc/sys/{name}", setting.path().display());
     elsewhere(&["--mount"], &format!("{mask} && exec $CABANA {words}")).ends()
+}
+
+fn with_suid_dumpable(value: u32, words: &str) -> Ended {
+    with_setting("fs/suid_dumpable", &value.to_string(), words)
+}
+
+#[test]
+fn core_dumps_that_go_to_a_socket_are_told() {
+    if !is_root() {
+        return;
+    }
+    let told = |pattern: &str| {
+        let ended = with_setting("kernel/core_pattern", pattern, "doctor");
+        ended.stdout.lines().any(|line| line.starts_with("lost") && line.contains("core-dumps"))
+    };
+    assert!(told("@/run/coredump.sock"));
+    assert!(!told("|/usr/lib/systemd/systemd-coredump %P") && !told("core"));
 }
 
 #[test]

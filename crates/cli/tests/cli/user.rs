@@ -114,6 +114,29 @@ fn a_mount_belongs_to_its_owner_outside() {
     assert_eq!(std::os::unix::fs::MetadataExt::uid(&made), me.uid);
 }
 
+/// Nobody may give up groups there, so the guest is in those of who started it; inside they have no number.
+#[test]
+fn groups_of_who_starts_a_sandbox_open_no_file_of_the_host_to_it() {
+    let Some(me) = Somebody::without_a_name(47_107) else { return };
+    let script = r#"
+        mount -t tmpfs none "$HOME/over" && mkdir "$HOME/over/u" "$HOME/over/w" &&
+        mount -t overlay none -o "lowerdir=/usr,upperdir=$HOME/over/u,workdir=$HOME/over/w" /usr || exit 77
+        echo group-secret > /usr/local/for-group; chown 0:4444 /usr/local/for-group; chmod 640 /usr/local/for-group
+        echo for-everybody > /usr/local/for-all; chmod 644 /usr/local/for-all
+        exec setpriv --reuid "$ID" --regid "$ID" --groups "$GROUPS_OF" "$HOME/cabana" run -- sh -c 'cat /usr/local/for-all /usr/local/for-group'
+    "#;
+    fs::create_dir(me.home.path().join("over")).unwrap();
+    fs::set_permissions(me.home.path().join("over"), fs::Permissions::from_mode(0o755)).unwrap();
+    for groups in ["47107", "47107,4444"] {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script]).env_clear().env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin");
+        command.env("HOME", me.home.path()).env("ID", me.uid.to_string()).env("GROUPS_OF", groups);
+        let ended = command.current_dir(me.home.path()).stdin(Stdio::null()).ends();
+        assert!(ended.stdout.contains("for-everybody"), "the control: {ended:?}");
+        assert!(!ended.stdout.contains("group-secret"), "{groups}: {ended:?}");
+    }
+}
+
 #[test]
 fn the_doctor_tells_who_lacks_what() {
     let Some(me) = Somebody::without_a_name(47_105) else { return };

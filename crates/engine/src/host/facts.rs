@@ -39,6 +39,10 @@ pub struct Facts {
     pub seccomp: bool,
     /// `fs.suid_dumpable`: whose memory may be read after a change of user.
     pub suid_dumpable: Option<u64>,
+    /// `kernel.core_pattern`: where the kernel leaves the memory of what crashes.
+    pub core_pattern: Option<String>,
+    /// Of this process, beside its own. Where there is one id alone, sandboxes keep them.
+    pub groups: Vec<u32>,
     pub cgroup: Cgroup,
     pub data: Data,
     pub ceilings: Ceilings,
@@ -165,6 +169,8 @@ pub fn gather(data: &Path) -> io::Result<Facts> {
         network: tried("network", None),
         seccomp: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists(),
         suid_dumpable: suid_dumpable(),
+        core_pattern: core_pattern(),
+        groups: groups(),
         cgroup: cgroup(),
         data: data_facts(data, writable, room.as_ref()),
         ceilings: Ceilings::read(),
@@ -178,6 +184,16 @@ pub(crate) const SUID_DUMPABLE: u64 = 1;
 
 pub(crate) fn suid_dumpable() -> Option<u64> {
     number("/proc/sys/fs/suid_dumpable")
+}
+
+fn groups() -> Vec<u32> {
+    let own = rustix::process::getegid();
+    let all = rustix::process::getgroups().unwrap_or_default();
+    all.into_iter().filter(|group| *group != own).map(rustix::process::Gid::as_raw).collect()
+}
+
+fn core_pattern() -> Option<String> {
+    Some(fs::read_to_string("/proc/sys/kernel/core_pattern").ok()?.trim_end().to_owned())
 }
 
 pub(super) fn version_of(release: &str) -> (u32, u32) {

@@ -76,6 +76,7 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     all.extend([
         seccomp(facts),
         dumps(facts),
+        cores(facts),
         network(facts),
         data(facts),
         disk(facts),
@@ -128,10 +129,23 @@ fn identities(facts: &Facts) -> Finding {
                 .follows("A process that broke out of one sandbox could touch the files of another.")
                 .todo("Run cabana as root of the machine to give each sandbox its own.")
         }
-        Mode::Single => Finding::lost("identities", single_because(facts))
-            .follows("One id: no second user inside, no chown, no apt-get install.")
-            .todos(single_todo(facts)),
+        Mode::Single => {
+            Finding::lost("identities", single_because(facts)).follows(single_follows(facts)).todos(single_todo(facts))
+        }
     }
+}
+
+/// Where nobody may give up groups, every process inside has those of who started us.
+fn single_follows(facts: &Facts) -> String {
+    let mut follows = "One id: no second user inside, no chown, no apt-get install.".to_owned();
+    if !facts.groups.is_empty() {
+        let groups: Vec<_> = facts.groups.iter().map(u32::to_string).collect();
+        follows += &format!(
+            " Sandboxes keep the groups {} of who starts them: what those may read or write in a directory that is mounted, they may.",
+            groups.join(", ")
+        );
+    }
+    follows
 }
 
 fn single_because(facts: &Facts) -> String {
@@ -156,6 +170,12 @@ fn single_todo(facts: &Facts) -> Vec<String> {
         return vec!["Give the container 65,537 ids or more, or run cabana as root of the machine.".to_owned()];
     }
     let mut todo = Vec::new();
+    if !facts.groups.is_empty() {
+        let name = ids.user.as_deref().unwrap_or("NAME");
+        todo.push(format!(
+            "sudo setpriv --reuid {name} --regid {name} --clear-groups cabana serve    # without other groups"
+        ));
+    }
     if ids.no_new_privs {
         todo.push(
             "Start cabana without no_new_privs (systemd: NoNewPrivileges=no; Kubernetes: \
@@ -391,6 +411,21 @@ fn dumps(facts: &Facts) -> Finding {
             .todo("sudo sysctl -w fs.suid_dumpable=0")
             .todo("echo fs.suid_dumpable=0 | sudo tee /etc/sysctl.d/60-cabana.conf    # after the next boot too"),
         _ => Finding::ok(TOPIC, "a process that changes its user cannot be traced by that user"),
+    }
+}
+
+/// A limit of one byte holds for files and for programs, and the kernel asks no limit before it connects to a socket.
+fn cores(facts: &Facts) -> Finding {
+    const TOPIC: &str = "core-dumps";
+    match facts.core_pattern.as_deref() {
+        Some(socket) if socket.starts_with('@') => Finding::lost(TOPIC, format!("kernel.core_pattern is {socket:?}"))
+            .follows(
+                "The kernel hands the memory of whatever crashes to a service of this machine by a socket, and no limit of a \
+                 sandbox holds it back: a guest sends that service what it likes, as often as it likes.",
+            )
+            .todo("sudo sysctl -w kernel.core_pattern=core")
+            .todo("echo kernel.core_pattern=core | sudo tee /etc/sysctl.d/60-cabana-core.conf    # after the next boot too"),
+        _ => Finding::ok(TOPIC, "a crash inside starts and tells nothing on this machine"),
     }
 }
 

@@ -28,6 +28,8 @@ fn perfect() -> Facts {
         network: Tried::Works,
         seccomp: true,
         suid_dumpable: Some(2),
+        core_pattern: Some("|/usr/lib/systemd/systemd-coredump %P".into()),
+        groups: vec![4, 27],
         cgroup: Cgroup {
             version: CgroupVersion::V2,
             controllers: ["cpu", "io", "memory", "pids"].map(String::from).into(),
@@ -299,6 +301,33 @@ fn suid_dumpable_of_1_is_refused_with_what_to_do() {
     assert!(dumps.found.contains("fs.suid_dumpable is 1") && says(&dumps, "sysctl -w fs.suid_dumpable=0"), "{dumps:?}");
     for safe in [Some(0), Some(2), None] {
         assert!(can_run(&findings(&Facts { suid_dumpable: safe, ..perfect() })), "{safe:?}");
+    }
+}
+
+#[test]
+fn groups_that_sandboxes_keep_are_named_with_what_to_do() {
+    let single = Facts { mode: Mode::Single, ids: Ids::default(), ..ordinary() };
+    let kept = finding(&Facts { groups: vec![4, 998], ..single.clone() }, "identities");
+    assert!(kept.follows.contains("groups 4, 998") && says(&kept, "--clear-groups"), "{kept:?}");
+    let none = finding(&Facts { groups: Vec::new(), ..single }, "identities");
+    assert!(!none.follows.contains("groups") && !says(&none, "--clear-groups"), "{none:?}");
+    assert!(!says(&finding(&Facts { groups: vec![4], ..ordinary() }, "identities"), "--clear-groups"));
+}
+
+#[test]
+fn a_socket_for_core_dumps_is_named_with_what_to_do() {
+    for (pattern, state) in [
+        ("@/run/coredump.sock", State::Lost),
+        ("@@/run/coredump.sock", State::Lost),
+        ("|/usr/lib/systemd/systemd-coredump %P", State::Ok),
+        ("core", State::Ok),
+        ("/var/crash/%p@%h", State::Ok),
+    ] {
+        let facts = Facts { core_pattern: Some(pattern.into()), ..perfect() };
+        check_house_rules(&facts);
+        let cores = finding(&facts, "core-dumps");
+        assert_eq!(cores.state, state, "{pattern}");
+        assert_eq!(says(&cores, "sysctl -w kernel.core_pattern=core"), state == State::Lost, "{pattern}");
     }
 }
 

@@ -1,7 +1,8 @@
 //! The mask over a tree of the host: a whiteout for everything that not everybody on the host may read.
 //!
 //! Inside, the host's root is mapped to the sandbox's root, or nothing below `/usr` could be upgraded there. So root inside
-//! could read what only root outside may. What the kernel denies anyway, since its owner is not mapped, needs no mask.
+//! could read what only root outside may. What the kernel denies anyway, since its owner is not mapped, needs no mask; unless we are in
+//! a group that is not mapped, either: that looks like any other, and where nobody may give up groups, sandboxes are in it, too.
 
 use std::{
     fs,
@@ -38,7 +39,7 @@ pub(super) fn make(store: &Store, tree: &Path) -> Result<Option<Sealed>> {
 
 /// The paths to hide, relative to the tree. What is below a hidden directory is hidden with it.
 fn find(tree: &Path) -> io::Result<Vec<PathBuf>> {
-    let all_ids = sees_all_ids()?;
+    let all_owners_count = sees_all_ids()? || has_unmapped_group();
     let device = fs::symlink_metadata(tree)?.dev();
     let (mut hidden, mut dirs) = (Vec::new(), vec![PathBuf::new()]);
     while let Some(dir) = dirs.pop() {
@@ -54,7 +55,7 @@ fn find(tree: &Path) -> io::Result<Vec<PathBuf>> {
                 kind if kind.is_dir() => meta.mode() & 0o005 == 0o005 && meta.dev() == device,
                 _ => false,
             };
-            let denied_anyway = !all_ids && meta.uid() == UNMAPPED && meta.gid() == UNMAPPED;
+            let denied_anyway = !all_owners_count && meta.uid() == UNMAPPED && meta.gid() == UNMAPPED;
             if !open && !denied_anyway {
                 hidden.push(path);
             } else if open && meta.is_dir() {
@@ -70,6 +71,11 @@ fn find(tree: &Path) -> io::Result<Vec<PathBuf>> {
 fn sees_all_ids() -> io::Result<bool> {
     let map = fs::read_to_string("/proc/self/uid_map")?;
     Ok(map.split_whitespace().eq(["0", "0", "4294967295"]))
+}
+
+fn has_unmapped_group() -> bool {
+    // An error would be that there are more than there can be: then one of them is none of ours.
+    rustix::process::getgroups().map_or(true, |groups| groups.iter().any(|group| group.as_raw() == UNMAPPED))
 }
 
 /// The host lives: what goes away during the walk was not there.
