@@ -28,6 +28,7 @@ mod info;
 mod links;
 mod list;
 mod pack;
+mod pattern;
 mod read;
 mod rooted;
 mod search;

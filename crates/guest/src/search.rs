@@ -14,7 +14,6 @@ use std::{
 
 use bytes::Bytes;
 use cabana_sandbox::{Error, Hit, IgnoreRules, IgnoreRulesBuilder, MAX_IGNORE_FILE, Result, SandboxPath, Search};
-use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkMatch};
 use ignore::overrides::Override;
 use rustix::{
@@ -26,6 +25,7 @@ use crate::{
     Accounts, Rooted,
     dir::{Descent, Mounts, is_pseudo, open_below, sorted_names},
     errno::fault,
+    pattern::Pattern,
     sys,
 };
 
@@ -35,7 +35,6 @@ const IGNORE_FILES: [&CStr; 2] = [c".gitignore", c".ignore"];
 const MAX_LINE: usize = 4 * 1024;
 /// A file with a line longer than this is no text: it is passed over.
 const MAX_HEAP: usize = 16 * 1024 * 1024;
-const MAX_REGEX: usize = 10 * 1024 * 1024;
 const BATCH: usize = 256;
 /// Lines of one file that are kept back: more would be the file's own size in memory.
 const MAX_KEPT: usize = 4096;
@@ -48,19 +47,20 @@ impl Rooted {
     /// the budget is used up, what was found comes first and then `TimedOut`. Links are not followed; what the identity
     /// may not read has no hits.
     pub fn search(&self, what: &Search, sink: &mut dyn FnMut(Vec<Hit>) -> bool) -> Result<()> {
+        let deadline = Instant::now().checked_add(what.budget);
         let mut hunt = Hunt {
             rooted: self,
             names: self.names(),
             root: &what.root,
             globs: what.compiled_globs()?,
-            grep: what.checked_grep()?.map(Grep::new).transpose()?,
+            grep: what.checked_grep()?.map(|pattern| Grep::new(pattern, deadline)).transpose()?,
             ignore_files: what.ignore_files,
             hits: Hits {
                 sink,
                 batch: Vec::new(),
                 shown: Instant::now(),
                 left: what.max_hits as usize,
-                deadline: Instant::now().checked_add(what.budget),
+                deadline,
                 late: false,
                 closed: what.max_hits == 0,
             },
@@ -192,18 +192,13 @@ fn rules_of(dir: BorrowedFd<'_>, mut rules: IgnoreRulesBuilder, deadline: Option
 }
 
 struct Grep {
-    matcher: RegexMatcher,
+    matcher: Pattern,
     searcher: Searcher,
 }
 
 impl Grep {
-    fn new(pattern: &str) -> Result<Self> {
-        let matcher = RegexMatcherBuilder::new()
-            .line_terminator(Some(b'\n'))
-            .size_limit(MAX_REGEX)
-            .dfa_size_limit(MAX_REGEX)
-            .build(pattern)
-            .map_err(|e| Error::invalid("grep", e.to_string()))?;
+    fn new(pattern: &str, deadline: Option<Instant>) -> Result<Self> {
+        let matcher = Pattern::new(pattern, deadline)?;
         let searcher = SearcherBuilder::new()
             .binary_detection(BinaryDetection::quit(0))
             .line_number(true)

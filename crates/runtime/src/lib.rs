@@ -87,7 +87,7 @@ pub use reaper::Reaped;
 pub use retention::{Collected, Counted};
 pub use runtime::Runtime;
 pub use sandboxes::{Kind, Wanted};
-pub use search::{Found, Line, search};
+pub use search::{Found, Line};
 pub use series::Sample;
 pub use settings::Settings;
 pub use space::Room;

@@ -1,10 +1,18 @@
 //! Looking for something in what a command said.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
+use cabana_model::Tenant;
 use cabana_store::{Log, Stream};
 use regex::bytes::{Regex, RegexBuilder};
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    task::spawn_blocking,
+    time::{Instant, timeout_at},
+};
 
-use crate::{Error, Result, text::whole_characters};
+use crate::{Error, Result, Runtime, runtime::SEARCHES_AT_ONCE, text::whole_characters};
 
 /// A line that was looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,29 +35,58 @@ pub struct Found {
 /// As much of a line as is looked at: one without an end is no reason to hold all of it.
 const LONGEST: usize = 64 << 10;
 const CHUNK: u64 = 256 << 10;
+/// Of what a pattern compiles to. An expression that the fast ways give up takes a step for each of its states and each byte of a
+/// line, and nothing can interrupt it there: this and [`LONGEST`] bound how long one line takes.
+const MAX_COMPILED: usize = 256 << 10;
+const MAX_CACHE: usize = 1 << 20;
+/// For a whole search, from when it is asked for. It is looked at between lines.
+const BUDGET: Duration = Duration::from_secs(10);
 /// Of all lines that are found: an answer is read as a whole.
 const MAX_FOUND_BYTES: usize = 4 << 20;
 
-/// Reads a part at a time, however long the output is.
-pub async fn search(log: &Log, stream: Stream, pattern: &str, most: usize) -> Result<Found> {
-    let pattern = compiled(pattern)?;
-    let (stdout, stderr) = log.lengths();
-    let total = if stream == Stream::Stdout { stdout } else { stderr };
-    let (mut at, mut lines) = (0, Lines::new(pattern, most));
-    while at < total && !lines.found.more {
-        let bytes = log.read(stream, at..total.min(at + CHUNK)).await?;
-        if bytes.is_empty() {
-            break; // the rest was not kept
+impl Runtime {
+    /// Reads a part at a time, however long the output is. The expression is the caller's, so it runs on a thread of its own, as one of
+    /// the searches that a tenant may have; when its time is used up, there may be more.
+    pub async fn search_output(
+        &self,
+        tenant: &Tenant,
+        log: &Log,
+        stream: Stream,
+        pattern: &str,
+        most: usize,
+    ) -> Result<Found> {
+        let deadline = Instant::now() + BUDGET;
+        let Ok(permit) = timeout_at(deadline, self.0.searches.acquire(tenant)).await else {
+            return Err(Error::TooManySearches(SEARCHES_AT_ONCE));
+        };
+        let pattern = pattern.to_owned();
+        let mut lines =
+            on_thread(move || Ok(Lines::new(compiled(&pattern)?, most, Some(deadline)).holding(permit))).await?;
+        let (stdout, stderr) = log.lengths();
+        let total = if stream == Stream::Stdout { stdout } else { stderr };
+        let mut at = 0;
+        while at < total && !lines.found.more {
+            let bytes = log.read(stream, at..total.min(at + CHUNK)).await?;
+            if bytes.is_empty() {
+                break; // the rest was not kept
+            }
+            at += bytes.len() as u64;
+            lines = on_thread(move || {
+                lines.push(&bytes);
+                Ok(lines)
+            })
+            .await?;
         }
-        at += bytes.len() as u64;
-        lines.push(&bytes);
+        on_thread(move || Ok(lines.end())).await
     }
-    Ok(lines.end())
+}
+
+async fn on_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    spawn_blocking(work).await.map_err(|error| cabana_sandbox::Error::failed("search an output", error))?
 }
 
 fn compiled(pattern: &str) -> Result<Regex> {
-    const MOST: usize = 1 << 20;
-    let built = RegexBuilder::new(pattern).size_limit(MOST).dfa_size_limit(MOST).build();
+    let built = RegexBuilder::new(pattern).size_limit(MAX_COMPILED).dfa_size_limit(MAX_CACHE).build();
     built.map_err(|error| Error::invalid("pattern", error.to_string()))
 }
 
@@ -66,10 +103,14 @@ struct Lines {
     found: Found,
     /// Of the lines that were found.
     bytes: usize,
+    /// No line is looked at after it.
+    deadline: Option<Instant>,
+    /// As long as a thread may be at it, whoever still waits for the answer.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Lines {
-    fn new(pattern: Regex, most: usize) -> Self {
+    fn new(pattern: Regex, most: usize, deadline: Option<Instant>) -> Self {
         Self {
             pattern,
             most,
@@ -79,11 +120,19 @@ impl Lines {
             length: 0,
             found: Found::default(),
             bytes: 0,
+            deadline,
+            _permit: None,
         }
     }
 
+    fn holding(self, permit: Option<OwnedSemaphorePermit>) -> Self {
+        Self { _permit: permit, ..self }
+    }
+
     fn push(&mut self, mut bytes: &[u8]) {
-        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n')
+            && !self.found.more
+        {
             self.add(&bytes[..end]);
             self.ended(1);
             bytes = &bytes[end + 1..];
@@ -98,6 +147,10 @@ impl Lines {
     }
 
     fn ended(&mut self, line_end: u64) {
+        if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            self.found.more = true;
+            return;
+        }
         let cut = self.length > self.begun.len() as u64;
         let text = self.begun.split().freeze();
         if self.pattern.is_match(&text) {
@@ -116,7 +169,7 @@ impl Lines {
     }
 
     fn end(mut self) -> Found {
-        if self.length > 0 {
+        if self.length > 0 && !self.found.more {
             self.ended(0);
         }
         self.found
@@ -129,7 +182,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn found(pattern: &str, most: usize, chunks: &[&[u8]]) -> Found {
-        let mut lines = Lines::new(compiled(pattern).unwrap(), most);
+        let mut lines = Lines::new(compiled(pattern).unwrap(), most, None);
         chunks.iter().for_each(|chunk| lines.push(chunk));
         lines.end()
     }
@@ -149,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_pattern_that_is_none_or_too_much_is_refused() {
-        for bad in ["(", "a{1000}{1000}{1000}"] {
+        for bad in ["(", "a{1000}{1000}{1000}", "1[01]{20000}x"] {
             assert_eq!(compiled(bad).unwrap_err().code(), cabana_model::Code::BadRequest, "{bad}");
         }
     }

@@ -54,7 +54,7 @@ impl Files {
         response.bytes().await.unwrap().to_vec()
     }
 
-    async fn post(&self, verb: &str, body: Value) -> reqwest::Response {
+    pub(crate) async fn post(&self, verb: &str, body: Value) -> reqwest::Response {
         self.server.post(&self.route(verb), &body).send().await.unwrap()
     }
 

@@ -6,6 +6,7 @@ mod abuse;
 mod accounts;
 mod backup;
 mod bad_input;
+mod bounds;
 mod calls;
 mod chat_files;
 mod clients;

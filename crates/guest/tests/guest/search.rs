@@ -219,9 +219,12 @@ fn patterns_of_the_caller_are_bounded_too() {
     assert!(glob(vec![one(1024); 64]).is_ok());
     assert!(matches!(glob(vec![one(1025)]), Err(Error::Invalid { field: "globs", .. })));
     assert!(matches!(glob(vec![one(1024); 65]), Err(Error::Invalid { field: "globs", .. })));
-    let grep = |length| search(&kit, &Search { grep: Some("x".repeat(length)), ..what("/w") });
-    assert!(grep(64 << 10).is_ok());
-    assert!(matches!(grep((64 << 10) + 1), Err(Error::Invalid { field: "grep", .. })));
+    let grep = |grep: String| search(&kit, &Search { grep: Some(grep), ..what("/w") });
+    let spaced = |length: usize| format!("(?x) main{}", " ".repeat(length - 9));
+    assert_eq!(grep(spaced(64 << 10)).unwrap(), grep("main".into()).unwrap());
+    assert!(matches!(grep(spaced((64 << 10) + 1)), Err(Error::Invalid { field: "grep", .. })));
+    assert!(grep("x".repeat(4 << 10)).is_ok());
+    assert!(matches!(grep("x".repeat(16 << 10)), Err(Error::Invalid { field: "grep", .. })), "it has too many states");
 }
 
 #[test]

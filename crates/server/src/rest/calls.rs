@@ -9,7 +9,7 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use cabana_runtime::{CallId, CallRow, Channel, Log, Outcome, SandboxId, Text, Time};
+use cabana_runtime::{CallId, CallRow, Channel, Log, Outcome, SandboxId, Tenant, Text, Time};
 use futures_util::stream::try_unfold;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -208,7 +208,7 @@ pub(super) struct SearchQuery {
 #[derive(Serialize, ToSchema)]
 pub(super) struct FoundBody {
     lines: Vec<LineBody>,
-    /// Whether there are more than were asked for.
+    /// Whether there may be more: there are than were asked for, or the search took too long.
     more: bool,
 }
 
@@ -235,15 +235,16 @@ async fn search(
     Query(query): Query<SearchQuery>,
 ) -> Answer<Json<FoundBody>> {
     let log = app.runtime.call_output(&caller.tenant, call_id(&call)?).await?;
-    found(&log, &query).await
+    found(&app, &caller.tenant, &log, &query).await
 }
 
-pub(super) async fn found(log: &Arc<Log>, query: &SearchQuery) -> Answer<Json<FoundBody>> {
+pub(super) async fn found(app: &App, tenant: &Tenant, log: &Log, query: &SearchQuery) -> Answer<Json<FoundBody>> {
     let limit = match query.limit.unwrap_or(100) {
         limit @ 1..=1000 => limit as usize,
         _ => return Err(Refused::invalid("limit", "must be from 1 to 1000")),
     };
-    let found = cabana_runtime::search(log, channel(query.stream.as_deref())?, &query.pattern, limit).await?;
+    let stream = channel(query.stream.as_deref())?;
+    let found = app.runtime.search_output(tenant, log, stream, &query.pattern, limit).await?;
     let lines = found.lines.into_iter();
     let lines = lines.map(|line| LineBody { line: line.number, offset: line.offset, text: Text(line.text) }).collect();
     Ok(Json(FoundBody { lines, more: found.more }))

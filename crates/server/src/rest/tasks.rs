@@ -155,7 +155,7 @@ async fn search(
     Query(query): Query<SearchQuery>,
 ) -> Answer<Json<FoundBody>> {
     let log = app.runtime.task_output(&caller.tenant, task_id(&task)?).await?;
-    calls::found(&log, &query).await
+    calls::found(&app, &caller.tenant, &log, &query).await
 }
 
 /// What it says from an offset on, as server-sent events, until it has ended.
