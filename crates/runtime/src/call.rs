@@ -21,6 +21,7 @@ use crate::{
     Caller, Error, Result, Runtime, Wanted,
     quotas::Pass,
     sandboxes::{Awake, Kind, Slot},
+    words,
 };
 
 /// Who asks for something, and where.
@@ -267,7 +268,7 @@ pub(crate) fn outcome_of(result: Result<Bytes>) -> Outcome {
         Ok(answer) => Outcome::Answered(answer),
         Err(Error::Cancelled) => Outcome::Cancelled,
         Err(Error::Unknown) => Outcome::Unknown,
-        Err(error) => Outcome::Failed { code: error.code(), message: error.to_string() },
+        Err(error) => Outcome::Failed { code: error.code(), message: words::recorded_message(error.to_string()) },
     }
 }
 

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Cx, Error, Result, Text, Wanted,
     fault::{self, Point},
+    words,
 };
 
 /// What somebody wants to have run.
@@ -57,7 +58,14 @@ impl Asked {
         }
     }
 
+    /// What is more than a server keeps of one command.
+    pub fn check(&self) -> Result<()> {
+        words::check_command(&self.command)?;
+        words::check_command_env(&self.env)
+    }
+
     pub(crate) fn spec(self, id: ExecId, cx: &Cx, timeout: Option<Duration>) -> Result<(ExecSpec, Option<Bytes>)> {
+        self.check()?;
         let defaults = cx.sandbox()?.defaults();
         let cwd = match self.cwd {
             Some(cwd) => within(&defaults.workdir, &cwd)?,

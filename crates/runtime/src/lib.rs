@@ -55,6 +55,7 @@ mod uploads;
 mod volumes;
 mod watches;
 mod webhooks;
+mod words;
 
 pub use access::{Access, Caller, Credential, Issued};
 pub use builds::BUILDING;
@@ -97,3 +98,4 @@ pub use tokens::Opens;
 pub use told::Told;
 pub use uploads::{Hash, MOST_BYTES as MOST_UPLOADED};
 pub use webhooks::{Added, Tried, check_rules};
+pub use words::{MAX_KEPT_ENV, check_kept_env};

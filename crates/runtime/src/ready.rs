@@ -57,7 +57,10 @@ impl Runtime {
 
     async fn started(&self, what: &BringUp<'_>) -> Result<TaskId> {
         let (tenant, note) = (&what.caller.tenant, what.note());
-        let runs = self.seen_tasks(tenant, what.sandbox).into_iter().find(|seen| !seen.has_ended && seen.note == note);
+        let runs = self
+            .seen_tasks(tenant, what.sandbox)
+            .into_iter()
+            .find(|seen| !seen.has_ended && seen.note.as_deref() == note.as_ref());
         if let Some(seen) = runs {
             return Ok(seen.task);
         }

@@ -2,7 +2,7 @@
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
-use cabana_model::{CallId, Outcome, Resource, Role, SandboxId, SandboxState, Tenant, Time};
+use cabana_model::{CallId, Code, Outcome, Resource, Role, SandboxId, SandboxState, Tenant, Time};
 use cabana_sandbox::{NetworkPolicy, Provider};
 use cabana_store::{By, Done, Entry, Log, NewCall, Reserved, SnapshotStep, Store};
 use futures_util::{StreamExt, stream};
@@ -30,6 +30,7 @@ use crate::{
     tasks::LiveTasks,
     tenant_permits::TenantPermits,
     watches::Watches,
+    words,
 };
 
 /// Cheap to clone.
@@ -227,7 +228,14 @@ impl Runtime {
             None => digest_of(A::VERB, &ask.place, &act.digest()),
         });
         let wants = Wants { task: A::BEGINS_TASK, stores: act.stores() };
-        let about = About { verb: A::VERB, kind: A::KIND, needs: act.needs(), wants, digest, argv: act.argv() };
+        let about = About {
+            verb: A::VERB,
+            kind: A::KIND,
+            needs: act.needs(),
+            wants,
+            digest,
+            argv: words::recorded(act.argv()),
+        };
         let (call, left) = self.begin(ask, about, Box::new(Acting(act))).await?;
         if let Some(act) = left {
             act.repeats(call.clone()).await?;
@@ -502,7 +510,12 @@ impl Runtime {
             sandbox: slot.as_ref().map(|slot| slot.record().id.clone()),
             call: *id,
             verb: about.verb.into(),
-            argv: about.argv.clone(),
+            argv: match outcome {
+                Outcome::Failed { code: Code::BadRequest | Code::InvalidPath, .. } => {
+                    words::recorded_of_refused(about.argv.clone())
+                }
+                _ => about.argv.clone(),
+            },
             input_digest: notes.input,
             output_digest: None,
             outcome: match outcome {
@@ -519,7 +532,14 @@ impl Runtime {
     /// Something that changes nothing: it is done here and now, and leaves its row.
     pub async fn look<L: Look>(&self, ask: Ask, look: L) -> Result<(CallId, L::Answer)> {
         let (needs, wants) = (look.needs(), Wants::default());
-        let about = About { verb: L::VERB, kind: Kind::Call, needs, wants, digest: [0; 32], argv: look.argv() };
+        let about = About {
+            verb: L::VERB,
+            kind: Kind::Call,
+            needs,
+            wants,
+            digest: [0; 32],
+            argv: words::recorded(look.argv()),
+        };
         let (id, (_pass, found)) = (CallId::now(), self.admitted(&ask, &about).await?);
         let span = said::span(about.verb, id, &ask.caller.tenant, found.as_ref().map(|(slot, _)| &**slot));
         self.looked(ask, about, id, found, look).instrument(span).await

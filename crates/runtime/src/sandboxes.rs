@@ -18,7 +18,7 @@ use std::{
 };
 
 use cabana_model::{Dialect, Lifecycle, SandboxId, SandboxState, Scheme, Scope, SnapshotId, Tenant, Time};
-use cabana_sandbox::{Base, Provider, SandboxSpec, check_env};
+use cabana_sandbox::{Base, Provider, SandboxSpec};
 use cabana_store::{Admitted, Claim, Record, Store, Which};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -29,7 +29,7 @@ pub(crate) use self::{
     slot::{Awake, Slot},
 };
 use crate::{
-    Caller, Clock, Error, Live, Mounts, Result, Settings,
+    Caller, Clock, Error, Live, Mounts, Result, Settings, check_kept_env,
     events::Events,
     fault::{self, Point},
     profiles::Wish,
@@ -101,7 +101,7 @@ impl Wanted {
     /// to say.
     pub(crate) fn check(&self) -> Result<()> {
         const LONGEST: usize = 128;
-        check_env(&self.env)?;
+        check_kept_env(&self.env)?;
         check_labels(&self.labels)?;
         self.lifecycle.check()?;
         match &self.sandbox.base {

@@ -31,6 +31,9 @@ const AGAIN: Duration = Duration::from_millis(200);
 
 /// So long one that has ended is still known by what it was called inside.
 const LATELY: Duration = Duration::from_secs(30);
+/// So many of one sandbox, the newest.
+const MAX_LATELY: usize = 64;
+const SWEEP: Duration = Duration::from_secs(5);
 
 /// How a command in the background is typed to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,8 +51,8 @@ pub enum Typed {
 pub(crate) struct About {
     #[serde(default)]
     pub(crate) typed: Typed,
-    #[serde(default)]
-    pub(crate) note: Option<Value>,
+    #[serde(default, with = "shared")]
+    pub(crate) note: Option<Arc<Value>>,
 }
 
 impl About {
@@ -102,7 +105,7 @@ pub struct Seen {
     pub pid: u32,
     pub typed: Typed,
     /// As whoever began it gave it.
-    pub note: Option<Value>,
+    pub note: Option<Arc<Value>>,
     /// What it was begun with beside the sandbox's own, if this server began it.
     pub env: Arc<BTreeMap<String, String>>,
     pub has_ended: bool,
@@ -115,10 +118,44 @@ pub(crate) struct LiveTasks(Mutex<Tasks>);
 #[derive(Default)]
 struct Tasks {
     live: HashMap<TaskId, LiveTask>,
-    lately: VecDeque<(Instant, Where, Seen)>,
+    /// The newest last.
+    lately: HashMap<Where, VecDeque<(Instant, Seen)>>,
+    /// When all of those were looked through.
+    swept: Option<Instant>,
 }
 
 type Where = (Tenant, SandboxId);
+
+impl Tasks {
+    /// Drops what ended too long ago; not at each end, since many may end at once.
+    fn sweep(&mut self) {
+        let now = Instant::now();
+        if self.swept.is_some_and(|last| now.duration_since(last) < SWEEP) {
+            return;
+        }
+        self.swept = Some(now);
+        self.lately.retain(|_, lately| {
+            lately.retain(|(ended, _)| now.duration_since(*ended) < LATELY);
+            !lately.is_empty()
+        });
+    }
+}
+
+/// Notes are shared by all who see a task: they may be long.
+mod shared {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use serde_json::Value;
+
+    pub(super) fn serialize<S: Serializer>(note: &Option<Arc<Value>>, to: S) -> Result<S::Ok, S::Error> {
+        note.as_deref().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Arc<Value>>, D::Error> {
+        Ok(Option::<Value>::deserialize(from)?.map(Arc::new))
+    }
+}
 
 #[derive(Clone)]
 pub(crate) struct LiveTask {
@@ -141,7 +178,7 @@ impl LiveTask {
             pid,
             typed: self.about.typed,
             note: self.about.note.clone(),
-            env: self.env.clone(),
+            env: if has_ended { Arc::default() } else { self.env.clone() },
             has_ended,
         })
     }
@@ -162,12 +199,15 @@ impl LiveTasks {
 
     fn remove(&self, id: TaskId) {
         self.all(|tasks| {
-            let now = Instant::now();
-            tasks.lately.retain(|(ended, ..)| now.duration_since(*ended) < LATELY);
+            tasks.sweep();
             if let Some(task) = tasks.live.remove(&id)
                 && let Some(seen) = task.seen(id, true)
             {
-                tasks.lately.push_back((now, task.place, seen));
+                let lately = tasks.lately.entry(task.place).or_default();
+                if lately.len() == MAX_LATELY {
+                    lately.pop_front();
+                }
+                lately.push_back((Instant::now(), seen));
             }
         });
     }
@@ -177,9 +217,9 @@ impl LiveTasks {
         self.all(|tasks| {
             let live = tasks.live.iter().filter(|(_, task)| task.place == *place);
             let live = live.filter_map(|(id, task)| task.seen(*id, false));
-            let lately = tasks.lately.iter().rev();
-            let lately = lately.filter(|(ended, of, _)| of == place && ended.elapsed() < LATELY);
-            live.chain(lately.map(|(_, _, seen)| seen.clone())).collect()
+            let lately = tasks.lately.get(place).into_iter().flatten().rev();
+            let lately = lately.filter(|(ended, _)| ended.elapsed() < LATELY);
+            live.chain(lately.map(|(_, seen)| seen.clone())).collect()
         })
     }
 }

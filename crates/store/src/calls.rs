@@ -7,6 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use crate::{
     Entry, Error, Page, Result, Store,
     desk::Tx,
+    page::{self, RowSize},
     sql::{Col, get, maybe},
 };
 
@@ -66,6 +67,18 @@ pub struct CallRow {
     pub ended: Option<Time>,
     pub outcome: Option<Outcome>,
     pub inline: Option<Inline>,
+}
+
+impl RowSize for CallRow {
+    fn size(&self) -> usize {
+        let outcome = match &self.outcome {
+            Some(Outcome::Answered(answer)) => answer.len(),
+            Some(Outcome::Failed { message, .. }) => message.len(),
+            _ => 0,
+        };
+        let inline = self.inline.as_ref().map_or(0, |inline| inline.stdout.len() + inline.stderr.len());
+        size_of::<Self>() + page::size_of_words(&self.argv) + outcome + inline
+    }
 }
 
 impl CallRow {
@@ -132,8 +145,7 @@ impl Store {
                  ORDER BY id DESC LIMIT ?4"
             ))?;
             let values = params![Col(&tenant), sandbox.as_ref().map(Col), before.as_ref().map(Col), page.rows()];
-            let rows = statement.query_map(values, row)?;
-            Ok(rows.collect::<rusqlite::Result<_>>()?)
+            Ok(page::collect(statement.query_map(values, row)?)?)
         })
         .await
     }

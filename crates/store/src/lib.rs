@@ -51,7 +51,7 @@ pub use keys::{Key, NewKey};
 pub use leases::{Lease, Token};
 pub use ledger::{Dropped, Entry, Head, LedgerRow, Older};
 pub use outputs::{Chunk, Ended, Log, OutputFile, Outputs, Stored, Stream};
-pub use page::Page;
+pub use page::{Page, RowSize};
 pub use quotas::{Admitted, Held, Owner, Said};
 pub use retention::{Over, OverId, Used, UsedKind};
 pub use sandboxes::{By, Claim, Claimed, Moved, Record, Transition, Which};

@@ -7,6 +7,7 @@ use uuid::Uuid;
 use crate::{
     Entry, Error, Inline, Page, Result, Store,
     calls::inline,
+    page::{self, RowSize},
     sql::{Col, get, maybe},
 };
 
@@ -53,6 +54,14 @@ impl TaskEnd {
     /// Of the event that tells of it.
     pub fn event_id(&self) -> Uuid {
         event_id(self.at, &self.id.to_string(), 0)
+    }
+}
+
+impl RowSize for Task {
+    fn size(&self) -> usize {
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let inline = self.inline.as_ref().map_or(0, |inline| inline.stdout.len() + inline.stderr.len());
+        size_of::<Self>() + page::size_of_words(&self.argv) + text(&self.about) + text(&self.exit) + inline
     }
 }
 
@@ -149,9 +158,8 @@ impl Store {
                  AND (?4 IS NULL OR state = ?4) ORDER BY id DESC LIMIT ?5"
             ))?;
             let (of, state) = (sandbox.as_ref().map(Col), state.as_ref().map(Col));
-            let rows =
-                statement.query_map(params![Col(&tenant), of, before.as_ref().map(Col), state, page.rows()], row)?;
-            Ok(rows.collect::<rusqlite::Result<_>>()?)
+            let values = params![Col(&tenant), of, before.as_ref().map(Col), state, page.rows()];
+            Ok(page::collect(statement.query_map(values, row)?)?)
         })
         .await
     }

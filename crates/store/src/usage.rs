@@ -58,7 +58,7 @@ impl Store {
 fn count(tx: &mut Tx<'_>, tenant: &Tenant) -> Result<usize> {
     let sql = "SELECT seq FROM usage_counted WHERE tenant = ?";
     let counted = tx.reads().prepare_cached(sql)?.query_row([Col(tenant)], |row| row.get(0)).optional()?;
-    let new = rows(tx.reads(), tenant, counted.unwrap_or(0), AT_ONCE)?;
+    let new = rows(tx.reads(), tenant, counted.unwrap_or(0), AT_ONCE, usize::MAX)?;
     let Some(last) = new.last().map(|row| row.seq) else { return Ok(0) };
     let mut sums: BTreeMap<(String, &str), (u64, u64, u64)> = BTreeMap::new();
     for row in &new {

@@ -3,11 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use reqwest::Method;
-use serde_json::json;
+use reqwest::{Method, Response};
+use serde_json::{Value, json};
 
 use crate::{
     files::Files,
+    sdk::Sdk,
     stage::{Server, client, good, refused},
 };
 
@@ -67,4 +68,94 @@ async fn a_hard_expression_over_files_ends_when_its_time_is_over() {
     // All of the line would take minutes.
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     assert_eq!(refused(search(&HARD.replace("1500", "20000")).await).await, (400, "bad_request".into()));
+}
+
+async fn exec(server: &Server, command: Value) -> Response {
+    let mut body = json!({ "scope": { "scheme": "fixed", "name": "one" } });
+    body.as_object_mut().unwrap().extend(command.as_object().unwrap().clone());
+    server.post("/v1/exec", &body).send().await.unwrap()
+}
+
+#[tokio::test]
+async fn commands_and_variables_that_are_too_long_are_refused() {
+    let server = Server::start();
+    let env = |length: usize| json!({ "A": "x".repeat(length / 2), "B": "x".repeat(length / 2) });
+    let words = |count: usize, length: usize| [vec!["true".to_owned()], vec!["x".repeat(length); count]].concat();
+    for good_one in [
+        json!({ "argv": words(4000, 1) }),
+        json!({ "argv": words(2, 100_000) }),
+        json!({ "argv": ["true"], "env": env(200_000) }),
+        json!({ "argv": ["true"], "spec": { "env": env(60_000) } }),
+    ] {
+        assert_eq!(good(exec(&server, good_one).await).await["exit_code"], 0);
+    }
+    for bad in [
+        json!({ "argv": words(5000, 1) }),
+        json!({ "argv": words(3, 100_000) }),
+        json!({ "command": "x".repeat(300_000) }),
+        json!({ "argv": ["true"], "env": env(300_000) }),
+    ] {
+        assert_eq!(refused(exec(&server, bad).await).await, (400, "bad_request".into()));
+    }
+    let made = server.post("/v1/sandboxes", &json!({ "env": env(70_000) })).send().await.unwrap();
+    assert_eq!(refused(made).await, (400, "bad_request".into()));
+    let made = good(server.post("/v1/sandboxes", &json!({ "env": env(60_000) })).send().await.unwrap()).await;
+    let path = format!("/v1/sandboxes/{}", made["id"].as_str().unwrap());
+    let change = async |length| server.request(Method::PATCH, &path).json(&json!({ "env": env(length) })).send().await;
+    assert_eq!(refused(change(70_000).await.unwrap()).await, (400, "bad_request".into()));
+    good(change(50_000).await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn what_is_recorded_of_a_long_command_is_its_beginning_and_a_digest() {
+    let server = Server::start();
+    let long = json!({ "argv": ["printf", "%.3s", "é".repeat(50_000)] });
+    assert_eq!(good(exec(&server, long).await).await["exit_code"], 0);
+    assert_eq!(server.exec("one", "echo short").await["exit_code"], 0);
+    let made = json!({ "path": format!("/{}", "d".repeat(200_000)) });
+    let sandbox = server.ensure("one").await["id"].as_str().unwrap().to_owned();
+    let refusal = server.post(&format!("/v1/sandboxes/{sandbox}/files/mkdir"), &made).send().await.unwrap();
+    assert_eq!(refused(refusal).await.0, 400);
+    let rows = server.get("/v1/ledger?limit=1000").await["rows"].as_array().unwrap().clone();
+    let argv = |word: &str| {
+        let row = rows.iter().find(|row| row["argv"].to_string().contains(word));
+        row.unwrap_or_else(|| panic!("no row with {word}"))["argv"].clone()
+    };
+    assert_eq!(argv("short"), json!(["sh", "-c", "echo short"]), "the control");
+    let (long, refusal) = (argv("%.3s"), argv("dddd"));
+    assert_eq!(long[0], "printf");
+    assert!(long.to_string().len() < 9000 && long[3].as_str().unwrap().contains("100010 bytes, sha256"), "{long}");
+    assert!(refusal.to_string().len() < 1000 && refusal.to_string().contains(" bytes, sha256"), "{refusal}");
+    for page in ["/v1/ledger?limit=1000", "/v1/calls?limit=1000"] {
+        let length = server.request(Method::GET, page).send().await.unwrap().text().await.unwrap().len();
+        assert!(length < 40_000, "{length} bytes of {page}");
+    }
+}
+
+#[tokio::test]
+async fn e2b_processes_with_many_arguments_are_refused_and_long_ones_are_listed_in_part() {
+    let sdk = Sdk::start().await;
+    let start = async |args: Vec<String>, tag: &str| {
+        let args = [vec!["-c".to_owned(), "sleep 600".to_owned()], args].concat();
+        let process = json!({ "cmd": "/bin/sh", "args": args });
+        sdk.stream("/process.Process/Start", json!({ "process": process, "tag": tag })).await
+    };
+    let (flags, end) = start(vec!["a".into(); 180_000], "many").await.next().await.unwrap();
+    assert_eq!((flags, &end["error"]["code"]), (2, &json!("invalid_argument")), "{end}");
+    let (flags, end) = start(Vec::new(), &"t".repeat(5000)).await.next().await.unwrap();
+    assert_eq!((flags, &end["error"]["code"]), (2, &json!("invalid_argument")), "{end}");
+    let (mut short, mut long) = (start(vec!["x".into()], "s").await, start(vec!["y".repeat(100_000)], "l").await);
+    let pids = [short.pid().await, long.pid().await];
+    let listed = sdk.call("/process.Process/List", json!({})).await;
+    let args = |pid: u64| {
+        let process = listed["processes"].as_array().unwrap().iter().find(|process| process["pid"] == pid).unwrap();
+        process["config"]["args"].as_array().unwrap().clone()
+    };
+    assert_eq!(args(pids[0]), ["-c", "sleep 600", "x"]);
+    let shown = args(pids[1]);
+    assert!(shown.len() == 3 && shown[2].as_str().unwrap().ends_with("y…") && shown[2].to_string().len() < 17_000);
+    // By its tag it is found as before.
+    let kill = json!({ "process": { "tag": "l" }, "signal": "SIGNAL_SIGKILL" });
+    sdk.call("/process.Process/SendSignal", kill.clone()).await;
+    assert_eq!(sdk.refused("/process.Process/SendSignal", kill).await.1, "not_found");
 }

@@ -205,6 +205,23 @@ async fn a_step_that_fails_says_which_and_why() {
 }
 
 #[tokio::test]
+async fn variables_that_name_variables_do_not_grow_without_end() {
+    let server = Server::start();
+    let asking = Asking::of(&server);
+    let env = |name: &str, value: String| json!({ "type": "ENV", "args": [name, value] });
+    let some = [env("A", "x".repeat(1000)), env("B", "$A".repeat(30)), run("echo -n $B > /home/user/b")];
+    built(&asking, "some", from_base(&some)).await;
+    assert_eq!(Sandbox::make(&asking, "some").await.read("/home/user/b").await.len(), 30_000, "the control");
+    let doubled = [vec![env("A", "x".into())], vec![env("A", "$A$A".into()); 30]].concat();
+    let at_once = [env("A", "x".repeat(1000)), env("B", "$A".repeat(2000))];
+    let in_sum: Vec<_> = (0..8).map(|n| env(&format!("V{n}"), "x".repeat(10_000))).collect();
+    for steps in [&doubled[..], &at_once, &in_sum] {
+        let reason = failed(&asking, "much", from_base(steps)).await;
+        assert!(reason["message"].as_str().unwrap().contains("65536"), "{reason}");
+    }
+}
+
+#[tokio::test]
 async fn what_a_template_starts_runs_in_each_sandbox_before_anybody_has_it() {
     let server = Server::start();
     let asking = Asking::of(&server);

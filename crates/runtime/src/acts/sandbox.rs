@@ -1,12 +1,12 @@
 //! A sandbox as a whole.
 
 use cabana_model::{Clamped, Lifecycle, Mount, SandboxId, Time};
-use cabana_sandbox::{Limits, NetworkPolicy, check_env};
+use cabana_sandbox::{Limits, NetworkPolicy};
 use cabana_store::By;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{Act, Cx, Mounts, Needs, Result, Wanted};
+use crate::{Act, Cx, Mounts, Needs, Result, Wanted, check_kept_env};
 
 /// Absent: made. Stopped or paused: started. Running: as it is.
 pub struct Ensure;
@@ -208,7 +208,7 @@ impl Act for Change {
             cx.runtime.check_network(&cx.caller, &network)?;
             capabilities.check_network(&network)?;
         }
-        self.env.as_ref().map_or(Ok(()), check_env)?;
+        self.env.as_ref().map_or(Ok(()), check_kept_env)?;
         let lifecycle = match self.lifecycle {
             None => None,
             Some(changed) => {

@@ -14,6 +14,7 @@ use crate::{
     Act, Cx, Error, Kind, Needs, Result,
     fault::{self, Point},
     tasks::{About, Staying, Typed},
+    words,
 };
 
 pub struct Start {
@@ -63,8 +64,8 @@ impl Act for Start {
     /// The task has the call's own number, so that whoever finds the call after a crash finds the task.
     async fn run(self, cx: Cx) -> Result<Answer> {
         let id = TaskId::from(cx.call.uuid());
-        let (argv, timeout) = (self.asked.argv(), self.asked.timeout);
-        let env = Arc::new(self.asked.env.clone());
+        let (argv, timeout) = (words::recorded(self.asked.argv()), self.asked.timeout);
+        let env = Arc::new(words::shown_env(&self.asked.env));
         let (mut spec, input) = self.asked.spec(id.into(), &cx, timeout)?;
         match self.typed {
             Typed::Whole => {}
@@ -79,7 +80,7 @@ impl Act for Start {
             key: cx.caller.key,
             sandbox: record.id.clone(),
             argv,
-            about: About { typed: self.typed, note: self.note }.written(),
+            about: About { typed: self.typed, note: self.note.map(Arc::new) }.written(),
             at: cx.runtime.clock().now(),
         };
         let sandbox = cx.sandbox()?;

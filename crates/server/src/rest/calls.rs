@@ -108,9 +108,8 @@ struct CallsBody {
 async fn list(State(app): State<App>, Reader(caller): Reader, Query(which): Query<Which>) -> Answer<Json<CallsBody>> {
     let sandbox = which.sandbox.as_deref().map(id).transpose()?;
     let page = page(which.limit, which.cursor)?;
-    let limit = page.limit as usize;
-    let rows = app.runtime.call_list(&caller.tenant, sandbox.as_ref(), page).await?;
-    let next_cursor = (rows.len() == limit).then(|| rows.last().map(|row| row.cursor())).flatten();
+    let rows = app.runtime.call_list(&caller.tenant, sandbox.as_ref(), page.clone()).await?;
+    let next_cursor = page.is_full(&rows).then(|| rows.last().map(|row| row.cursor())).flatten();
     Ok(Json(CallsBody { calls: rows.iter().map(CallBody::of).collect(), next_cursor }))
 }
 

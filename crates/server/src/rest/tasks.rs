@@ -100,9 +100,8 @@ async fn list(State(app): State<App>, Reader(caller): Reader, Query(which): Quer
         None => None,
     };
     let page = page(which.limit, which.cursor)?;
-    let limit = page.limit as usize;
-    let tasks = app.runtime.task_list(&caller.tenant, sandbox.as_ref(), state, page).await?;
-    let next_cursor = (tasks.len() == limit).then(|| tasks.last().map(|task| task.cursor())).flatten();
+    let tasks = app.runtime.task_list(&caller.tenant, sandbox.as_ref(), state, page.clone()).await?;
+    let next_cursor = page.is_full(&tasks).then(|| tasks.last().map(|task| task.cursor())).flatten();
     Ok(Json(TasksBody { tasks: tasks.iter().map(TaskBody::of).collect(), next_cursor }))
 }
 

@@ -14,7 +14,7 @@ pub use row::{Entry, Head, LedgerRow};
 pub use verify::{Broken, verify};
 
 use crate::{
-    Error, Result, Store,
+    Error, Result, Store, page,
     sql::{Col, get},
 };
 
@@ -36,7 +36,7 @@ impl Store {
             loop {
                 let dropped = dropped::of(db, &tenant)?;
                 let begins_after = dropped.as_ref().map_or(0, |dropped| dropped.upto.seq);
-                let rows = rows(db, &tenant, after.max(begins_after), limit)?;
+                let rows = rows(db, &tenant, after.max(begins_after), limit, page::MAX_BYTES)?;
                 if dropped::of(db, &tenant)? == dropped {
                     return Ok((rows, dropped));
                 }
@@ -70,14 +70,25 @@ pub(crate) fn tenants(db: &Connection) -> rusqlite::Result<Vec<Tenant>> {
     rows.collect()
 }
 
-pub(crate) fn rows(db: &Connection, tenant: &Tenant, after: u64, limit: u32) -> Result<Vec<LedgerRow>> {
+/// No more once they have so many bytes.
+pub(crate) fn rows(
+    db: &Connection,
+    tenant: &Tenant,
+    after: u64,
+    limit: u32,
+    most_bytes: usize,
+) -> Result<Vec<LedgerRow>> {
     let sql = "SELECT seq, row, hash FROM ledger WHERE tenant = ? AND seq > ? ORDER BY seq LIMIT ?";
     let mut statement = db.prepare_cached(sql)?;
     let after = i64::try_from(after).unwrap_or(i64::MAX);
     let mut rows = statement.query(params![Col(tenant), after, limit])?;
-    let mut read = Vec::new();
-    while let Some(row) = rows.next()? {
-        read.push(unseal(tenant, row.get(0)?, row.get_ref(1)?.as_str().unwrap_or_default(), row.get(2)?)?);
+    let (mut read, mut bytes) = (Vec::new(), 0);
+    while bytes < most_bytes
+        && let Some(row) = rows.next()?
+    {
+        let text = row.get_ref(1)?.as_str().unwrap_or_default();
+        bytes += text.len();
+        read.push(unseal(tenant, row.get(0)?, text, row.get(2)?)?);
     }
     Ok(read)
 }

@@ -99,6 +99,36 @@ async fn keys_are_forgotten_by_their_age() {
 }
 
 #[tokio::test]
+async fn a_page_of_long_rows_ends_sooner_and_says_that_there_is_more() {
+    let Stage { store, dir: _dir } = Stage::new();
+    let us = tenant("a");
+    for _ in 0..10 {
+        let call = NewCall { argv: vec!["x".repeat(1 << 20)], ..call(&us) };
+        store.reserve(call.clone()).await.unwrap();
+        store.record(done(&call)).await.unwrap();
+    }
+    let (mut pages, mut page) = (Vec::new(), Page::first(1000));
+    loop {
+        let rows = store.calls(&us, None, page.clone()).await.unwrap();
+        pages.push(rows.len());
+        if !page.is_full(&rows) {
+            break;
+        }
+        page.after = rows.last().map(|row| row.cursor());
+    }
+    assert_eq!(pages, [4, 4, 2]);
+    let (mut pages, mut after) = (Vec::new(), 0);
+    while let Some(last) = {
+        let rows = store.ledger(&us, after, 1000).await.unwrap();
+        pages.push(rows.len());
+        rows.last().map(|row| row.seq)
+    } {
+        after = last;
+    }
+    assert_eq!(pages, [4, 4, 2, 0]);
+}
+
+#[tokio::test]
 async fn calls_are_listed_newest_first_by_tenant_and_by_sandbox() {
     let Stage { store, dir: _dir } = Stage::new();
     let us = tenant("a");

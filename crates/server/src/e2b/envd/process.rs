@@ -51,6 +51,11 @@ pub(super) async fn serve(app: &App, guest: &Guest, request: Request) -> Option<
 /// So long a killed process is waited for.
 const GONE: std::time::Duration = std::time::Duration::from_secs(1);
 
+/// Of a command's words, in a list; and what each of them takes beside its bytes.
+const MAX_SHOWN: usize = 16 << 10;
+const WORD: usize = 32;
+const MAX_TAG: usize = 1024;
+
 /// What is kept of a command to tell it in a list. Its variables are not: they may be secrets, and are told from memory.
 #[derive(Serialize, Deserialize)]
 struct Note {
@@ -63,7 +68,11 @@ struct Note {
 impl Note {
     /// `None`: another front began it.
     fn of(seen: &Seen) -> Option<Self> {
-        serde_json::from_value(seen.note.clone()?).ok()
+        Self::deserialize(seen.note.as_deref()?).ok()
+    }
+
+    fn has_tag(seen: &Seen, tag: &str) -> bool {
+        seen.note.as_deref().is_some_and(|note| note["tag"] == tag)
     }
 }
 
@@ -87,7 +96,7 @@ fn find(app: &App, guest: &Guest, process: Option<&ProcessSelector>) -> Result<S
     let seen = app.runtime.seen_tasks(&guest.record.tenant, &guest.record.id);
     let found = seen.into_iter().find(|seen| match selector {
         ProcessSelector::Pid(pid) => seen.pid == *pid,
-        ProcessSelector::Tag(tag) => Note::of(seen).is_some_and(|note| note.tag.as_ref() == Some(tag)),
+        ProcessSelector::Tag(tag) => Note::has_tag(seen, tag),
     });
     found.ok_or_else(|| missing(selector))
 }
@@ -128,6 +137,9 @@ fn seat(app: &App, guest: &Guest) -> Result<StreamSeat, Error> {
 
 async fn begin(app: &App, guest: &Guest, headers: &HeaderMap, asked: StartRequest) -> Result<(Answer, Typed), Error> {
     let user = user_of(headers)?;
+    if asked.tag.as_ref().is_some_and(|tag| tag.len() > MAX_TAG) {
+        return Err(Error::new(Code::InvalidArgument, format!("a tag has at most {MAX_TAG} bytes")));
+    }
     let typed = match &asked.pty {
         Some(pty) => Typed::Terminal(size(pty)?),
         None if asked.keeps_stdin() => Typed::Open,
@@ -136,8 +148,6 @@ async fn begin(app: &App, guest: &Guest, headers: &HeaderMap, asked: StartReques
     let StartRequest { process: ProcessConfig { cmd, args, envs, cwd }, tag, .. } = asked;
     let given = cwd.as_deref().unwrap_or_default();
     let dir = place(app, guest, user.as_ref(), given).await?;
-    let config = ProcessConfig { cmd: cmd.clone(), args: args.clone(), envs: BTreeMap::new(), cwd: cwd.clone() };
-    let note = serde_json::to_value(Note { config, tag }).ok();
     let asked = Asked {
         cwd: (!dir.is_empty()).then(|| dir.clone()),
         env: envs,
@@ -145,9 +155,28 @@ async fn begin(app: &App, guest: &Guest, headers: &HeaderMap, asked: StartReques
         timeout: deadline(headers),
         ..Asked::new(Command::Argv(std::iter::once(cmd).chain(args).collect()))
     };
+    asked.check().map_err(|error| connect_error(&error))?;
+    let note = serde_json::to_value(Note { config: shown(&asked, cwd), tag }).ok();
     let begun = async { app.runtime.call(guest.ask(), Start { asked, typed, note }).await?.answer().await };
     let answer = begun.await.map_err(|error| not_begun(&error, &dir))?;
     Ok((answer, typed))
+}
+
+/// What a list shows of it, as long as it runs: the beginning of a long one.
+fn shown(asked: &Asked, cwd: Option<String>) -> ProcessConfig {
+    let Command::Argv(argv) = &asked.command else { return ProcessConfig::default() };
+    let (mut words, mut room) = (Vec::new(), MAX_SHOWN);
+    for word in argv {
+        let end = word.floor_char_boundary(room);
+        if end < word.len() {
+            words.push(format!("{}…", &word[..end]));
+            break;
+        }
+        words.push(word.clone());
+        room = room.saturating_sub(word.len() + WORD);
+    }
+    let args = words.split_off(words.len().min(1));
+    ProcessConfig { cmd: words.pop().unwrap_or_default(), args, envs: BTreeMap::new(), cwd }
 }
 
 fn not_begun(error: &Failed, dir: &str) -> Error {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cabana_runtime::Code;
+use cabana_runtime::{Code, MAX_KEPT_ENV, check_kept_env};
 use cabana_sandbox::User;
 
 use super::{
@@ -42,9 +42,8 @@ impl Job {
             Step::Env(pairs) => {
                 for (name, value) in pairs {
                     let value = self.expanded(inside, brought, value).await?;
-                    cabana_sandbox::check_env(&[(name.clone(), value.clone())].into())
-                        .map_err(|error| error.to_string())?;
                     brought.env.insert(name.clone(), value);
+                    check_kept_env(&brought.env).map_err(|error| error.to_string())?;
                 }
                 Ok(())
             }
@@ -96,10 +95,14 @@ impl Job {
         Ok((who.to_owned(), dir.to_owned()))
     }
 
-    /// `$NAME` and `${NAME}` stand for what the variable is so far; with a backslash before it, a `$` is one.
+    /// `$NAME` and `${NAME}` stand for what the variable is so far; with a backslash before it, a `$` is one. A value that names long ones
+    /// again and again would grow without end, so it ends at what all variables may have.
     async fn expanded(&self, inside: &Inside<'_>, brought: &Brought, value: &str) -> Result<String, String> {
         let mut whole = String::new();
         for part in parts(value) {
+            if whole.len() > MAX_KEPT_ENV {
+                return Err(format!("ENV: a value has more than {MAX_KEPT_ENV} bytes"));
+            }
             match part {
                 Part::Text(text) => whole.push_str(text),
                 Part::Name(name) => match brought.env.get(name) {
