@@ -3,6 +3,7 @@
 //! sandbox that runs.
 
 mod holders;
+mod inner_mounts;
 mod late;
 mod mount_table;
 mod places;
@@ -12,7 +13,7 @@ use std::{
     fs::{self, Metadata},
     os::{
         fd::{AsFd, OwnedFd},
-        unix::fs::MetadataExt,
+        unix::{ffi::OsStrExt, fs::MetadataExt},
     },
     path::{Path, PathBuf},
 };
@@ -43,7 +44,24 @@ pub fn check_view(view: &View, data: &Path) -> Result<()> {
     match &view.source {
         Source::Layer(_) if view.writable => Err(invalid("a layer cannot be written to")),
         Source::Layer(_) | Source::Volume(_) => Ok(()),
-        Source::Host(path) => find(path, data).map(drop),
+        Source::Host(path) => {
+            let source = open(path, data)?;
+            if view.writable && source.meta.is_dir() { refuse_inner_mounts(path, &source) } else { Ok(()) }
+        }
+    }
+}
+
+/// Whoever may remove and rename directories there could take the mounts on them off, on the machine.
+fn refuse_inner_mounts(path: &Path, source: &Shown) -> Result<()> {
+    let inner = inner_mounts::find_inner_mount(source.fd.as_fd(), path.as_os_str().as_bytes());
+    match inner.map_err(|error| Error::failed("listing the mounts of this machine", error))? {
+        None => Ok(()),
+        Some(inner) => Err(Error::MountDenied(format!(
+            "{} cannot be mounted read-write, since {} is mounted below it on this machine and could be taken off from inside: \
+             mount it read-only, or mount directories that have nothing mounted in them",
+            path.display(),
+            String::from_utf8_lossy(&inner)
+        ))),
     }
 }
 

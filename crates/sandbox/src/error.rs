@@ -68,6 +68,9 @@ pub enum Error {
     NoVolume(VolumeId),
     #[error("volume {0} is in use: sandboxes have it among their views")]
     VolumeInUse(VolumeId),
+    /// Who is inside could do more to the machine with it than to its files.
+    #[error("mounts: {0}")]
+    MountDenied(String),
     /// Nothing of the change was made.
     #[error("{at}: {why}")]
     MountBusy { at: String, why: &'static str },
@@ -153,6 +156,7 @@ impl Error {
             Self::NoSnapshot(_) => Code::SnapshotNotFound,
             Self::NoVolume(_) => Code::VolumeNotFound,
             Self::VolumeInUse(_) => Code::VolumeInUse,
+            Self::MountDenied(_) => Code::MountDenied,
             Self::MountBusy { .. } => Code::MountBusy,
             Self::Host(_) => Code::HostUnsupported,
             Self::Exhausted(_) => Code::HostExhausted,

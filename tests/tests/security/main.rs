@@ -18,6 +18,7 @@ mod host_process;
 mod host_state;
 mod hostile_files;
 mod init;
+mod inner_mounts;
 mod inside;
 mod kernel_calls;
 mod kernel_files;

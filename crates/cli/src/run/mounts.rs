@@ -33,7 +33,7 @@ fn view(mount: &OsStr, data: &Path) -> Result<View, Failure> {
     let view = View { source: Source::Host(source), at, writable };
     // The engine asks the same; here it can be said which of the mounts is meant.
     check_view(&view, data).map_err(|error| match error {
-        Error::Invalid { why, .. } => refused(mount, &why),
+        Error::Invalid { why, .. } | Error::MountDenied(why) => refused(mount, &why),
         other => other.into(),
     })?;
     Ok(view)

@@ -13,6 +13,10 @@ impl MountTable {
         File::open(format!("/proc/{pid}/mountinfo")).map(Self)
     }
 
+    pub(super) fn of_self() -> io::Result<Self> {
+        File::open("/proc/self/mountinfo").map(Self)
+    }
+
     pub(super) fn read(&mut self) -> io::Result<Vec<MountEntry>> {
         self.0.rewind()?;
         let mut text = Vec::new();
@@ -27,6 +31,8 @@ pub(super) struct MountEntry {
     pub(super) parent: u64,
     /// Of the file system, which is not what `stat` says of every file on it.
     pub(super) device: Device,
+    /// What of the file system is mounted, from its own root on.
+    pub(super) root: Vec<u8>,
     pub(super) at: Vec<u8>,
 }
 
@@ -48,12 +54,12 @@ impl MountEntry {
     fn parse(line: &[u8]) -> io::Result<Self> {
         let odd = || io::Error::from(io::ErrorKind::InvalidData);
         let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-        let [id, parent, device, _, at, ..] = fields[..] else { return Err(odd()) };
+        let [id, parent, device, root, at, ..] = fields[..] else { return Err(odd()) };
         let text = |field| std::str::from_utf8(field).map_err(|_| odd());
         let number = |field| text(field)?.parse().map_err(|_| odd());
         let (major, minor) = text(device)?.split_once(':').ok_or_else(odd)?;
         let device = (major.parse().map_err(|_| odd())?, minor.parse().map_err(|_| odd())?);
-        Ok(Self { id: number(id)?, parent: number(parent)?, device, at: unescape(at) })
+        Ok(Self { id: number(id)?, parent: number(parent)?, device, root: unescape(root), at: unescape(at) })
     }
 }
 
@@ -110,14 +116,15 @@ mod tests {
     use super::*;
 
     fn entry(id: u64, parent: u64, minor: u32, at: &[u8]) -> MountEntry {
-        MountEntry { id, parent, device: (0, minor), at: at.to_vec() }
+        MountEntry { id, parent, device: (0, minor), root: b"/".to_vec(), at: at.to_vec() }
     }
 
     #[test]
     fn a_line_of_the_kernels_is_read() {
         let line = br"36 35 98:0 /mnt1 /mnt\0402\134x rw,noatime master:1 - ext3 /dev/root rw,errors=continue";
         let read = MountEntry::parse(line).unwrap();
-        assert_eq!(read, MountEntry { id: 36, parent: 35, device: (98, 0), at: b"/mnt 2\\x".to_vec() });
+        let [root, at] = [&b"/mnt1"[..], b"/mnt 2\\x"].map(<[u8]>::to_vec);
+        assert_eq!(read, MountEntry { id: 36, parent: 35, device: (98, 0), root, at });
         for odd in [&b"36"[..], b"x 35 98:0 / / rw - a b c", b"1 2 3 4", b"1 2 3 / /", b"1 2 3:x / /"] {
             assert!(MountEntry::parse(odd).is_err());
         }
