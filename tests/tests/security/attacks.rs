@@ -56,6 +56,7 @@ attacks! {
     MASQUERADE = "masquerade.py",
     MOUNTING = "mounting.c",
     MOVING = "moving.c",
+    NAMED_SOCKETS = "named_sockets.py",
     NAMELESS = "nameless.c",
     NAMESPACES = "namespaces.c",
     NEIGHBOUR = "neighbour.py",
@@ -71,6 +72,7 @@ attacks! {
     PRLIMIT = "prlimit.c",
     QUEUES = "queues.py",
     REACH = "reach.py",
+    RELAY = "relay.py",
     RTNETLINK = "rtnetlink.py",
     SAY = "say.c",
     SETTINGS = "settings.c",
@@ -162,6 +164,32 @@ impl Attack {
         let program = self.words(self.on_host().to_str().expect("plain text"));
         let words: Vec<&str> = wrapper.iter().copied().chain(program.iter().map(String::as_str)).collect();
         Ran::of(Command::new(words[0]).args(&words[1..]).args(arguments))
+    }
+}
+
+/// A program of the host at a socket in a directory that sandboxes see, which hands descriptors from one to the other: what they
+/// cannot do by themselves.
+pub(crate) struct Relay(std::process::Child);
+
+impl Relay {
+    pub(crate) fn start(door: &Path) -> Self {
+        use std::io::BufRead;
+        let words = RELAY.words(RELAY.on_host().to_str().expect("plain text"));
+        let mut relay = Command::new(&words[0]);
+        relay.args(&words[1..]).arg(door).stdout(std::process::Stdio::piped());
+        let mut relay = relay.spawn().expect("it starts");
+        let mut line = String::new();
+        let out = relay.stdout.take().expect("it is piped");
+        std::io::BufReader::new(out).read_line(&mut line).expect("it can be read");
+        assert_eq!(line.trim(), "listens");
+        Self(relay)
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

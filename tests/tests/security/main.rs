@@ -24,6 +24,7 @@ mod kernel_calls;
 mod kernel_files;
 mod magic_links;
 mod mounts;
+mod named_sockets;
 mod namespaces;
 mod neighbours;
 mod network;

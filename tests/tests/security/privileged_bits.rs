@@ -15,7 +15,7 @@ use cabana_sandbox::{
 use futures_util::{StreamExt, stream};
 
 use crate::{
-    attacks::{BITS, BITS_EXEC, BITS_HOLD, BITS_RACE, BROKER, FORGE, LANDLOCK, Report},
+    attacks::{BITS, BITS_EXEC, BITS_HOLD, BITS_RACE, BROKER, FORGE, LANDLOCK, Relay, Report},
     inside::{Inside, engine, passing, path, rest, soon, until},
 };
 
@@ -595,7 +595,7 @@ async fn a_broker_in_the_service_of_who_is_confined_by_landlock() {
     }
 }
 
-/// Another sandbox can take `/proc` off, if it is handed the directory that it lies on. Then root inside can put files there
+/// Another sandbox could take `/proc` off, if a program of the host handed it the directory that it lies on. Then root inside can put files there
 /// that say of everybody what it likes.
 #[tokio::test]
 async fn bits_by_a_proc_that_the_guest_has_made() {
@@ -610,6 +610,8 @@ async fn bits_by_a_proc_that_the_guest_has_made() {
     let chmod = "touch /home/user/own; chmod 4755 /home/user/own";
     one.user(chmod).await.ok();
     one.user(&format!("chmod 4755 {SEEN}/target")).await.refused();
+    let tree = Path::new(env!("CARGO_TARGET_TMPDIR")).join("data/volumes").join(volume.to_string()).join("tree");
+    let _relay = Relay::start(&tree.join("door"));
     let taking = other.start("root", &FORGE, &["take", "/workspace/both/door", "proc"]).await;
     one.attack("root", &FORGE, &["give", "/workspace/both/door"]).await.ok();
     assert_eq!(rest(taking).await.0.trim(), "taken", "the mount can be taken off");

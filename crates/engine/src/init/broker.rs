@@ -20,6 +20,7 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 
 use super::notifications::OwnMounts;
 use super::{
+    binding::{BindCall, BindRequest},
     caller::{Caller, Credentials, File},
     sockets::{SocketCall, SocketRequest},
 };
@@ -61,6 +62,7 @@ enum Call {
     SetMode { file: File, mode: u32 },
     Create { dir: i32, path: u64, flags: i32, mode: u32 },
     SetAttribute { file: File, name: u64, value: u64, size: u64, flags: u32 },
+    Bind(BindCall),
     Socket(SocketCall),
 }
 
@@ -69,6 +71,7 @@ enum Read {
     SetMode { target: Target, mode: u32 },
     Create { dir: Option<OwnedFd>, path: CString, flags: i32, mode: u32 },
     SetAttribute { target: Target, name: CString, value: Vec<u8>, flags: u32 },
+    Bind(BindRequest),
     Socket(SocketRequest),
 }
 
@@ -94,7 +97,9 @@ impl Broker<'_> {
 
     fn make(&self) -> Result<()> {
         // The control socket, the commands' pipes and groups. Nothing of it is a caller's to name.
-        sys::close_all_but(&[self.listener.as_fd().as_raw_fd()])?;
+        let mut kept = [self.listener.as_fd(), self.own_mounts.without_views.as_fd()].map(|fd| fd.as_raw_fd());
+        kept.sort_unstable();
+        sys::close_all_but(&kept)?;
         let call = Call::of(self.notification.number, &self.notification.args)?;
         let caller = Caller::open(self.notification.thread)?;
         let (credentials, root) = (caller.credentials()?, caller.root()?);
@@ -103,8 +108,9 @@ impl Broker<'_> {
         if !self.listener.still_waits(self.notification.id) {
             return Err(Errno(libc::ESRCH));
         }
-        self.become_caller(&credentials, root.as_fd())?;
+        self.become_caller(&credentials, root.as_fd(), read.needs_beside())?;
         match read {
+            Read::Bind(request) => self.bind(request, &credentials),
             Read::SetMode { target, mode } => self.set_mode(target, mode),
             Read::Create { dir, path, flags, mode } => {
                 sys::umask(credentials.umask);
@@ -130,18 +136,19 @@ impl Broker<'_> {
                 let value = memory.bytes(value, usize::try_from(size).map_err(|_| Errno(libc::E2BIG))?)?;
                 Ok(Read::SetAttribute { target, name, value, flags })
             }
+            Call::Bind(call) => call.read(self.secret, caller, self.own_mounts).map(Read::Bind),
             Call::Socket(call) => call.read(caller, self.memory).map(Read::Socket),
         }
     }
 
     /// Its root, its ids and what it may override: from here on, what the kernel refuses to the caller it refuses here.
-    fn become_caller(&self, credentials: &Credentials, root: BorrowedFd<'_>) -> Result<()> {
+    fn become_caller(&self, credentials: &Credentials, root: BorrowedFd<'_>, others: u64) -> Result<()> {
         // Before the root: there may be no /proc in the caller's.
         let links = mounts::open_proc(c"/proc/self/fd", OFlags::RDONLY | OFlags::DIRECTORY).map_err(errno)?;
         rustix::process::fchdir(root).map_err(errno)?;
         rustix::process::chroot(c".").map_err(errno)?;
         rustix::process::fchdir(links).map_err(errno)?;
-        credentials.assume()
+        credentials.assume_with(others)
     }
 
     fn set_mode(&self, target: Target, mode: u32) -> Result<()> {
@@ -222,7 +229,7 @@ impl Broker<'_> {
     }
 
     /// As the caller. Not through links of /proc to what a process has open: here they would be this process's.
-    fn open(&self, dir: Option<&OwnedFd>, path: &CString, flags: OFlags) -> Result<OwnedFd> {
+    pub(super) fn open(&self, dir: Option<&OwnedFd>, path: &CString, flags: OFlags) -> Result<OwnedFd> {
         let dir = dir.map_or(libc::AT_FDCWD, AsRawFd::as_raw_fd);
         let flags = flags | OFlags::CLOEXEC;
         sys::open_at2(self.secret, dir, path, flags.bits().into(), ResolveFlags::NO_MAGICLINKS.bits())
@@ -230,6 +237,16 @@ impl Broker<'_> {
 
     fn is_own(&self, file: BorrowedFd<'_>) -> Result<bool> {
         self.own_mounts.has(file).map_err(errno)
+    }
+}
+
+impl Read {
+    /// Capabilities that looking at a path takes beside the caller's.
+    fn needs_beside(&self) -> u64 {
+        match self {
+            Self::Bind(request) => request.needs_beside(),
+            _ => 0,
+        }
     }
 }
 
@@ -276,6 +293,7 @@ impl Call {
             libc::SYS_setxattr => set(at(first, true), third),
             libc::SYS_lsetxattr => set(at(first, false), third),
             libc::SYS_fsetxattr => set(File::Open(first as i32), third),
+            libc::SYS_bind => Self::Bind(BindCall { socket: first as i32, address: second, length: third as i32 }),
             number => return SocketCall::of(number, args).map(Self::Socket).ok_or(Errno(libc::ENOSYS)),
         })
     }
@@ -304,18 +322,18 @@ fn target(caller: &Caller, file: File) -> Result<Target> {
     Ok(Target::Path { dir, path, follow })
 }
 
-fn descriptor_of_self(path: &[u8]) -> Option<i32> {
+pub(super) fn descriptor_of_self(path: &[u8]) -> Option<i32> {
     let number = path.strip_prefix(b"/proc/self/fd/").or_else(|| path.strip_prefix(b"/proc/thread-self/fd/"))?;
     let plain = number.iter().all(u8::is_ascii_digit);
     std::str::from_utf8(number).ok().filter(|_| plain)?.parse().ok()
 }
 
-fn is_absolute(path: &CString) -> bool {
+pub(super) fn is_absolute(path: &CString) -> bool {
     path.as_bytes().first() == Some(&b'/')
 }
 
 /// The directory, and the name in it.
-fn split(path: &[u8]) -> Result<(CString, CString)> {
+pub(super) fn split(path: &[u8]) -> Result<(CString, CString)> {
     let (above, name) = match path.iter().rposition(|byte| *byte == b'/') {
         Some(cut) => path.split_at(cut + 1),
         None => (&b"."[..], path),
@@ -340,7 +358,7 @@ fn link(file: &OwnedFd) -> CString {
     CString::new(file.as_raw_fd().to_string()).unwrap_or_default()
 }
 
-fn errno(error: rustix::io::Errno) -> Errno {
+pub(super) fn errno(error: rustix::io::Errno) -> Errno {
     Errno(error.raw_os_error())
 }
 

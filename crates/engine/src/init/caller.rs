@@ -130,8 +130,8 @@ impl Credentials {
         })
     }
 
-    /// For good.
-    pub(super) fn assume(&self) -> Result<()> {
+    /// For good, with these capabilities beside its own until [`Credentials::drop_others`].
+    pub(super) fn assume_with(&self, others: u64) -> Result<()> {
         // Where there is a single id nobody may change groups, and all have the same.
         if let Err(refused) = sys::setgroups(&self.groups)
             && own_groups()? != self.groups
@@ -143,6 +143,10 @@ impl Credentials {
         sys::setresuid(self.uid, self.uid, self.uid)?;
         // A change of user resets it to what the host says.
         sys::prctl(libc::PR_SET_DUMPABLE, 0)?;
+        sys::set_capabilities(&Capabilities::exactly(self.capabilities | others))
+    }
+
+    pub(super) fn drop_others(&self) -> Result<()> {
         sys::set_capabilities(&Capabilities::exactly(self.capabilities))
     }
 }

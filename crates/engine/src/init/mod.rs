@@ -6,6 +6,7 @@
 //! the control socket, it ends, and the kernel ends everything else in the sandbox with it; unless it was told to outlive
 //! the server, and waits for the next one (see `keep`).
 
+mod binding;
 mod broker;
 mod caller;
 mod exec;

@@ -42,14 +42,16 @@ struct Running {
 /// The mounts that are the sandbox's own, by their numbers.
 pub(super) struct OwnMounts {
     numbers: Vec<u64>,
+    /// The same mounts once more, without anything else: no path leads from here to a view, whatever a guest moves.
+    pub(super) without_views: OwnedFd,
     /// As long as it is open, a mount's number is not given to another, also when somebody takes the mount off.
     _held: Vec<OwnedFd>,
 }
 
 impl OwnMounts {
-    pub(super) fn new(held: Vec<OwnedFd>) -> rustix::io::Result<Self> {
+    pub(super) fn new(held: Vec<OwnedFd>, without_views: OwnedFd) -> rustix::io::Result<Self> {
         let numbers = held.iter().map(|mount| mounts::id(mount.as_fd())).collect::<Result<_, _>>()?;
-        Ok(Self { numbers, _held: held })
+        Ok(Self { numbers, without_views, _held: held })
     }
 
     pub(super) fn has(&self, file: BorrowedFd<'_>) -> rustix::io::Result<bool> {

@@ -95,19 +95,22 @@ pub(super) fn finish(prepared: Prepared, plan: &SetupPlan, mounts: &[OwnedFd]) -
     let new_root = open_dir(c"/n", Step::Overlay)?;
     let mut own_mounts = overlays(plan, &new_root)?;
     own_mounts.extend(keep_writable(plan, new_root.as_fd())?);
-    mount_views(plan, mounts, new_root.as_fd())?;
-    mount_proc(new_root.as_fd(), plan.shared_memory)?;
     let terminals = mount_dev(prepared.single_id, plan.shared_memory, new_root.as_fd())?;
     own_mounts.push(open_dir(c"/n/dev/shm", Step::Dev)?);
+    let without_views = copy_own_mounts(plan, &new_root)?;
+    mount_views(plan, mounts, new_root.as_fd())?;
+    mount_proc(new_root.as_fd(), plan.shared_memory)?;
     hide_files_of_proc()?;
     mount_boot_id()?;
-    close_root(plan, &new_root)?;
+    if plan.writable.is_some() {
+        set_root_read_only(plan, &new_root, libc::MS_RDONLY)?;
+    }
     rustix::process::fchdir(&new_root).map_err(rx_at(Step::Pivot))?;
     mounts::pivot_here().map_err(io_at(Step::Pivot))?;
     let root = open_dir(c"/", Step::Pivot)?;
     let (secret, listener) = raise_walls(plan.sudo)?;
     let Prepared { null, signals, forest, .. } = prepared;
-    let own_mounts = OwnMounts::new(own_mounts).map_err(rx_at(Step::Overlay))?;
+    let own_mounts = OwnMounts::new(own_mounts, without_views).map_err(rx_at(Step::Overlay))?;
     let notifications = Notifications::new(listener.map(Listener::new), own_mounts, 2 * plan.shared_memory, secret);
     Ok(Ready { null, signals, forest, root, terminals, secret, notifications })
 }
@@ -224,13 +227,23 @@ fn keep_writable(plan: &SetupPlan, root: BorrowedFd<'_>) -> Done<Vec<OwnedFd>> {
     Ok(kept)
 }
 
-/// After all that is made in it. The filter forbids to open it again.
-fn close_root(plan: &SetupPlan, root: &OwnedFd) -> Done {
+/// The mounts of its own as they are before a view is put onto them, and read-only where they are to be. Before there is a `/proc`,
+/// whose links lead to what is open, and from there to views.
+fn copy_own_mounts(plan: &SetupPlan, root: &OwnedFd) -> Done<OwnedFd> {
+    let copy = || mounts::detach_tree(root.as_fd()).map_err(io_at(Step::Overlay));
     if plan.writable.is_none() {
-        return Ok(());
+        return copy();
     }
+    set_root_read_only(plan, root, libc::MS_RDONLY)?;
+    let copied = copy()?;
+    set_root_read_only(plan, root, 0)?;
+    Ok(copied)
+}
+
+/// For good after all that is made in it: the filter forbids to open it again.
+fn set_root_read_only(plan: &SetupPlan, root: &OwnedFd, read_only: u64) -> Done {
     let suid = if plan.sudo { 0 } else { libc::MS_NOSUID };
-    let flags = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | libc::MS_NODEV | suid;
+    let flags = libc::MS_REMOUNT | libc::MS_BIND | read_only | libc::MS_NODEV | suid;
     let close =
         |point: &OwnedFd| mounts::plain(c"none", &path_of(point), c"none", flags, c"").map_err(io_at(Step::ReadOnly));
     for target in plan.overlays.iter().skip(1) {
@@ -339,7 +352,7 @@ fn mount_dev(single_id: bool, shared_memory: u64, root: BorrowedFd<'_>) -> Done<
 fn terminals_allowed() -> u64 {
     const SANDBOXES: u64 = 64;
     let setting = |name: &str| {
-        let text = std::fs::read_to_string(format!("/n/proc/sys/kernel/pty/{name}")).ok()?;
+        let text = std::fs::read_to_string(format!("/proc/sys/kernel/pty/{name}")).ok()?;
         text.trim().parse::<u64>().ok()
     };
     let all = setting("max").zip(setting("reserve")).map_or(0, |(max, reserve)| max.saturating_sub(reserve));

@@ -41,6 +41,12 @@ pub(crate) fn detach_open(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(rustix::mount::open_tree(fd, c"", flags)?)
 }
 
+/// A detached clone of what is open with everything that is mounted below it by now.
+pub(crate) fn detach_tree(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    Ok(rustix::mount::open_tree(fd, c"", flags | OpenTreeFlags::AT_RECURSIVE)?)
+}
+
 /// Attributes of a detached mount, with the id map of a user namespace if one is given.
 pub(crate) fn set_attributes(mount: BorrowedFd<'_>, set: u64, userns: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let mut attr = MountAttr { set, clear: 0, propagation: libc::MS_PRIVATE, userns: 0 };

@@ -596,6 +596,12 @@ pub(crate) fn listen(secret: Secret, socket: BorrowedFd<'_>, backlog: u32) -> Re
     unsafe { sys!(SYS_listen, socket.as_raw_fd(), backlog, 0, 0, fifth, sixth) }.map(drop)
 }
 
+pub(crate) fn bind(secret: Secret, socket: BorrowedFd<'_>, address: &[u8]) -> Result<()> {
+    let [fifth, sixth] = secret.with(0);
+    // SAFETY: the slice.
+    unsafe { sys!(SYS_bind, socket.as_raw_fd(), address.as_ptr(), address.len(), 0, fifth, sixth) }.map(drop)
+}
+
 pub(crate) fn set_receive_buffer(secret: Secret, socket: BorrowedFd<'_>, bytes: u32) -> Result<()> {
     let [fifth, sixth] = secret.with(size_of::<u32>() as u32);
     let (level, name) = (libc::SOL_SOCKET, libc::SO_RCVBUF);

@@ -1,6 +1,6 @@
 """Takes a mount of one sandbox off from another, and puts files of its own in its place.
 
-forge.py take DOOR NAME    is handed a directory at the socket DOOR, and removes the directory NAME in it
+forge.py take DOOR NAME    is handed a directory by the relay at DOOR, and removes the directory NAME in it
 forge.py give DOOR         hands over the root directory, in which everybody may do anything then
 forge.py proc TARGET UID   makes a /proc in which everybody is UID, and each descriptor of theirs is TARGET
 """
@@ -8,12 +8,10 @@ import array, os, socket, sys
 
 what, rest = sys.argv[1], sys.argv[2:]
 if what == "take":
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(rest[0])
-    os.chmod(rest[0], 0o777)
-    listener.listen()
+    door = socket.socket(socket.AF_UNIX)
+    door.connect(rest[0])
+    door.send(b"t")
     print("waits", flush=True)
-    door, _ = listener.accept()
     _, control, _, _ = door.recvmsg(1, socket.CMSG_SPACE(4))
     os.rmdir(rest[1], dir_fd=array.array("i", control[0][2])[0])
     print("taken", flush=True)
@@ -22,7 +20,7 @@ elif what == "give":
     door = socket.socket(socket.AF_UNIX)
     door.connect(rest[0])
     root = array.array("i", [os.open("/", os.O_RDONLY)])
-    door.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, root)])
+    door.sendmsg([b"g"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, root)])
     door.recv(1)  # until the other side has done it
 else:
     target, uid = rest

@@ -175,16 +175,6 @@ def queue_of_a_file():
     report(lambda: os.pread(fd, 100, 0), lambda: os.pwrite(fd, b"by-queue", 0))
 
 
-def bound():
-    """A socket with a name there keeps hold of it, without any file being open."""
-    there()
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(os.path.join(PLACE, "socket"))
-    listener.listen()
-    holds()
-    report(lambda: None, lambda: None)
-
-
 def program():
     """A program that lies there runs."""
     there()
@@ -240,14 +230,14 @@ def watch_thread():
 
 
 def take():
-    """Is handed a directory by another sandbox, through a socket in a directory that both see."""
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(os.path.join(PLACE, "door"))
-    listener.listen()
+    """Is handed a directory of another sandbox, by the relay in a directory that both see."""
+    door = socket.socket(socket.AF_UNIX)
+    door.connect(os.path.join(PLACE, "door"))
+    door.send(b"t")
     print("waits", flush=True)
-    door, _ = listener.accept()
     _, control, _, _ = door.recvmsg(1, socket.CMSG_SPACE(4))
     fd = array.array("i", control[0][2])[0]
+    door.close()
     holds()
     print("has", attempt(lambda: os.fstat(fd)), flush=True)
 
@@ -257,7 +247,8 @@ def give():
     door = socket.socket(socket.AF_UNIX)
     door.connect(os.path.join(*GO))
     fd = array.array("i", [os.open(PLACE, os.O_RDONLY)])
-    door.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fd)])
+    door.sendmsg([b"g"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fd)])
+    door.recv(1)
 
 
 {
@@ -273,7 +264,6 @@ def give():
     "mapped": mapped,
     "queue": queue,
     "queue_of_a_file": queue_of_a_file,
-    "bound": bound,
     "program": program,
     "watch": watch,
     "watch_thread": watch_thread,
