@@ -5,7 +5,7 @@
 //! none, and nothing on disk is tied to a range. An ordinary user has one range for all, or a single id.
 
 use std::{
-    collections::HashSet,
+    collections::{HashSet, VecDeque},
     fs::{File, OpenOptions},
     io,
     os::{
@@ -47,8 +47,8 @@ pub(crate) struct Ranges {
     cgroups: Option<Cgroups>,
     /// A directory with a file for each range, locked while it is leased: by the kernel, so that who is killed gives back.
     locks: Option<PathBuf>,
-    /// Leased by us and free again: the next sandbox finds cgroup and id map as it needs them.
-    free: Mutex<Vec<Lease>>,
+    /// Leased by us and free again, the one that has been so for longest first: a sandbox finds cgroup and id map as it needs them.
+    free: Mutex<VecDeque<Lease>>,
     next: AtomicU32,
 }
 
@@ -204,7 +204,10 @@ impl Lease {
 }
 
 impl Ranges {
-    const KEEP: usize = 16;
+    const KEEP: usize = 32;
+    /// What a sandbox leaves behind is counted to its ids, if another process has got hold of it: so no range is given to the next
+    /// one at once.
+    const RESTING: usize = 16;
 
     pub(crate) fn open(mode: Mode, cgroups: bool, data: &Path) -> io::Result<Self> {
         let locks = match mode {
@@ -282,16 +285,24 @@ impl Ranges {
     }
 
     pub(crate) fn lease(&self) -> io::Result<Lease> {
-        if let Some(lease) = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop() {
+        if let Some(lease) = self.take_free(Self::RESTING) {
             return Ok(lease);
         }
+        // Each sandbox another one.
         for _ in 0..RANGES {
             let number = self.next.fetch_add(1, Ordering::Relaxed) % RANGES;
             if let Some(lease) = self.try_lease(number)? {
                 return Ok(lease);
             }
         }
-        Err(io::Error::other(format!("all {RANGES} ranges of ids are in use")))
+        let none = || io::Error::other(format!("all {RANGES} ranges of ids are in use"));
+        self.take_free(0).ok_or_else(none)
+    }
+
+    /// The one that has been free for longest, if more than so many are.
+    fn take_free(&self, resting: usize) -> Option<Lease> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.len() > resting { free.pop_front() } else { None }
     }
 
     fn try_lease(&self, number: u32) -> io::Result<Option<Lease>> {
@@ -360,14 +371,27 @@ impl Ranges {
     /// Only when nothing of the sandbox lives any more.
     pub(crate) fn give_back(&self, mut lease: Lease) {
         let clean = lease.clear().is_ok();
-        let empty = lease.cgroup.as_ref().is_none_or(Cgroup::is_empty);
+        let empty = lease.cgroup.as_ref().is_none_or(Cgroup::is_empty) && self.renew(&mut lease);
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if empty && clean && free.len() < Self::KEEP {
-            free.push(lease);
+            free.push_back(lease);
         } else {
             drop(free);
             self.end(lease);
         }
+    }
+
+    /// What is still charged to the group of the last sandbox is none of the next one's. Groups of version 1 are made anew when they are
+    /// needed.
+    fn renew(&self, lease: &mut Lease) -> bool {
+        let Some(cgroups) = self.cgroups.as_ref().filter(|_| lease.limiter.charges_memory_from_the_start()) else {
+            return true;
+        };
+        if let Some(cgroup) = lease.cgroup.take() {
+            cgroup.remove();
+        }
+        lease.cgroup = cgroups.make(lease.number, lease.ids.base).ok().flatten();
+        lease.cgroup.is_some()
     }
 
     fn end(&self, lease: Lease) {
@@ -417,6 +441,26 @@ mod tests {
         const { assert!(FIRST_LIVE + RANGES * COUNT <= STORAGE) };
         const { assert!(STORAGE + (COUNT - 1) < i32::MAX as u32) };
         const { assert!(RANGES > 4000) };
+    }
+
+    #[test]
+    fn a_range_that_was_given_back_rests_before_it_is_leased_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let locks = Some(make_locks(dir.path()).unwrap());
+        let ranges = Ranges { mode: Mode::Root, cgroups: None, locks, free: Mutex::default(), next: AtomicU32::new(7) };
+        let mut leased = Vec::new();
+        for _ in 0..3 * Ranges::RESTING {
+            let lease = ranges.lease().unwrap();
+            leased.push(lease.number);
+            ranges.give_back(lease);
+        }
+        let rests = |round: &[u32]| round.iter().collect::<HashSet<_>>().len() == round.len();
+        assert!(leased.windows(Ranges::RESTING).all(rests), "{leased:?}");
+        let first: Vec<_> = leased.iter().take(Ranges::RESTING + 1).collect();
+        assert!(
+            leased.iter().skip(first.len()).all(|number| first.contains(&number)),
+            "they are used again: {leased:?}"
+        );
     }
 
     #[test]

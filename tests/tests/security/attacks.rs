@@ -41,6 +41,7 @@ attacks! {
     FORGE = "forge.py",
     GATE = "gate.c",
     HALVES = "halves.c",
+    HANDED = "handed.py",
     HANDLES = "handles.c",
     HOLD = "hold.py",
     HOLD_DISK = "hold_disk.c",

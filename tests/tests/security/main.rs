@@ -12,6 +12,7 @@ mod endings;
 mod exhaustion;
 mod filter;
 mod fresh;
+mod handed;
 mod held_locks;
 mod host_files;
 mod host_process;

@@ -133,6 +133,10 @@ impl Controllers {
 impl Limiter {
     /// Makes the groups into which processes have to be moved, without limits.
     pub(crate) fn make(&self) -> Result<()> {
+        // Memory of the last sandbox that somebody still holds stays charged to the group that it had, and is none of the next one's.
+        if let Some(memory) = self.moved_into().find(|group| Some(*group) == self.0.memory.as_ref()) {
+            let _ = fs::remove_dir(&memory.path);
+        }
         let made = self.moved_into().try_for_each(|group| make(&group.path));
         made.map_err(|error| Error::failed("making the sandbox's groups", error))?;
         self.set(&Limits::default()) // those of whoever had them before may be left
@@ -141,6 +145,11 @@ impl Limiter {
     /// Whether the groups are there: of version 2 they always are.
     pub(crate) fn is_made(&self) -> bool {
         self.0.all().next().is_some() && self.moved_into().all(|group| group.path.exists())
+    }
+
+    /// Whether the group that a sandbox begins in has memory charged to it.
+    pub(crate) fn charges_memory_from_the_start(&self) -> bool {
+        self.0.memory.as_ref().is_some_and(|group| group.version == Version::Two)
     }
 
     /// Moves a process, and with it all that it will start.

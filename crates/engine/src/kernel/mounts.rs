@@ -81,6 +81,29 @@ pub(crate) fn tmpfs(options: &[(&CStr, &CStr)]) -> io::Result<OwnedFd> {
     Ok(fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?)
 }
 
+/// Whether an overlay has this directory as its upper one, in whatever mount namespace, or in none any more. Asks the kernel for one
+/// more with an index, which it refuses then; a work directory on another file system has it refuse it in any case, later on.
+pub(crate) fn is_upper_of_overlay(dir: BorrowedFd<'_>) -> io::Result<bool> {
+    use rustix::mount::{FsOpenFlags, fsconfig_create, fsconfig_set_string, fsopen};
+    let elsewhere = tmpfs(&[])?;
+    let path = |fd: BorrowedFd<'_>| format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let context = fsopen(c"overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in [
+        (c"index", "on".to_owned()),
+        (c"lowerdir", path(elsewhere.as_fd())),
+        (c"upperdir", path(dir)),
+        (c"workdir", path(elsewhere.as_fd())),
+    ] {
+        fsconfig_set_string(context.as_fd(), key, value)?;
+    }
+    match fsconfig_create(context.as_fd()) {
+        Err(rustix::io::Errno::BUSY) => Ok(true),
+        Err(rustix::io::Errno::INVAL) => Ok(false),
+        Err(errno) => Err(errno.into()),
+        Ok(()) => Err(io::Error::other("an overlay was made of two file systems")),
+    }
+}
+
 /// Puts a detached mount to its place.
 pub(crate) fn attach(mount: BorrowedFd<'_>, at: &CStr) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;

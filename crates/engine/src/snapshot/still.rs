@@ -12,10 +12,20 @@
 //! exactly what is left to do, and [`settle`] does it whenever the sandbox is touched next. At no moment does a layer lie
 //! where nothing that is used names it, so nothing can take it for rubbish.
 //!
+//! The kernel is asked whether nobody does: a descriptor of a file keeps an overlay alive that has no mount any more, wherever it is.
+//! Of one that is kept alive, they are copied.
+//!
 //! Of a **running** one, the commands are frozen, changes from outside wait, and its own layers are copied. What a process
 //! has written is in the page cache at the latest, which a copy reads: nothing has to be flushed for it.
 
-use std::{fs::File, os::fd::AsFd, path::Path, sync::Arc};
+use std::{
+    fs::File,
+    os::fd::AsFd,
+    path::Path,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use cabana_guest::tree;
 use cabana_sandbox::{Error, Result, SandboxId};
@@ -29,10 +39,15 @@ use crate::{
     engine::{Shared, blocking},
     fault::{self, Point},
     home::Record,
+    kernel::mounts,
     layers::{Hold, Store, failed},
     live::Live,
     plan::Plan,
 };
+
+/// How long the kernel may take to let go of an overlay whose sandbox has just ended.
+const LETTING_GO: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_millis(5);
 
 /// What a sandbox was at that moment. The layers stay as long as this lives.
 pub(super) struct Still {
@@ -46,7 +61,7 @@ impl Shared {
     /// The caller holds the sandbox's slot, and has closed its gate.
     pub(super) async fn still(self: &Arc<Self>, id: &SandboxId, live: Option<&Arc<Live>>) -> Result<Still> {
         let (shared, id) = (self.clone(), id.clone());
-        let Some(live) = live else { return blocking(move || shared.keep_own(&id)).await };
+        let Some(live) = live else { return blocking(move || shared.keep_or_copy_own(&id)).await };
         if !self.ranges.has_cgroups() {
             let what = "snapshots of a running sandbox without control groups, which would freeze it: stop it first";
             return Err(Error::Unsupported { provider: "engine", what });
@@ -60,6 +75,18 @@ impl Shared {
         fault::at(Point::SnapshotCopied);
         live.let_go().await?;
         copied
+    }
+
+    fn keep_or_copy_own(&self, id: &SandboxId) -> Result<Still> {
+        let (own, plan) = (self.homes.open_home(id)?.fs(), self.homes.read(id)?.plan);
+        let begun = Instant::now();
+        while is_kept_alive(&own, &plan) {
+            if begun.elapsed() > LETTING_GO {
+                return self.copy_own(id);
+            }
+            thread::sleep(RETRY_DELAY);
+        }
+        self.keep_own(id)
     }
 
     fn keep_own(&self, id: &SandboxId) -> Result<Still> {
@@ -108,6 +135,12 @@ impl Shared {
         }
         Ok(Still { plan, fresh, _layers_stay })
     }
+}
+
+/// Whether somebody has a hold on an overlay of these layers. An ordinary user cannot ask.
+fn is_kept_alive(own: &Path, plan: &Plan) -> bool {
+    let is_upper = |dir: File| mounts::is_upper_of_overlay(dir.as_fd()).unwrap_or(false);
+    (0..plan.overlays()).any(|overlay| File::open(upper(own, overlay)).is_ok_and(is_upper))
 }
 
 /// Ends what [`Shared::still`] began with a stopped sandbox and a sudden end left undone. Costs some looks if there is
