@@ -57,6 +57,7 @@ attacks! {
     MASQUERADE = "masquerade.py",
     MOUNTING = "mounting.c",
     MOVING = "moving.c",
+    NAMED = "named.c",
     NAMED_SOCKETS = "named_sockets.py",
     NAMELESS = "nameless.c",
     NAMESPACES = "namespaces.c",

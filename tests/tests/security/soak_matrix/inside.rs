@@ -6,8 +6,8 @@ use cabana_sandbox::Status;
 use super::{Target, across, combination::Identity, command, path};
 use crate::{
     attacks::{
-        Attack, CALLS, CHROOT, DEVICES, FAMILIES, FILTER, HALVES, HANDLES, HUGE, IDS, IOCTLS, MOUNTING, NAMESPACES,
-        NSFS, OTHER_ABI, PEER, PRIORITY, PRLIMIT, SETTINGS, STANDING, TYPING,
+        Attack, CALLS, CHROOT, DEVICES, FAMILIES, FILTER, HALVES, HANDLES, HUGE, IDS, IOCTLS, MOUNTING, NAMED,
+        NAMESPACES, NSFS, OTHER_ABI, PEER, PRIORITY, PRLIMIT, SETTINGS, STANDING, TYPING,
     },
     inside::unique,
 };
@@ -169,6 +169,16 @@ across! {
         nothing_done(target, &FAMILIES, FOREIGN_FAMILIES);
         let plain = target.attack("root", &FAMILIES, &["1:1:0", "2:1:0", "2:2:0", "10:1:0"]);
         plain.report().all_done();
+    }
+
+    sockets_named_where_others_reach_them(target) {
+        target.create_again_with_shared("/workspace/shared");
+        for user in target.users() {
+            for own in ["/tmp", "/dev/shm"] {
+                target.attack(user, &NAMED, &[own]).report().all_done();
+            }
+            target.attack(user, &NAMED, &["/workspace/shared"]).report().all_refused(&["EPERM"]);
+        }
     }
 
     mounting_by_root_and_user(target) {

@@ -18,7 +18,7 @@ use std::{
     sync::Mutex,
 };
 
-use cabana_sandbox::{ExecSpec, SandboxPath, Stdio, TermSize};
+use cabana_sandbox::{ExecSpec, SandboxPath, SandboxSpec, Source, Stdio, TermSize, View};
 use cabana_tests::remote::{Answer, Refusal, Request};
 
 use self::{
@@ -112,10 +112,21 @@ struct Target<'a> {
 
 impl<'a> Target<'a> {
     fn new(remote: &'a mut Remote, combination: Combination, number: usize) -> Self {
-        let (origin, limited, spec) = (combination.origin, combination.is_limited(), Box::new(combination.spec()));
         let mut target = Self { remote, combination, number };
-        target.expect_done(&Request::Create { sandbox: number, origin, limited, spec });
+        target.create(Vec::new());
         target
+    }
+
+    fn create(&mut self, views: Vec<View>) {
+        let (origin, limited) = (self.combination.origin, self.combination.is_limited());
+        let spec = Box::new(SandboxSpec { views, ..self.combination.spec() });
+        self.expect_done(&Request::Create { sandbox: self.number, origin, limited, spec });
+    }
+
+    /// The same once more, with a directory of its owner's that others may see as well.
+    fn create_again_with_shared(&mut self, at: &str) {
+        self.destroy();
+        self.create(vec![View { source: Source::Host(stage::shared()), at: path(at), writable: true }]);
     }
 
     /// Another one like it, of the same owner.

@@ -100,6 +100,11 @@ pub(crate) fn seen(attack: &Path) -> PathBuf {
     Path::new(HERE).join("attacks").join(attack.file_name().expect("a name"))
 }
 
+/// A directory of its own that it may show to its sandboxes.
+pub(crate) fn shared() -> PathBuf {
+    Path::new(HERE).join("shared")
+}
+
 fn attacks() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("attacks")
 }
@@ -145,9 +150,10 @@ fn strip(program: &Path, into: &Path) {
 
 fn home(grounds: &Path, name: &str, id: u32) -> PathBuf {
     let home = grounds.join(name);
-    for part in ["sources", "attacks"] {
+    for part in ["sources", "attacks", "shared"] {
         fs::create_dir_all(home.join(part)).expect("a place to mount at");
     }
+    chown(home.join("shared"), Some(id), Some(id)).expect("it is given to its owner");
     if !home.join("program").exists() {
         File::create(home.join("program")).expect("a place to mount at");
     }
