@@ -7,7 +7,10 @@ use cabana_sandbox::{Base, Overrides, SandboxSpec};
 use futures_util::{StreamExt, stream};
 use tar::{Builder, EntryType, Header};
 
-use crate::inside::{Inside, config, passing, path, unique};
+use crate::{
+    attacks::Ran,
+    inside::{Inside, config, passing, path, unique},
+};
 
 /// Plain files with their content.
 pub(crate) fn tar_of(files: &[(&str, &str)]) -> Vec<u8> {
@@ -67,6 +70,16 @@ impl Evil {
     }
 }
 
+/// What a reader that believes the archive makes of it, on the host: so that it is the wall that stops it inside, and not an
+/// archive that would do nothing.
+pub(crate) fn believed(tar: &[u8], into: &Path) -> Ran {
+    fs::create_dir_all(into).unwrap();
+    let file = into.with_extension("tar");
+    fs::write(&file, tar).unwrap();
+    let script = "import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2], filter='fully_trusted')";
+    Ran::of(std::process::Command::new("python3").args(["-c", script]).arg(file).arg(into))
+}
+
 /// Unpacks into a directory of the user's, and says whether it was taken.
 pub(crate) async fn unpack(inside: &Inside, user: &str, tar: Vec<u8>) -> bool {
     let body = stream::once(async move { Ok(tar.into()) }).boxed();
@@ -81,6 +94,12 @@ async fn names_that_lead_out_of_the_directory() {
     fs::write(canary.path(), "of the host").unwrap();
     let host = canary.path().to_str().unwrap();
     let up = format!("../../../../../../..{host}");
+    let (work, naive) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
+    believed(&tar_of(&[(naive.path().to_str().unwrap(), "changed")]), &work.path().join("into")).ok();
+    believed(&tar_of(&[("../beside", "changed")]), &work.path().join("into")).ok();
+    for changed in [naive.path(), &work.path().join("beside")] {
+        assert_eq!(fs::read_to_string(changed).unwrap(), "changed", "a reader that believes it writes there");
+    }
     for user in ["root", "user"] {
         for name in [host, &up, "../precious", "a/../../precious", "./../precious", "/home/user/precious", ".."] {
             unpack(&inside, user, tar_of(&[(name, "changed")])).await;
@@ -96,6 +115,13 @@ async fn names_that_lead_out_of_the_directory() {
 async fn an_archive_that_makes_a_link_and_then_writes_through_it() {
     let inside = Inside::new().await;
     inside.user("mkdir -p /home/user/into /home/user/target && echo mine > /home/user/target/f").await.ok();
+    let work = tempfile::tempdir().unwrap();
+    let (target, into) = (work.path().join("target"), work.path().join("into"));
+    fs::create_dir(&target).unwrap();
+    let mut tar = Evil::new();
+    tar.entry(EntryType::Symlink, "l", target.to_str().unwrap(), 0o777, b"").file("l/f", "changed");
+    believed(&tar.end(), &into).ok();
+    assert_eq!(fs::read_to_string(target.join("f")).unwrap(), "changed", "a reader that believes it follows the link");
     for user in ["root", "user"] {
         for link in
             ["/home/user/target", "../target", "/proc/self/cwd/home/user/target", "/proc/1/root/home/user/target"]
@@ -117,6 +143,16 @@ async fn an_archive_that_makes_a_link_and_then_writes_through_it() {
 async fn an_archive_whose_hard_link_names_a_file_outside_of_it() {
     let inside = Inside::new().await;
     inside.user("mkdir -p /home/user/into && echo mine > /home/user/precious").await.ok();
+    let work = tempfile::tempdir().unwrap();
+    fs::write(work.path().join("precious"), "mine").unwrap();
+    let mut tar = Evil::new();
+    tar.entry(EntryType::Link, "hard", "../precious", 0o644, b"");
+    believed(&tar.end(), &work.path().join("into")).ok();
+    assert_eq!(
+        fs::read_to_string(work.path().join("into/hard")).unwrap(),
+        "mine",
+        "a reader that believes it links it"
+    );
     for user in ["root", "user"] {
         for target in ["../precious", "/home/user/precious", "/etc/shadow", "../../../etc/shadow"] {
             let mut tar = Evil::new();
@@ -135,6 +171,13 @@ async fn an_archive_whose_hard_link_names_a_file_outside_of_it() {
 async fn an_archive_with_devices() {
     let inside = Inside::new().await;
     inside.user("mkdir -p /home/user/into").await.ok();
+    let work = tempfile::tempdir().unwrap();
+    let mut tar = Evil::new();
+    tar.entry(EntryType::Char, "device", "", 0o666, b"");
+    believed(&tar.end(), &work.path().join("into")).ok();
+    use std::os::unix::fs::FileTypeExt;
+    let made = fs::metadata(work.path().join("into/device")).unwrap().file_type();
+    assert!(made.is_char_device(), "root of the host makes it");
     for user in ["root", "user"] {
         for kind in [EntryType::Char, EntryType::Block] {
             let mut tar = Evil::new();
@@ -179,6 +222,7 @@ async fn an_archive_that_promises_more_than_there_is() {
     header.set_mode(0o644);
     header.set_cksum();
     let tar = header.as_bytes().to_vec();
+    assert!(unpack(&inside, "user", tar_of(&[("plain", "made")])).await, "one that is whole is taken");
     for tar in [tar.clone(), tar[..300].to_vec(), [tar, vec![0xff; 4096]].concat(), vec![0xff; 10240]] {
         let taken = crate::inside::soon("a broken archive", unpack(&inside, "user", tar)).await;
         assert!(!taken, "a broken archive is an error");

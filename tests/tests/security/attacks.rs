@@ -200,6 +200,11 @@ pub(crate) fn on_host(script: &str) -> Ran {
     Ran::of(Command::new("bash").args(["-c", script]))
 }
 
+/// The same in namespaces of its own (`--mount`, `--net`, …) and behind no other wall: what it does there goes with it.
+pub(crate) fn in_own(namespaces: &[&str], script: &str) -> Ran {
+    Ran::of(Command::new("unshare").args(namespaces).args(["bash", "-c", script]))
+}
+
 /// How a program ended and what it said.
 #[derive(Debug)]
 pub(crate) struct Ran {

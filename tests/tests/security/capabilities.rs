@@ -2,7 +2,10 @@
 
 use cabana_sandbox::SandboxSpec;
 
-use crate::inside::{Inside, passing};
+use crate::{
+    attacks::{DEVICES, IOCTLS, on_host},
+    inside::{Inside, passing},
+};
 
 /// A program that says which capabilities it has, at `at`.
 const PROBE: &str = "cp /usr/bin/cat /tmp/probe && chmod 755 /tmp/probe";
@@ -73,6 +76,8 @@ print('secure bits', prctl(28, 0x2f, 0, 0, 0))
 print('bounding', libc.prctl(23, 21, 0, 0, 0))
 header, data = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)(*[0xffffffff] * 6)
 print('capset', 'done' if libc.capset(header, data) == 0 else errno.errorcode[ctypes.get_errno()])";
+    let host = on_host(&format!("python3 - <<'EOF'\n{script}\nEOF")).ok();
+    assert!(host.contains("secure bits done") && host.contains("bounding 1"), "the host's root may: {host}");
     let spec = cabana_sandbox::ExecSpec::argv(["/usr/bin/python3", "-c", script], cabana_sandbox::SandboxPath::root());
     let said = inside.command("root", spec).await.ok();
     assert_eq!(said, "ambient EPERM\nsecure bits EPERM\nbounding 0\ncapset EPERM");
@@ -89,10 +94,15 @@ print(libc.prctl(38, 0, 0, 0, 0), libc.prctl(39, 0, 0, 0, 0))";
     inside.user("sudo -n true").await.refused();
     inside.user("su -c true root </dev/null").await.refused();
     inside.end().await;
+    let allowed = with_sudo().await;
+    assert_eq!(allowed.user("sudo -n id -u").await.ok(), "0", "where it is asked for, it works");
+    allowed.end().await;
 }
 
 #[tokio::test]
 async fn device_nodes_of_every_kind() {
+    let dir = tempfile::tempdir().unwrap();
+    DEVICES.run_on_host(&[dir.path().to_str().unwrap()]).report().all_done();
     let inside = Inside::new().await;
     for node in ["b 7 0", "b 8 0", "c 1 1", "c 1 2", "c 5 1", "c 10 200", "c 10 229", "b 259 0", "c 1 3"] {
         for place in ["/tmp/node", "/dev/shm/node", "/home/user/node"] {
@@ -106,11 +116,13 @@ async fn device_nodes_of_every_kind() {
 
 #[tokio::test]
 async fn pinning_files_so_that_they_cannot_be_deleted() {
+    let own = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    assert_eq!(IOCTLS.run_on_host(&[own.path().to_str().unwrap()]).report().of("pin"), "done");
     let inside = Inside::new().await;
     inside.root("mkdir /tmp/pinned && touch /tmp/pinned/file").await.ok();
     inside.root("chattr +i /tmp/pinned/file").await.refused();
     inside.root("chattr +a /tmp/pinned").await.refused();
-    inside.attack("root", &crate::attacks::IOCTLS, &["/tmp/pinned/file"]).await.report().all_refused(&[
+    inside.attack("root", &IOCTLS, &["/tmp/pinned/file"]).await.report().all_refused(&[
         "EPERM",
         "EACCES",
         "ENOTTY",

@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::MetadataExt};
 use cabana_sandbox::{ExecSpec, SandboxPath};
 
 use crate::{
-    attacks::{CHROOT, HUNT},
+    attacks::{CHROOT, HUNT, in_own, on_host},
     inside::{Inside, unique},
 };
 
@@ -66,6 +66,8 @@ async fn the_hosts_layout_in_the_tables_of_mounts() {
     let text = tables.out;
     assert!(text.contains(" / rw"), "there is a table: {text}");
     let data = env!("CARGO_TARGET_TMPDIR");
+    let plain = in_own(&["--mount"], &format!("mount --bind {data} /mnt && cat /proc/self/mountinfo")).ok();
+    assert!(plain.contains("target/tmp"), "a mount that is made by its path shows it: {plain}");
     let names =
         data.split('/').filter(|name| name.len() > 3 && *name != "work").chain(["ephemeral", "upper0/", "sandboxes"]);
     for name in names.chain([inside.sandbox.id().as_str()]) {
@@ -88,6 +90,7 @@ async fn the_hosts_layout_in_control_groups_and_maps() {
         .await
         .out;
     assert!(said.contains("/usr/bin/"), "{said}");
+    assert!(on_host("cat /proc/[0-9]*/cgroup 2>/dev/null").out.contains("/cabana/"), "seen from the host it is there");
     for name in [inside.sandbox.id().as_str(), "cabana/", "cabana-", "/tmp/", "system.slice", "user.slice"] {
         assert!(!said.contains(name), "{name} is in {said}");
     }
@@ -99,6 +102,10 @@ async fn walking_up_from_inherited_descriptors() {
     let inside = Inside::new().await;
     let script = "for fd in 0 1 2 9; do for way in .. ../etc/hostname ../../../../../../etc/shadow; do
         cat /proc/self/fd/$fd/$way 2>/dev/null && echo found; ls /proc/self/fd/$fd/$way 2>/dev/null && echo found; done; done; true";
+    assert!(
+        on_host(&format!("exec 9</usr/bin; {script}")).ok().contains("found"),
+        "with one of a directory it leads up"
+    );
     for user in ["root", "user"] {
         assert_eq!(inside.command(user, ExecSpec::shell(script, SandboxPath::root())).await.ok(), "", "as {user}");
     }
@@ -112,6 +119,12 @@ async fn writing_to_a_program_of_the_host() {
     let before = fs::metadata(target).unwrap();
     let inside = Inside::new().await;
     let script = format!("cp {target} /tmp/same && cat /tmp/same > {target} && chmod 755 {target} && touch {target}");
+    let own = tempfile::tempdir().unwrap();
+    let (copy, same) = (own.path().join("true"), own.path().join("same"));
+    fs::copy(target, &copy).unwrap();
+    let (was, alone) = (fs::metadata(&copy).unwrap(), script.replace(target, copy.to_str().unwrap()));
+    on_host(&alone.replace("/tmp/same", same.to_str().unwrap())).ok();
+    assert_ne!(was.ctime_nsec(), fs::metadata(&copy).unwrap().ctime_nsec(), "where there is one copy, it changes");
     inside.root(&script).await.ok(); // it has a copy of its own
     inside.root(&format!("ln {target} /usr/bin/second && mv {target} /usr/bin/third && rm /usr/bin/third")).await.ok();
     inside.root(&format!("test -e {target}")).await.refused();
@@ -133,6 +146,8 @@ async fn the_servers_environment_and_arguments() {
         let script = "env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n'; true";
         let said = inside.command(user, ExecSpec::shell(script, SandboxPath::root())).await.ok();
         assert!(said.contains("HOME="), "{said}");
+        let own = fs::read("/proc/self/environ").unwrap();
+        assert!(String::from_utf8_lossy(&own).contains(marks[0]), "on the host it is there to be read");
         for mark in marks {
             assert!(!said.contains(mark), "{mark} is in {said}");
         }
@@ -148,6 +163,7 @@ async fn secrets_of_the_host_that_the_base_should_not_have() {
     let said = inside.root(script).await.out;
     assert_eq!(said.lines().next(), Some("0"), "no password of anybody: {said}");
     let host: Vec<_> = fs::read_dir("/root").unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert!(host.len() > 2 && fs::read("/etc/shadow").is_ok(), "the host has such things: {host:?}");
     for name in host.iter().filter_map(|name| name.to_str()).filter(|name| ![".bashrc", ".profile"].contains(name)) {
         assert!(!said.lines().any(|line| line == name), "{name} of the host's root is in {said}");
     }

@@ -56,6 +56,8 @@ async fn pipes_sockets_and_devices_where_the_server_opens_a_file() {
         ln -s pipe link && ln -s /dev/ptmx ptmx && mkfifo .gitignore && \
         python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"socket\")'";
     inside.user(make).await.ok();
+    let held = inside.user("timeout 0.5 cat /home/user/t/pipe").await;
+    assert_eq!(held.status, cabana_sandbox::Status::Code(124), "who opens it as a file waits");
     for name in ["pipe", "zero", "tty", "link", "ptmx", "socket"] {
         nothing_opens(&inside, &format!("/home/user/t/{name}")).await;
     }
@@ -67,6 +69,8 @@ async fn pipes_sockets_and_devices_where_the_server_opens_a_file() {
 #[tokio::test]
 async fn doors_of_proc_where_the_server_opens_a_file() {
     let inside = Inside::new().await;
+    let own = std::fs::read("/proc/self/environ").unwrap_or_default();
+    assert!(!own.is_empty(), "the server itself would read its own");
     let ours = std::process::id();
     for text in [
         "/proc/self/exe".to_owned(),
@@ -99,6 +103,8 @@ async fn a_lease_on_a_file_that_the_server_opens() {
     let inside = Inside::new().await;
     inside.user("mkdir /home/user/t && echo x > /home/user/t/leased").await.ok();
     let _lease = inside.start("user", &LEASE, &["/home/user/t/leased"]).await;
+    let held = inside.user("timeout 0.5 cat /home/user/t/leased").await;
+    assert_eq!(held.status, cabana_sandbox::Status::Code(124), "who opens it waits");
     for user in ["user", "root"] {
         let files = inside.files(user);
         let at = path("/home/user/t/leased");
@@ -119,6 +125,10 @@ async fn a_lease_on_a_file_that_the_server_opens() {
 async fn a_lease_on_the_file_of_users() {
     let inside = Inside::new().await;
     let _lease = inside.start("root", &LEASE, &["/etc/passwd", "/etc/group"]).await;
+    let waits = ExecSpec::shell("timeout 0.5 cat /etc/passwd", SandboxPath::root());
+    if let Ok(held) = soon("a command", run(&*inside.sandbox, waits, 100)).await {
+        assert_eq!(held.exit.status, cabana_sandbox::Status::Code(124), "who opens it waits");
+    }
     // It must be read again, since a lease needs a copy of its own: told soon, whatever is told.
     let spec = ExecSpec::shell("true", SandboxPath::root());
     let _ = soon("a command", run(&*inside.sandbox, spec, 100)).await;
@@ -216,6 +226,8 @@ async fn a_directory_ten_thousand_levels_deep() {
     let inside = Inside::new().await;
     inside.user("mkdir /dev/shm/deep").await.ok();
     deep(&inside, "/dev/shm/deep").await;
+    let by_path = "python3 -c 'import os; os.stat(\"/dev/shm/deep\" + \"/d\" * 3000)'";
+    assert!(inside.user(by_path).await.refused().contains("File name too long"), "no path leads there");
     let files = inside.files("user");
     let long = format!("/dev/shm/deep{}", "/d".repeat(3000));
     if let Ok(long) = long.parse::<SandboxPath>() {
@@ -245,6 +257,7 @@ for number, when in enumerate([2**63 - 1, -2**63, 2**62, -2**62, -1, 25340230080
     os.utime('f%d' % number, (when, when))
 os.utime('.', (2**63 - 1, -2**63))";
     inside.command("user", ExecSpec::argv(["/usr/bin/python3", "-c", script], path("/"))).await.ok();
+    assert!(inside.user("stat -c %Y /dev/shm/t/f0").await.ok().len() > 12, "the file has such a time");
     let files = inside.files("user");
     let batches: Vec<_> = files.list(&path("/dev/shm/t")).await.unwrap().try_collect().await.unwrap();
     assert_eq!(batches.concat().len(), 6);
@@ -306,6 +319,7 @@ os.mkdir('/dev/shm/t')
 fd = os.open('/dev/shm/t/huge', os.O_CREAT | os.O_WRONLY)
 os.ftruncate(fd, 2**63 - 1 - 2**20)";
     inside.command("user", ExecSpec::argv(["/usr/bin/python3", "-c", script], path("/"))).await.ok();
+    assert!(inside.user("stat -c %s /dev/shm/t/huge").await.ok().len() > 18, "that is what it says");
     let files = inside.files("user");
     let at = path("/dev/shm/t/huge");
     let whole = soon("all of it", files.read(&at, Read::default())).await;
@@ -335,6 +349,8 @@ async fn a_file_that_never_stops_growing() {
     spec.timeout = Some(Duration::from_secs(20));
     let mut process = inside.sandbox.exec(spec).await.unwrap();
     let _begun = process.events.next().await;
+    let grows = async || inside.files("user").stat(&path("/dev/shm/grows")).await.unwrap().size > 65_536;
+    crate::inside::until("it grows", grows).await;
     let read = soon("a file that grows", inside.read("user", "/dev/shm/grows")).await;
     assert!(read.is_some(), "read to where it was when it was opened");
     process.control.signal(9, cabana_sandbox::Target::Tree).await.unwrap();
@@ -347,6 +363,7 @@ async fn links_in_circles() {
     let make = "mkdir /home/user/t && cd /home/user/t && ln -s b a && ln -s a b && ln -s . here && ln -s here/here/here deep && \
         for n in $(seq 60); do ln -s l$((n+1)) l$n; done; ln -s / root";
     inside.user(make).await.ok();
+    assert!(inside.user("cat /home/user/t/a").await.refused().contains("Too many levels"));
     let files = inside.files("user");
     for name in ["a", "l1"] {
         let at = path(&format!("/home/user/t/{name}"));

@@ -30,6 +30,10 @@ async fn reading_writing_and_tracing_process_1() {
 #[tokio::test]
 async fn overwriting_init_through_proc_1_exe() {
     let inside = Inside::new().await;
+    // On a process of its own, what is not forbidden by its being run is done.
+    let own =
+        "cp /bin/sleep /tmp/own; /tmp/own 300 >/dev/null 2>&1 & p=$!; until grep -qx own /proc/$p/comm; do :; done";
+    inside.root(&format!("{own}; chmod 777 /proc/$p/exe && cp /proc/$p/exe /tmp/copy && kill $p")).await.ok();
     for way in
         ["cat /bin/true > /proc/1/exe", "truncate -s 0 /proc/1/exe", "chmod 777 /proc/1/exe", "cp /proc/1/exe /tmp"]
     {
@@ -75,6 +79,11 @@ async fn signals_to_process_1() {
     }
     inside.still_works().await;
     inside.user("kill -9 1").await.refused();
+    // Who is not process 1 ends by it.
+    for signal in ["KILL", "TERM", "SEGV", "RTMAX"] {
+        let own = inside.root(&format!("sleep 300 & kill -{signal} $!; wait $!; [ $? -gt 128 ] && echo ended")).await;
+        assert_eq!(own.ok(), "ended", "{signal}");
+    }
     inside.end().await;
 }
 
@@ -149,7 +158,12 @@ async fn writing_to_the_files_of_process_1_in_proc() {
 async fn killing_commands_before_they_are_started() {
     let inside = Inside::new().await;
     for signal in ["9", "11", "19"] {
+        let victim = inside.sandbox.exec(ExecSpec::argv(["sleep", "300"], SandboxPath::root())).await.unwrap();
         let attack = inside.start("user", &SLAUGHTER, &[signal]).await;
+        if signal != "19" {
+            let (_, status) = soon("the end of one that was there", crate::inside::rest(victim)).await;
+            assert!(matches!(status, Status::Signal(_)), "it hits what it may: {status:?}");
+        }
         let victims = (0..8).map(|_| async {
             let mut spec = ExecSpec::argv(["/bin/true"], SandboxPath::root());
             spec.user = Some(named("user"));
@@ -228,13 +242,15 @@ for _ in range(8):
     try: c.connect(('127.0.0.1', 7777))
     except BlockingIOError: pass
     held.append(c)
-time.sleep(1)
+while ' 02 ' not in open('/proc/net/tcp').read(): pass # one that is not answered any more
 print('full', flush=True)
 time.sleep(600)";
     let mut spec = ExecSpec::argv(["/usr/bin/python3", "-c", full], SandboxPath::root());
     spec.user = Some(named("user"));
     let mut process = inside.sandbox.exec(spec).await.unwrap();
     let _first = futures_util::StreamExt::next(&mut process.events).await;
+    let waits = "python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 7777), 0.5)'";
+    assert!(inside.user(waits).await.refused().contains("timed out"), "whoever connects waits");
     let connections = join_all((0..16).map(|_| inside.sandbox.connect(7777)));
     tokio::select! {
         biased;
@@ -267,6 +283,11 @@ for fd in sorted(map(int, os.listdir('/proc/self/fd'))):
     }
     let sockets = inside.root("tail -n +2 /proc/net/unix | wc -l").await.ok();
     assert_eq!(sockets, "0", "sockets that are there without anybody's making one");
+    let made =
+        "import socket, os; s = socket.socket(socket.AF_UNIX); s.bind('/tmp/s'); print(open('/proc/net/unix').read())
+print(os.readlink('/proc/self/fd/%d' % s.fileno()))";
+    let seen = inside.command("user", ExecSpec::argv(["/usr/bin/python3", "-c", made], SandboxPath::root())).await.ok();
+    assert!(seen.contains("/tmp/s") && seen.contains("socket:["), "one that is made is found: {seen}");
     inside.end().await;
 }
 
@@ -274,8 +295,11 @@ for fd in sorted(map(int, os.listdir('/proc/self/fd'))):
 async fn an_exit_status_that_is_no_exit() {
     // A command that stops, is traced or leaves its group has not ended; one that ends says how.
     let inside = Inside::new().await;
-    let ran = inside.user("sh -c 'kill -STOP $$' & sleep 0.2; kill -CONT $!; wait $!; exit 77").await;
+    let ran = inside.user("sh -c 'kill -STOP $$' & until grep -q '^State:.T' /proc/$!/status; do :; done; kill -CONT $!; wait $!; exit 77").await;
     assert_eq!(ran.status, Status::Code(77));
+    // Whoever waits for stops, too, takes one for news of a child.
+    let fooled = "import os; p = os.fork()\nif p == 0: os.kill(os.getpid(), 19)\nprint(os.WIFSTOPPED(os.waitpid(p, os.WUNTRACED)[1])); os.kill(p, 9)";
+    assert_eq!(inside.user(&format!("python3 -c '{fooled}'")).await.ok(), "True");
     let ran = tokio::time::timeout(SOON, inside.user("(setsid sleep 300 >/dev/null 2>&1 &) ; kill -SEGV $$")).await;
     assert_eq!(ran.expect("told in time").status, Status::Signal(11));
     inside.end().await;

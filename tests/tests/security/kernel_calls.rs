@@ -106,7 +106,10 @@ async fn hardware_ports_and_foreign_segments() {
 
 #[tokio::test]
 async fn hanging_up_the_terminal_by_force() {
-    refused_inside(&["vhangup"]).await; // on the host it would do what it says
+    // On the host it would do what it says; to who has no terminal, it says that it did.
+    let alone = format!("setsid --wait {} vhangup", CALLS.on_host().display());
+    assert_eq!(crate::attacks::on_host(&alone).report().of("vhangup"), "done");
+    refused_inside(&["vhangup"]).await;
 }
 
 /// The kernel loads a module for whoever asks any socket about a bridge or a virtual network.

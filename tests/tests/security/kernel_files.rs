@@ -6,7 +6,7 @@ use cabana_sandbox::{ExecSpec, SandboxPath};
 use futures_util::TryStreamExt;
 
 use crate::{
-    attacks::IPC,
+    attacks::{IPC, in_own, on_host},
     inside::{Inside, path},
 };
 
@@ -63,11 +63,14 @@ async fn handles_of_the_kernel_in_proc() {
         "/proc/kcore",
         "/proc/version",
     ];
+    assert!(files.iter().any(|file| fs::OpenOptions::new().append(true).open(file).is_ok()), "the host can");
     cannot_be_opened_to_write(&files).await;
 }
 
 #[tokio::test]
 async fn memory_and_addresses_of_the_kernel() {
+    let control = "head -c 64 /proc/slabinfo && head -c 64 /proc/vmallocinfo && head -c 64 /proc/timer_list";
+    assert!(on_host(control).ok().contains("slabinfo"), "the host's root reads them");
     let inside = Inside::new().await;
     for user in ["root", "user"] {
         for file in
@@ -91,6 +94,9 @@ async fn sys_debugfs_and_control_groups_as_file_systems() {
         /sys/firmware /sys/module /dev/mem /dev/kmsg /dev/sda /dev/vda /dev/fuse /dev/kvm /dev/net/tun /dev/console /dev/loop0; do
         [ -e $f ] && echo $f; done; true";
     assert_eq!(inside.root(there).await.ok(), "");
+    assert!(on_host(there).ok().contains("/sys/kernel"), "the host has some of them");
+    let own = "mkdir -p /tmp/m && for kind in cgroup2 sysfs proc mqueue; do mount -t $kind none /tmp/m && umount /tmp/m || exit 1; done";
+    in_own(&["--mount", "--propagation", "private"], &own.replace("/tmp/m", "/mnt")).ok();
     for mount in [
         "cgroup2",
         "cgroup",
@@ -114,6 +120,9 @@ async fn sys_debugfs_and_control_groups_as_file_systems() {
 
 #[tokio::test]
 async fn taking_a_mask_off_a_kernel_file() {
+    let masked =
+        "mount --bind /dev/null /proc/cmdline && [ ! -s /proc/cmdline ] && umount /proc/cmdline && cat /proc/cmdline";
+    assert!(!in_own(&["--mount", "--propagation", "private"], masked).ok().is_empty(), "who may unmount takes it off");
     let inside = Inside::new().await;
     for mask in ["/proc/kcore", "/proc/sys", "/proc/keys", "/proc", "/dev", "/usr", "/"] {
         for way in ["umount", "umount -l", "umount -f", "mount -o remount,rw", "mount --move /tmp", "mount --bind /tmp"]
@@ -186,6 +195,7 @@ async fn the_hosts_network_devices_through_the_servers_hands() {
     let host: Vec<String> =
         fs::read_dir(conf).unwrap().flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
     let theirs: Vec<&String> = host.iter().filter(|name| !own.split_whitespace().any(|own| own == **name)).collect();
+    assert!(!theirs.is_empty(), "the host has devices that the sandbox has not: {host:?}");
     let Ok(listing) = inside.files("user").list(&path(conf)).await else { return inside.end().await };
     let batches: Vec<_> = listing.try_collect().await.unwrap_or_default();
     let seen: Vec<String> =
@@ -201,6 +211,7 @@ async fn files_in_closed_directories_of_the_kernel_through_the_servers_hands() {
     let names: Vec<String> = fs::read_dir("/proc/tty/driver")
         .map(|dir| dir.flatten().map(|entry| entry.path().to_str().unwrap().to_owned()).collect())
         .unwrap_or_default();
+    assert!(names.iter().any(|name| fs::read(name).is_ok()), "the host's root reads them: {names:?}");
     for name in names {
         inside.root(&format!("cat {name}")).await.refused();
         let read = inside.read("root", &name).await.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
@@ -212,6 +223,8 @@ async fn files_in_closed_directories_of_the_kernel_through_the_servers_hands() {
 #[tokio::test]
 async fn descriptors_of_process_1_through_the_servers_hands() {
     let inside = Inside::new().await;
+    inside.root("stat /proc/self/fd/0").await.ok(); // of its own it knows
+    assert!(fs::metadata("/proc/self/fd/0").is_ok(), "and so does the server");
     for number in 0..32 {
         let name = format!("/proc/1/fd/{number}");
         inside.root(&format!("stat {name}")).await.refused();
@@ -226,19 +239,25 @@ async fn searching_the_kernels_files_through_the_servers_hands() {
     use cabana_sandbox::{Hit, Search};
     let inside = Inside::new().await;
     inside.root("head -c 1 /proc/slabinfo").await.refused();
-    let what = Search {
-        root: path("/proc"),
+    assert!(!on_host("head -c 100 /proc/slabinfo").ok().is_empty(), "there is something to find");
+    inside.user("mkdir /home/user/t && echo found > /home/user/t/slabinfo").await.ok();
+    let what = |root: &str| Search {
+        root: path(root),
         globs: vec!["slabinfo".into(), "vmallocinfo".into(), "pagetypeinfo".into(), "kpagecount".into()],
         grep: Some(".".into()),
         ignore_files: false,
         max_hits: 10,
         budget: std::time::Duration::from_secs(5),
     };
-    let hits = match inside.files("root").search(what).await {
-        Ok(hits) => hits.try_collect::<Vec<_>>().await.unwrap_or_default().concat(),
-        Err(_) => Vec::new(),
+    let lines = async |root: &str| {
+        let hits = match inside.files("root").search(what(root)).await {
+            Ok(hits) => hits.try_collect::<Vec<_>>().await.unwrap_or_default().concat(),
+            Err(_) => Vec::new(),
+        };
+        hits.into_iter().filter(|hit| matches!(hit, Hit::Line { .. })).collect::<Vec<_>>()
     };
-    let lines: Vec<_> = hits.iter().filter(|hit| matches!(hit, Hit::Line { .. })).collect();
-    assert!(lines.is_empty(), "lines of files that root inside may not read: {lines:?}");
+    assert_eq!(lines("/home/user/t").await.len(), 1, "a file of that name elsewhere is found");
+    let found = lines("/proc").await;
+    assert!(found.is_empty(), "lines of files that root inside may not read: {found:?}");
     inside.end().await;
 }

@@ -1,6 +1,6 @@
 //! Real attempts to get out of a sandbox, at a neighbour, or at the process that holds it. Each test is named after what it
-//! tries. The attacking programs lie in `attacks/`; where it is cheap, the same program is shown to succeed where it may,
-//! so that a refusal is the wall's and not the program's own fault.
+//! tries. The attacking programs lie in `attacks/`; each is shown to succeed where the wall is off, so that a refusal is the
+//! wall's and not the program's own fault.
 #![allow(clippy::unwrap_used, reason = "a test fails by it, at the line that says what was expected")]
 
 mod archives;
@@ -9,10 +9,12 @@ mod capabilities;
 mod crawl;
 mod descriptors;
 mod endings;
+mod exec_paths;
 mod exhaustion;
 mod filter;
 mod fresh;
 mod handed;
+mod handed_over;
 mod held_locks;
 mod host_files;
 mod host_process;
@@ -39,8 +41,11 @@ mod resolvers;
 mod snapshots;
 mod soak_file_races;
 mod soak_matrix;
+mod socket_options;
 mod storm;
 mod taken_mounts;
 mod terminals;
 mod told_by_the_kernel;
+mod users;
+mod view_contents;
 mod views;

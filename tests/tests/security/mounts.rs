@@ -44,6 +44,8 @@ async fn a_source_that_is_swapped_for_a_link_between_the_check_and_the_mount() {
             }
         }
     });
+    let naive = || fs::read_to_string(source.join("note")).unwrap_or_default();
+    crate::inside::until("whoever opens it by its path is led away", async || naive() == secret).await;
     let inside = Inside::new().await;
     let (mut shown, mut refused) = (0, 0);
     while (shown < 10 || refused < 10) && shown + refused < 2000 {
@@ -71,6 +73,7 @@ async fn a_place_that_the_guest_swaps_for_a_link() {
     let swap = "import os
 os.chdir('/tmp')
 os.makedirs('place', exist_ok=True)
+swapped = 0
 while not os.path.exists('/tmp/over'):
     try:
         if os.path.isdir('place/sys'): os.rmdir('place/sys')
@@ -78,9 +81,12 @@ while not os.path.exists('/tmp/over'):
         os.symlink('/proc', 'place')
         os.unlink('place')
         os.mkdir('place')
+        swapped += 1
     except OSError:
-        pass";
-    let spec = cabana_sandbox::ExecSpec::argv(["python3", "-c", swap], path("/"));
+        pass
+print(swapped)";
+    let mut spec = cabana_sandbox::ExecSpec::argv(["python3", "-c", swap], path("/"));
+    spec.user = Some(crate::inside::named("root")); // a place that the server made is root's
     let comes_and_goes = async {
         for _ in 0..100 {
             let _ = inside.sandbox.update(Wanted::Views(vec![view(dir.path(), "/tmp/place/sys", true)])).await;
@@ -91,7 +97,8 @@ while not os.path.exists('/tmp/over'):
         inside.root("touch /tmp/over").await.ok();
     };
     let (swapped, ()) = tokio::join!(cabana_sandbox::run(&*inside.sandbox, spec, 1 << 16), comes_and_goes);
-    swapped.unwrap();
+    let swapped = String::from_utf8(swapped.unwrap().stdout.whole().unwrap()).unwrap();
+    assert!(swapped.trim().parse::<u32>().unwrap() > 100, "it was swapped all the time: {swapped}");
     inside.end().await;
 }
 
@@ -143,6 +150,8 @@ async fn what_a_sandbox_leaves_in_a_volume_gains_nobody_anything() {
     fs::set_permissions(&left, fs::Permissions::from_mode(0o6755)).unwrap();
     assert_eq!(inside.root("stat -c %a /workspace/volume/id").await.ok(), "6755");
     assert_eq!(inside.user("/workspace/volume/id -u").await.ok(), "1000");
+    inside.root("cp /usr/bin/id /srv/id && chmod 6755 /srv/id").await.ok();
+    assert_eq!(inside.user("/srv/id -u").await.ok(), "0", "in the sandbox's own files it does");
     inside.root("mknod /workspace/volume/disk b 8 0").await.refused();
     inside.sandbox.update(Wanted::Views(Vec::new())).await.unwrap();
     inside.engine.remove_volume(volume).await.unwrap();
@@ -158,9 +167,14 @@ async fn a_view_that_went_is_not_reached_by_what_was_open_around_it() {
     inside.sandbox.update(Wanted::Views(vec![view(dir.path(), "/workspace/a/seen", false)])).await.unwrap();
     let code = "import os, time
 around = os.open('/workspace/a', os.O_RDONLY)
+def look():
+    seen = os.open('seen', os.O_RDONLY, dir_fd=around)
+    print(os.listdir(seen), flush=True)
+    os.close(seen) # who holds it would end with the view
+look()
 open('/tmp/begun', 'w').close()
 while not os.path.exists('/tmp/gone'): time.sleep(0.02)
-print(os.listdir(os.open('seen', os.O_RDONLY, dir_fd=around)))";
+look()";
     let spec = cabana_sandbox::ExecSpec::argv(["python3", "-c", code], path("/"));
     let takes_away = async {
         while inside.user("test -e /tmp/begun").await.status != cabana_sandbox::Status::Code(0) {}
@@ -169,6 +183,6 @@ print(os.listdir(os.open('seen', os.O_RDONLY, dir_fd=around)))";
     };
     let (held, ()) = tokio::join!(cabana_sandbox::run(&*inside.sandbox, spec, 1 << 16), takes_away);
     let said = held.unwrap().stdout.whole().unwrap();
-    assert_eq!(String::from_utf8_lossy(&said).trim(), "[]");
+    assert_eq!(String::from_utf8_lossy(&said).trim(), "['note']\n[]", "it was there, and is not any more");
     inside.end().await;
 }

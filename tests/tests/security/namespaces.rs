@@ -1,6 +1,9 @@
 //! New namespaces, which bring new capabilities to attack the kernel with; and those of others.
 
-use crate::{attacks::NAMESPACES, inside::Inside};
+use crate::{
+    attacks::{NAMESPACES, on_host},
+    inside::Inside,
+};
 
 /// On the host the same program gets through.
 async fn refused(way: &str, answers: &[&str]) {
@@ -34,6 +37,8 @@ async fn entering_a_namespace_by_its_file() {
 
 #[tokio::test]
 async fn entering_the_namespaces_of_process_1() {
+    let other = format!("sleep 300 & {} enter $!; kill $!", NAMESPACES.on_host().display());
+    on_host(&other).report().none_refused(&["EPERM", "EACCES"]); // of another process of the host
     let inside = Inside::new().await;
     for user in ["root", "user"] {
         let report = inside.attack(user, &NAMESPACES, &["enter", "1"]).await.report();
@@ -44,6 +49,13 @@ async fn entering_the_namespaces_of_process_1() {
 
 #[tokio::test]
 async fn asking_for_the_namespaces_above() {
+    // From above one asks whom one's children belong to.
+    let child = format!(
+        "unshare --user --pid --fork sleep 300 & until p=$(pgrep -P $!); do :; done; {} parents $p; kill -KILL $p",
+        NAMESPACES.on_host().display()
+    );
+    let control = on_host(&child).report();
+    assert_eq!((control.of("parent of user"), control.of("owner of user")), ("done", "done"));
     let inside = Inside::new().await;
     inside.attack("root", &NAMESPACES, &["parents"]).await.report().all_refused(&["EPERM"]);
     inside.end().await;
@@ -55,12 +67,14 @@ async fn a_namespace_when_set_uid_programs_work() {
     let inside = Inside::with(spec).await;
     inside.attack("root", &NAMESPACES, &["unshare"]).await.report().all_refused(&["EPERM"]);
     inside.attack("root", &NAMESPACES, &["clone"]).await.report().all_refused(&["EPERM"]);
+    inside.user("sudo -n true").await.ok();
     inside.user("sudo -n unshare -r true").await.refused();
     inside.end().await;
 }
 
 #[tokio::test]
 async fn more_user_namespaces_than_none() {
+    assert_ne!(on_host("cat /proc/sys/user/max_user_namespaces").ok(), "0", "the host has some");
     let inside = Inside::new().await;
     assert_eq!(inside.root("cat /proc/sys/user/max_user_namespaces").await.ok(), "0");
     let said = inside.root("echo 10 > /proc/sys/user/max_user_namespaces").await.refused();

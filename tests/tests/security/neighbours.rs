@@ -5,7 +5,7 @@ use futures_util::StreamExt;
 use cabana_sandbox::{Event, Process};
 
 use crate::{
-    attacks::{EAVESDROP, IPC, NEIGHBOUR, SOCKETS},
+    attacks::{EAVESDROP, IPC, NEIGHBOUR, SOCKETS, in_own},
     inside::{Inside, passing, path, unique},
 };
 
@@ -188,6 +188,10 @@ async fn sockets_of_families_that_reach_the_kernel_or_the_host() {
         let report = inside.attack(user, &SOCKETS, &wanted).await.report();
         report.all_refused(&["EAFNOSUPPORT", "EPROTONOSUPPORT", "EPERM", "ESOCKTNOSUPPORT", "EOPNOTSUPP"]);
     }
+    let control = SOCKETS.run_on_host(&wanted).report();
+    for family in ["17:3:768", "16:3:9", "16:3:15", "2:10:0"] {
+        assert_eq!(control.of(&format!("socket {family}")), "done", "the host's root has them: {control:?}");
+    }
     let plain = inside.attack("user", &SOCKETS, &["1:1:0", "2:1:0", "10:2:0", "16:3:0"]).await.report();
     assert_eq!((plain.of("socket 2:1:0"), plain.of("pair 1:1:0"), plain.of("socket 16:3:0")), ("done", "done", "done"));
     inside.end().await;
@@ -208,6 +212,10 @@ for name, request in [('down', 0x8914), ('address', 0x8916), ('route', 0x890B), 
 for option in [36, 12, 25]:
     try: s.setsockopt(socket.SOL_SOCKET, option, struct.pack('i', 7)); print(option, 'done')
     except OSError as e: print(option, e.errno)";
+    let raw = SOCKETS.run_on_host(&["2:3:1", "10:3:58"]).report();
+    assert_eq!((raw.of("socket 2:3:1"), raw.of("socket 10:3:58")), ("done", "done"));
+    let own = in_own(&["--net"], &format!("python3 - <<'EOF'\n{script}\nEOF")).ok();
+    assert!(own.contains("down done") && own.contains("36 done"), "in a network of its own, root changes it: {own}");
     let spec = cabana_sandbox::ExecSpec::argv(["/usr/bin/python3", "-c", script], path("/"));
     let said = inside.command("root", spec).await.ok();
     assert!(said.lines().filter(|line| line.ends_with("done")).all(|line| line == "12 done"), "{said}");
@@ -228,6 +236,8 @@ async fn changing_the_devices_that_all_sandboxes_share() {
         "truncate -s 1",
     ] {
         one.root(&format!("echo x > /tmp/x; {way} /dev/null")).await.refused();
+        let own = format!("d=/home/user/own; echo x > $d; chmod 666 $d; echo x > /tmp/x; {way} $d");
+        one.root(&own).await.ok(); // of a file of its own, it may
     }
     let files = one.files("root");
     for name in ["/dev/null", "/dev/zero", "/dev/fd", "/dev/ptmx"] {

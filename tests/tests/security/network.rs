@@ -4,7 +4,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use cabana_engine::Engine;
-use cabana_sandbox::{NetworkPolicy, SandboxSpec, Wanted};
+use cabana_sandbox::{NetworkPolicy, Provider, SandboxSpec, Wanted};
 use cabana_testkit::world::{HOST, HOST_PUBLIC, HOST_PUBLIC_V6, HOST_V6, Web, World, in_world};
 
 use crate::{
@@ -103,6 +103,15 @@ pub(crate) fn none_served(said: &[(String, String)]) {
     assert!(served.is_empty(), "{served:?}");
 }
 
+/// Of a control: who is on the host reaches each of them.
+#[track_caller]
+fn all_served_on_host(hosts: &[&str]) {
+    let targets: Vec<String> = hosts.iter().map(|host| format!("plain={host}:80")).collect();
+    let words: Vec<&str> = targets.iter().map(String::as_str).collect();
+    let said = REACH.run_on_host(&words).ok();
+    assert!(said.lines().count() == hosts.len() && said.lines().all(|line| line.ends_with(" served")), "{said}");
+}
+
 async fn update(inside: &Inside, policy: NetworkPolicy) {
     inside.sandbox.update(Wanted::Network(policy)).await.unwrap();
 }
@@ -170,6 +179,7 @@ fn the_hosts_loopback_in_every_notation() {
             inside.end().await;
         }
         servers.are_untouched();
+        all_served_on_host(&["127.0.0.1", "127.1", "2130706433", "0x7f.1", "0177.0.0.1", "0", "localhost", "[::1]"]);
     });
 }
 
@@ -208,6 +218,7 @@ fn inner_addresses_in_every_notation() {
         }
         servers.are_untouched();
         assert_eq!(servers.world.seen(), []);
+        all_served_on_host(&["167838211", "10.66051", "012.1.2.3", "0xa9fea9fe", "169.254.43518", "[::ffff:10.1.2.3]"]);
     });
 }
 
@@ -231,6 +242,11 @@ fn inner_addresses_by_names_that_lead_there() {
             inside.end().await;
         }
         servers.are_untouched();
+        let inside = sandbox(NetworkPolicy::Host).await;
+        for (target, what) in reach(&inside, &targets[..8]).await {
+            assert_eq!(what, "served", "{target}: a policy that refuses nothing lets it through");
+        }
+        inside.end().await;
     });
 }
 
@@ -260,6 +276,9 @@ fn inner_addresses_by_a_redirect() {
         }
         assert!(webs.iter().all(|web| web.seen().len() == 4), "each redirect was got");
         servers.are_untouched();
+        update(&inside, NetworkPolicy::Host).await;
+        let followed = inside.user(&format!("curl -sSL --max-time 50 http://{SITE}:{}/", ports[0])).await.ok();
+        assert_eq!(followed, "served", "a policy that refuses nothing lets it through");
         inside.end().await;
     });
 }
@@ -268,10 +287,14 @@ fn inner_addresses_by_a_redirect() {
 fn a_name_that_changes_its_answer_between_question_and_connection() {
     in_world(async |world| {
         let servers = Servers::new(&world);
-        for (name, inner) in [("one.example", "169.254.169.254"), ("two.example", HOST), ("three.example", "127.0.0.1")]
-        {
+        let engine = engine().await;
+        let names = [("one.example", "169.254.169.254"), ("two.example", HOST), ("three.example", "127.0.0.1")];
+        for (name, inner) in names {
             world.name(name, &[&[SITE_ADDRESS], &[inner]]);
-            let inside = sandbox(NetworkPolicy::Public).await;
+        }
+        let open = &engine;
+        let changing = names.map(|(name, _)| async move {
+            let inside = beside(open, NetworkPolicy::Public).await;
             // The first answer is believed for a while; then the address inside leads to a name that points inside.
             let script = format!(
                 "import socket, sys\nwhere = socket.gethostbyname('{name}')\ndef once():\n  try:\n    \
@@ -280,8 +303,10 @@ fn a_name_that_changes_its_answer_between_question_and_connection() {
             );
             let script = format!("python3 - <<'EOF'\n{script}\nimport time\nwhile once(): time.sleep(0.2)\nEOF");
             assert_eq!(inside.user(&script).await.ok(), "True", "the public address was reached, and then no other");
-            inside.end().await;
-        }
+            open.destroy(inside.sandbox.id()).await.unwrap();
+        });
+        futures_util::future::join_all(changing).await;
+        engine.close().await;
         servers.are_untouched();
     });
 }
@@ -296,6 +321,8 @@ fn an_address_of_the_inner_dns_that_was_never_given_out() {
         none_served(&reach(&inside, &targets).await);
         assert_eq!(servers.world.seen(), []);
         servers.are_untouched();
+        let asked = reach(&inside, &[format!("plain={SITE}:80")]).await;
+        assert_eq!(asked[0].1, "served", "one that was asked for leads somewhere");
         inside.end().await;
     });
 }

@@ -28,23 +28,26 @@ async fn fetches(inside: &Inside) {
 }
 
 /// Runs the flood in one sandbox; while it lasts, and afterwards, a neighbour and new sandboxes have their network.
-async fn flood(code: &str) {
+/// The script counts in `sent` what it has sent or held, and gives up a few of `held` in the end; it must have come to `most`.
+async fn flood(most: u32, code: &str) {
     let engine = engine().await;
     let attacker = beside(&engine, NetworkPolicy::Public).await;
     let neighbour = beside(&engine, NetworkPolicy::Public).await;
     fetches(&neighbour).await;
     attacker
         .user(&format!(
-            "cat >/tmp/flood.py <<'EOF'\n{code}\ndel held[-9:]; open('/tmp/up', 'w')\nimport time; time.sleep(600)\nEOF"
+            "cat >/tmp/flood.py <<'EOF'\n{code}\ndel held[-9:]; open('/tmp/up', 'w').write(str(sent))\nimport time; time.sleep(600)\nEOF"
         ))
         .await
         .ok();
     attacker.user("setsid python3 /tmp/flood.py >/tmp/log 2>&1 &").await.ok();
     until("the flood is at its height", async || {
         fetches(&neighbour).await;
-        attacker.user("test -e /tmp/up && echo up").await.out.contains("up")
+        attacker.user("test -s /tmp/up && echo up").await.out.contains("up")
     })
     .await;
+    let sent: u32 = attacker.user("cat /tmp/up").await.ok().parse().unwrap();
+    assert!(sent >= most, "a flood of {sent}");
     fetches(&neighbour).await;
     let newcomer = beside(&engine, NetworkPolicy::Public).await;
     fetches(&newcomer).await;
@@ -67,7 +70,8 @@ fn a_flood_of_connections_that_are_held_open() {
         let servers = Servers::new(&world);
         holder(&world);
         flood(
-            "import resource, socket\nhard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\nresource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))\nheld = []\nfor number in range(3000):\n  s = socket.socket(); s.setblocking(False)\n  s.connect_ex(('93.184.216.34', 7000)); held.append(s)",
+            2_000,
+            "import resource, socket\nhard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\nresource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))\nheld = []\nfor number in range(3000):\n  s = socket.socket(); s.setblocking(False)\n  s.connect_ex(('93.184.216.34', 7000)); held.append(s)\nsent = len(held)",
         )
         .await;
         servers.are_untouched();
@@ -79,7 +83,8 @@ fn a_flood_of_half_requests_to_the_proxies() {
     in_world(async |world| {
         let servers = Servers::new(&world);
         flood(
-            "import resource, socket\nhard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\nresource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))\nheld = []\nfor number in range(2000):\n  s = socket.socket(); s.setblocking(False)\n  s.connect_ex(('127.0.0.1', 65502 + number % 2)); held.append(s)\nfor s in held:\n  try: s.send(b'GET http://')\n  except OSError: pass",
+            300,
+            "import resource, socket\nhard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\nresource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))\nheld = []\nfor number in range(2000):\n  s = socket.socket(); s.setblocking(False)\n  s.connect_ex(('127.0.0.1', 65502 + number % 2)); held.append(s)\nsent = 0\nfor s in held:\n  try: sent += s.send(b'GET http://') > 0\n  except OSError: pass",
         )
         .await;
         servers.are_untouched();
@@ -91,7 +96,8 @@ fn a_flood_of_questions_for_names() {
     in_world(async |world| {
         let servers = Servers::new(&world);
         flood(
-            "import os, socket\nheld = []\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.setblocking(False)\nfor number in range(20000):\n  label = os.urandom(8).hex().encode()\n  try: s.sendto(b'\\0\\1\\1\\0\\0\\1\\0\\0\\0\\0\\0\\0' + bytes([len(label)]) + label + b'\\7example\\0\\0\\1\\0\\1', ('127.0.0.1', 53))\n  except OSError: pass",
+            10_000,
+            "import os, socket\nheld, sent = [], 0\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.setblocking(False)\nfor number in range(20000):\n  label = os.urandom(8).hex().encode()\n  try: sent += 0 < s.sendto(b'\\0\\1\\1\\0\\0\\1\\0\\0\\0\\0\\0\\0' + bytes([len(label)]) + label + b'\\7example\\0\\0\\1\\0\\1', ('127.0.0.1', 53))\n  except OSError: pass",
         )
         .await;
         servers.are_untouched();
@@ -103,7 +109,8 @@ fn a_flood_of_ports_that_are_taken() {
     in_world(async |world| {
         let servers = Servers::new(&world);
         flood(
-            "import resource, socket\nhard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\nresource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))\nheld = []\ntry:\n  for port in range(30000, 65536):\n    s = socket.socket()\n    try: s.bind(('0.0.0.0', port)); held.append(s); len(held) > 300 or s.listen(1)\n    except PermissionError: pass\n    except OSError as e:\n      if e.errno == 24: break\nexcept OSError: pass",
+            10_000,
+            "import resource, socket\nhard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\nresource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))\nheld = []\ntry:\n  for port in range(30000, 65536):\n    s = socket.socket()\n    try: s.bind(('0.0.0.0', port)); held.append(s); len(held) > 300 or s.listen(1)\n    except PermissionError: pass\n    except OSError as e:\n      if e.errno == 24: break\nexcept OSError: pass\nsent = len(held)",
         )
         .await;
         servers.are_untouched();
@@ -112,10 +119,12 @@ fn a_flood_of_ports_that_are_taken() {
 
 #[test]
 fn a_flood_of_network_namespaces() {
+    crate::attacks::on_host("unshare --net true && unshare --user --net true").ok(); // where nothing stops it
     in_world(async |world| {
         let servers = Servers::new(&world);
         flood(
-            "import ctypes\nheld = []\nlibc = ctypes.CDLL(None)\nNET, USER = 0x40000000, 0x10000000\nfor number in range(5000):\n  for flags in [NET, NET | USER]:\n    assert libc.unshare(flags) == -1",
+            10_000,
+            "import ctypes\nheld, sent = [], 0\nlibc = ctypes.CDLL(None)\nNET, USER = 0x40000000, 0x10000000\nfor number in range(5000):\n  for flags in [NET, NET | USER]:\n    assert libc.unshare(flags) == -1; sent += 1",
         )
         .await;
         servers.are_untouched();

@@ -25,7 +25,7 @@ fn another_sandboxs_ports() {
         let engine = engine().await;
         for policy in [NetworkPolicy::Public, allow(&["0.0.0.0/0", "::/0"]), NetworkPolicy::Host] {
             let victim = beside(&engine, policy.clone()).await;
-            let serve = "import socket, sys\nl = socket.create_server(('::', 8765), family=socket.AF_INET6, dualstack_ipv6=True)\nopen('/tmp/up', 'w')\nwhile True:\n  c, who = l.accept(); open('/tmp/came', 'w'); c.sendall(b'served')";
+            let serve = "import socket, sys\nl = socket.create_server(('::', 8765), family=socket.AF_INET6, dualstack_ipv6=True)\nopen('/tmp/up', 'w')\nwhile True:\n  c, who = l.accept(); open('/tmp/came', 'w'); c.recv(4096); c.sendall(b'served'); c.close()";
             victim.user(&format!("setsid python3 -c \"{serve}\" >/dev/null 2>&1 &")).await.ok();
             until("it listens", async || victim.user("test -e /tmp/up && echo up").await.out.contains("up")).await;
             let attacker = beside(&engine, policy).await;
@@ -35,6 +35,8 @@ fn another_sandboxs_ports() {
                 hosts.iter().flat_map(|host| ways.map(|way| format!("{way}={host}:8765"))).collect();
             none_served(&reach(&attacker, &targets).await);
             victim.user("test ! -e /tmp/came").await.ok();
+            let own = reach(&victim, &["plain=127.0.0.1:8765".to_owned()]).await;
+            assert_eq!(own[0].1, "served", "who is inside reaches it");
             for inside in [victim, attacker] {
                 engine.destroy(inside.sandbox.id()).await.unwrap();
             }
@@ -60,6 +62,8 @@ fn abstract_sockets_of_the_host() {
             inside.end().await;
         }
         assert!(listener.accept().is_err());
+        assert_eq!(crate::attacks::on_host(&format!("python3 - <<'EOF'\n{code}\nEOF")).ok(), "in");
+        assert!(listener.accept().is_ok(), "who is on the host reaches it");
     });
 }
 
@@ -81,7 +85,17 @@ fn datagrams_and_pings_to_the_world() {
             });
         }
         let code = format!(
-            "import socket\nfor host, family in [('{SITE_ADDRESS}', socket.AF_INET), ('2606:2800:220:1::34', socket.AF_INET6), ('10.77.0.1', socket.AF_INET)]:\n  for port in [123, 443, 53]:\n    s = socket.socket(family, socket.SOCK_DGRAM); s.settimeout(1)\n    try:\n      s.sendto(b'x' * 40, (host, port)); s.sendto(b'x' * 40, (host, port)); print(s.recv(99))\n    except OSError as e: print(type(e).__name__)"
+            "import select, socket
+asked = []
+for host, family in [('{SITE_ADDRESS}', socket.AF_INET), ('2606:2800:220:1::34', socket.AF_INET6), ('10.77.0.1', socket.AF_INET)]:
+  for port in [123, 443, 53]:
+    s = socket.socket(family, socket.SOCK_DGRAM)
+    try: s.connect((host, port)); s.send(b'x' * 40); s.send(b'x' * 40); asked.append(s)
+    except OSError as e: print(type(e).__name__)
+while ready := select.select(asked, [], [], 0.5)[0]:
+  for s in ready:
+    try: print(s.recv(99))
+    except OSError as e: print(type(e).__name__); asked.remove(s)"
         );
         for policy in [NetworkPolicy::Public, NetworkPolicy::Host, NetworkPolicy::Off] {
             let inside = sandbox(policy).await;
@@ -98,6 +112,8 @@ fn datagrams_and_pings_to_the_world() {
         }
         assert_eq!(came.load(Ordering::SeqCst), 0);
         servers.are_untouched();
+        let heard = crate::attacks::on_host(&format!("python3 - <<'EOF'\n{code}\nEOF\nping -c 1 -W 1 {SITE_ADDRESS}"));
+        assert!(heard.out.contains("heard") && heard.out.contains("1 received"), "the host is answered: {heard:?}");
     });
 }
 
@@ -106,23 +122,27 @@ fn a_network_of_ones_own_beside_the_redirect() {
     in_world(async |world| {
         let servers = Servers::new(&world);
         let inside = sandbox(NetworkPolicy::Public).await;
+        // As a sandbox's, where who commands is the root of it.
+        let prepare =
+            "ip link set lo up && ip route add local 0.0.0.0/0 dev lo table local && nft add table inet cabana";
         for command in [
             "ip route add 10.0.0.0/8 dev lo",
             "ip route del local 0.0.0.0/0 dev lo table local",
             "ip address add 10.9.9.9/8 dev lo",
-            "ip link add x type dummy",
             "ip link add x type veth",
             "ip tuntap add x mode tun",
             "nft flush ruleset",
             "nft delete table inet cabana",
             "unshare --net true",
             "unshare --user --net true",
-            "nsenter --net=/proc/1/ns/net true",
+            "nsenter --net=/proc/$$/ns/net true",
             "echo 1 > /proc/sys/net/ipv4/ip_forward",
         ] {
+            crate::attacks::in_own(&["--net"], &format!("{prepare} && {command}")).ok();
             let ran = inside.root(command).await;
             assert!(ran.status != cabana_sandbox::Status::Code(0), "{command}: {ran:?}");
         }
+        inside.root("nsenter --net=/proc/1/ns/net true").await.refused();
         let targets = ["plain=10.1.2.3:80".to_owned(), "plain=10.77.0.1:80".to_owned()];
         none_served(&reach(&inside, &targets).await);
         assert_eq!(inside.user(&format!("curl -sS http://{SITE}/")).await.ok(), "served");
@@ -168,8 +188,12 @@ fn inner_addresses_from_the_ports_and_addresses_of_others() {
             let report = inside.attack("root", &MASQUERADE, &words).await.report();
             assert!(own.iter().all(|from| report.of(from) != "served"), "{report:?}");
         }
-        inside.end().await;
         servers.are_untouched();
+        let free = sandbox(NetworkPolicy::Host).await;
+        let reached = reach(&free, &["plain=10.1.2.3:80".to_owned(), "plain=169.254.169.254:80".to_owned()]).await;
+        assert!(reached.iter().all(|(_, what)| what == "served"), "a policy that refuses nothing: {reached:?}");
+        free.end().await;
+        inside.end().await;
     });
 }
 

@@ -9,13 +9,40 @@ use crate::{
     network::{SITE, Servers, allow, sandbox},
 };
 
-/// Sends bytes to a port of the sandbox's own, and prints what comes back.
+/// What no proxy says, and so ends what it said.
+const END: &str = "<<end>>";
+
+/// Sends bytes to a port of the sandbox's own, and says what comes back.
 async fn send(inside: &Inside, port: u16, bytes: &[u8]) -> String {
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    send_all(inside, port, &[bytes]).await.remove(0)
+}
+
+/// The same for each of them, one connection after the other.
+async fn send_all(inside: &Inside, port: u16, requests: &[impl AsRef<[u8]>]) -> Vec<String> {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let hex: Vec<_> = requests.iter().map(|bytes| hex(bytes.as_ref())).collect();
     let code = format!(
-        "import socket\nout = b''\ntry:\n  s = socket.create_connection(('127.0.0.1', {port}), 50)\n  s.sendall(bytes.fromhex('{hex}'))\n  while p := s.recv(65536): out += p\nexcept OSError as e: out += type(e).__name__.encode()\nprint(out.decode(errors='replace'))"
+        "import socket
+for text in '{}'.split(','):
+  out = b''
+  try:
+    s = socket.create_connection(('127.0.0.1', {port}), 50)
+    s.sendall(bytes.fromhex(text))
+    while p := s.recv(65536): out += p
+  except OSError as e: out += type(e).__name__.encode()
+  print(out.decode(errors='replace'), end='{END}')",
+        hex.join(",")
     );
-    inside.user(&format!("python3 - <<'EOF'\n{code}\nEOF")).await.ok()
+    let said = inside.user(&format!("python3 - <<'EOF'\n{code}\nEOF")).await.ok();
+    let said: Vec<_> = said.split_terminator(END).map(str::to_owned).collect();
+    assert_eq!(said.len(), requests.len(), "{said:?}");
+    said
+}
+
+/// The control of those who look for the word among what came to the world: one that is allowed brings it there.
+async fn evil_is_seen_where_it_is_allowed(inside: &Inside, servers: &Servers) {
+    send(inside, 65502, format!("GET http://{SITE}/evil HTTP/1.1\r\nHost: {SITE}\r\n\r\n").as_bytes()).await;
+    assert!(servers.world.seen().iter().any(|(_, text)| text.contains("evil")));
 }
 
 #[test]
@@ -60,7 +87,9 @@ fn an_allowed_connection_with_another_http_host() {
         let servers = Servers::new(&world);
         let inside = sandbox(allow(&[SITE])).await;
         let tunnel = format!("CONNECT {SITE}:80 HTTP/1.1\r\nHost: {SITE}:80\r\n\r\n");
-        for request in [
+        let own = send(&inside, 65502, format!("{tunnel}GET / HTTP/1.1\r\nHost: {SITE}\r\n\r\n").as_bytes()).await;
+        assert!(own.ends_with("served"), "its own name passes: {own}");
+        let requests = [
             "GET /evil HTTP/1.1\r\nHost: evil.example\r\n\r\n",
             "GET http://evil.example/evil HTTP/1.1\r\nHost: site.example\r\n\r\n",
             "GET /evil HTTP/1.1\r\nHost: site.example\r\nHost: evil.example\r\n\r\n",
@@ -70,11 +99,11 @@ fn an_allowed_connection_with_another_http_host() {
             "CONNECT evil.example:443 HTTP/1.1\r\nHost: site.example\r\n\r\n",
             "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nevil",
             "PROXY TCP4 10.1.2.3 10.1.2.3 1 2\r\nGET /evil HTTP/1.1\r\nHost: evil.example\r\n\r\n",
-        ] {
-            send(&inside, 65502, format!("{tunnel}{request}").as_bytes()).await;
-        }
+        ];
+        send_all(&inside, 65502, &requests.map(|request| format!("{tunnel}{request}"))).await;
         let seen = servers.world.seen();
         assert!(seen.iter().all(|(_, text)| !text.contains("evil")), "{seen:?}");
+        evil_is_seen_where_it_is_allowed(&inside, &servers).await;
         servers.are_untouched();
         inside.end().await;
     });
@@ -86,7 +115,10 @@ fn a_second_request_smuggled_behind_an_allowed_one() {
         let servers = Servers::new(&world);
         let inside = sandbox(allow(&[SITE])).await;
         let evil = "GET /evil HTTP/1.1\r\nHost: evil.example\r\n\r\n";
-        for fields in [
+        let plain = format!("POST http://{SITE}/ HTTP/1.1\r\nHost: {SITE}\r\nContent-Length: 0\r\n\r\n");
+        let own = send(&inside, 65502, plain.as_bytes()).await;
+        assert!(own.ends_with("served"), "one request passes: {own}");
+        let fields = [
             "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
             "Content-Length: 4\r\nContent-Length: 5\r\n",
             "Content-Length: +4\r\n",
@@ -99,12 +131,12 @@ fn a_second_request_smuggled_behind_an_allowed_one() {
             "Connection: content-length\r\nContent-Length: 4\r\n",
             "Connection: keep-alive\r\n",
             "Upgrade: h2c\r\nConnection: upgrade\r\n",
-        ] {
-            let request = format!("POST http://{SITE}/ HTTP/1.1\r\nHost: {SITE}\r\n{fields}\r\n0\r\n\r\n{evil}");
-            send(&inside, 65502, request.as_bytes()).await;
-        }
+        ];
+        let request = |fields| format!("POST http://{SITE}/ HTTP/1.1\r\nHost: {SITE}\r\n{fields}\r\n0\r\n\r\n{evil}");
+        send_all(&inside, 65502, &fields.map(request)).await;
         let seen = servers.world.seen();
         assert!(seen.iter().all(|(_, text)| !text.contains("evil")), "{seen:?}");
+        evil_is_seen_where_it_is_allowed(&inside, &servers).await;
         servers.are_untouched();
         inside.end().await;
     });
@@ -116,7 +148,7 @@ fn targets_that_two_readers_read_differently() {
         let servers = Servers::new(&world);
         for policy in [NetworkPolicy::Public, allow(&[SITE])] {
             let inside = sandbox(policy).await;
-            for target in [
+            let targets = [
                 "http://site.example@10.1.2.3/",
                 "http://10.1.2.3#@site.example/",
                 "http://10.1.2.3?@site.example/",
@@ -135,18 +167,20 @@ fn targets_that_two_readers_read_differently() {
                 "http://127.0.0.1:80/",
                 "http://localhost/",
                 "http://host.cabana.internal/",
-            ] {
-                for host in ["site.example", "10.1.2.3"] {
-                    let said =
-                        send(&inside, 65502, format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).await;
+            ];
+            for host in ["site.example", "10.1.2.3"] {
+                let requests = targets.map(|target| format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+                for (said, target) in send_all(&inside, 65502, &requests).await.iter().zip(targets) {
                     assert!(!said.contains("served"), "{target}: {said}");
                 }
             }
-            for target in ["10.1.2.3:80", "127.0.0.1:80", "[::1]:80", "host.cabana.internal:80", "10.77.0.1:80", "0:80"]
-            {
-                let said =
-                    send(&inside, 65502, format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").as_bytes())
-                        .await;
+            let plain = format!("GET http://{SITE}/ HTTP/1.1\r\nHost: {SITE}\r\n\r\n");
+            let own = send(&inside, 65502, plain.as_bytes()).await;
+            assert!(own.ends_with("served"), "one that all read alike is served: {own}");
+            let targets =
+                ["10.1.2.3:80", "127.0.0.1:80", "[::1]:80", "host.cabana.internal:80", "10.77.0.1:80", "0:80"];
+            let requests = targets.map(|target| format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n"));
+            for (said, target) in send_all(&inside, 65502, &requests).await.iter().zip(targets) {
                 assert!(said.starts_with("HTTP/1.1 403 "), "{target}: {said}");
             }
             inside.end().await;
@@ -170,13 +204,16 @@ fn socks_with_names_that_are_addresses_and_commands_that_open_ports() {
         asked.push(vec![5, 3, 0, 1, 10, 1, 2, 3, 0, 53]); // UDP
         asked.push(vec![5, 1, 0, 1, 127, 0, 0, 1, 0, 80]);
         asked.push(vec![4, 1, 0, 80, 0, 0, 0, 1]); // SOCKS4
-        for request in asked {
-            let get = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
-            let said = send(&inside, 65503, &[&[5, 1, 0][..], &request, get].concat()).await;
+        let get = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+        let requests: Vec<_> = asked.iter().map(|request| [&[5, 1, 0][..], request, get].concat()).collect();
+        for (said, request) in send_all(&inside, 65503, &requests).await.iter().zip(asked) {
             assert!(!said.contains("served"), "{request:?}: {said}");
         }
         assert_eq!(servers.world.seen(), []);
         servers.are_untouched();
+        let plain = [&[5, 1, 0][..], &named(SITE), b"GET / HTTP/1.1\r\nHost: site.example\r\n\r\n"].concat();
+        let said = send(&inside, 65503, &plain).await;
+        assert!(said.ends_with("served"), "a name that is one is served: {said}");
         inside.end().await;
     });
 }

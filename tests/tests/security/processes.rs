@@ -2,7 +2,10 @@
 
 use cabana_sandbox::{ExecSpec, Status};
 
-use crate::inside::{Inside, path, soon};
+use crate::{
+    attacks::{IDS, PRIORITY, on_host},
+    inside::{Inside, path, soon, unique, until},
+};
 
 #[tokio::test]
 async fn leaving_the_commands_tree_to_live_on_after_its_end() {
@@ -10,14 +13,17 @@ async fn leaving_the_commands_tree_to_live_on_after_its_end() {
     let inside = Inside::new().await;
     assert_eq!(inside.engine.capabilities().kill_tree, Enforced::ByKernel, "with control groups");
     let daemon = "setsid sh -c 'trap \"\" TERM HUP INT; (setsid sh -c \"exec sleep 31337\" &) ; sleep 31337' >/dev/null 2>&1 & sleep 31337";
+    // A command that ends by itself leaves it behind.
+    let counts = "ps -e -o args= | grep -c '^sleep 3133'";
+    inside.user(&daemon.replace("31337", "31338").replace("& sleep 31338", "&")).await.ok();
+    until("the daemon is there", async || inside.root(counts).await.out.trim() == "2").await;
+    inside.root("pkill -KILL -x sleep").await.ok();
     let mut spec = ExecSpec::shell(daemon, path("/"));
     spec.timeout = Some(std::time::Duration::from_millis(500));
     let outcome = cabana_sandbox::run(&*inside.sandbox, spec, 1024).await.unwrap();
     assert_eq!(outcome.exit.status, Status::TimedOut);
-    crate::inside::until("nothing of it lives", async || {
-        inside.root("ps -e -o args | grep -c '[3]1337'").await.out.trim() == "0"
-    })
-    .await;
+    until("nothing of it lives", async || inside.root("ps -e -o args | grep -c '[3]1337'").await.out.trim() == "0")
+        .await;
     inside.end().await;
 }
 
@@ -25,6 +31,10 @@ async fn leaving_the_commands_tree_to_live_on_after_its_end() {
 async fn moving_itself_into_another_control_group() {
     let inside = Inside::new().await;
     let script = "find / -name cgroup.procs -not -path '/proc/*' 2>/dev/null; ls -d /sys/fs/cgroup 2>/dev/null; true";
+    let control = "g=$(findmnt -n -o TARGET -t cgroup2 | head -1)/$0; mkdir $g && echo $$ > $g/cgroup.procs && grep -c $0 /proc/$$/cgroup; \
+        echo $$ > ${g%/*}/cgroup.procs; rmdir $g";
+    let moved = std::process::Command::new("bash").args(["-c", control, &unique("cabana-moved")]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&moved.stdout).trim(), "1", "who has the file moves: {moved:?}");
     assert_eq!(inside.root(script).await.ok(), "");
     inside.end().await;
 }
@@ -37,6 +47,7 @@ async fn a_program_that_runs_from_memory() {
 fd = os.memfd_create('x', 0)
 os.write(fd, open('/usr/bin/unshare', 'rb').read())
 os.execve('/proc/self/fd/%d' % fd, ['unshare', '-r', 'true'], {})";
+    on_host(&format!("python3 - <<'EOF'\n{script}\nEOF")).ok();
     let spec = ExecSpec::argv(["/usr/bin/python3", "-c", script], path("/"));
     let said = inside.command("root", spec).await.refused();
     assert!(said.contains("Operation not permitted"), "{said}");
@@ -53,6 +64,8 @@ for pid, uid in [(os.getpid(), os.getuid()), (1, os.getuid()), (os.getpid(), 655
         a.sendmsg([b'x'], [(socket.SOL_SOCKET, 2, struct.pack('3i', pid, uid, os.getgid()))])
         print('done')
     except OSError as e: print(errno.errorcode[e.errno])";
+    let host = on_host(&format!("python3 - <<'EOF'\n{script}\nEOF")).ok();
+    assert_eq!(host, "done\ndone\ndone\ndone", "root of the host says whatever it wants");
     let spec = || ExecSpec::argv(["/usr/bin/python3", "-c", script], path("/"));
     assert_eq!(inside.command("user", spec()).await.ok(), "done\nEPERM\nEINVAL\nEPERM");
     assert_eq!(inside.command("root", spec()).await.ok(), "done\nEPERM\nEINVAL\ndone");
@@ -67,6 +80,8 @@ for act in [lambda: os.setuid(65536), lambda: os.setgid(0x70000000), lambda: os.
             lambda: os.chown('/tmp/mine', 65536, -1), lambda: os.chown('/tmp/mine', 0x7fffffff, 0)]:
     try: act(); print('done')
     except OSError as e: print(errno.errorcode[e.errno])";
+    let file = std::env::temp_dir().join(unique("ids"));
+    IDS.run_on_host(&[file.to_str().unwrap()]).report().all_done();
     inside.root("touch /tmp/mine && chown 65535:65535 /tmp/mine").await.ok();
     let spec = ExecSpec::argv(["/usr/bin/python3", "-c", script], path("/"));
     assert_eq!(inside.command("root", spec).await.ok(), "EINVAL\nEINVAL\nEINVAL\nEINVAL\nEINVAL");
@@ -78,6 +93,9 @@ async fn output_of_a_command_that_never_lets_go_of_its_pipe() {
     let inside = Inside::new().await;
     // The pipe itself is opened again, both ways, by something that lives on.
     let script = "(exec 9<>/proc/self/fd/1; setsid sleep 300 &) 2>/dev/null; echo said; exit 5";
+    let brief = script.replace("300", "3");
+    let held = on_host(&format!("timeout 0.3 bash -c '({brief}) | cat'"));
+    assert_eq!(held.status, Status::Code(124), "who reads to the end waits for it: {held:?}");
     let ran = soon("the exit", inside.user(script)).await;
     assert_eq!((ran.status, ran.out.as_str()), (Status::Code(5), "said\n"));
     inside.end().await;
@@ -88,9 +106,14 @@ async fn outliving_the_end_by_being_stopped_or_traced() {
     let inside = Inside::new().await;
     let script = "sh -c 'kill -STOP $$' & strace -qq -f -o /dev/null sleep 31337 & (trap '' TERM; sleep 31337) & \
         python3 -c 'import os, ctypes; ctypes.CDLL(None).vfork() or os.execvp(\"sleep\", [\"sleep\", \"31337\"])' & \
-        sleep 0.3; echo begun; wait";
-    let mut process = inside.sandbox.exec(ExecSpec::shell(script, path("/"))).await.unwrap();
-    let _begun = futures_util::StreamExt::next(&mut process.events).await;
+        wait";
+    let process = inside.sandbox.exec(ExecSpec::shell(script, path("/"))).await.unwrap();
+    until("one stands still, and the others sleep", async || {
+        let states = inside.root("ps -e -o stat=,args=").await.ok();
+        let sleep = states.lines().filter(|line| line.ends_with(" sleep 31337") && !line.contains("strace")).count();
+        sleep == 3 && states.lines().any(|line| line.starts_with('T'))
+    })
+    .await;
     soon("the end of the sandbox", inside.end()).await;
     let (_, status) = soon("the end of the command", crate::inside::rest(process)).await;
     assert_eq!(status, Status::Signal(9));
@@ -110,6 +133,7 @@ for act in [lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)),
             lambda: os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(99)), deadline, lambda: os.nice(-5), ioprio]:
     try: act(); print('done')
     except OSError as e: print(errno.errorcode[e.errno])";
+    PRIORITY.run_on_host(&[]).report().all_done();
     for user in ["root", "user"] {
         let spec = ExecSpec::argv(["/usr/bin/python3", "-c", script], path("/"));
         let said = inside.command(user, spec).await.ok();

@@ -78,6 +78,11 @@ end
 ls /usr/share | wc -l; ls /etc | wc -l"#;
     let inside = prepared("true").await;
     let was = inside.root(script).await.ok();
+    // Where an overlay believes such marks, they hide what lies below.
+    let believed = "cd $(mktemp -d) && mkdir low up work all low/dir && touch low/dir/file && mkdir up/dir \
+        && setfattr -n user.overlay.opaque -v y up/dir \
+        && mount -t overlay none -o lowerdir=low,upperdir=up,workdir=work,userxattr all && ls all/dir | wc -l";
+    assert_eq!(crate::attacks::in_own(&["--mount"], believed).ok(), "0");
     let forks = forks(&inside).await;
     for fork in &forks {
         let look = "ls /usr/share | wc -l; ls /etc | wc -l; test -x /usr/bin/env && cat /srv/marked/file";
@@ -93,6 +98,7 @@ async fn names_and_links_that_look_like_ours() {
     fs::write(canary.path().join("secret"), "of the host").unwrap();
     symlink(canary.path().join("secret"), canary.path().join("link")).unwrap();
     let was = fs::metadata(canary.path()).unwrap();
+    assert_eq!(fs::read_to_string(canary.path().join("link")).unwrap(), "of the host", "outside the links lead there");
     let at = canary.path().display();
     let script = format!(
         "cd / && for name in tree upper0 upper1 upper.new work0 work record.json record.new kept-0 .tmp-0 fs layers; do \
@@ -124,6 +130,10 @@ async fn setuid_programs_in_a_layer_are_nobodys_outside() {
         let gained = "/srv/shell -p -c 'id -u; cat /etc/shadow >/dev/null 2>&1 && echo read' || true";
         assert_eq!(fork.user(gained).await.ok(), "1000", "without sudo nothing is gained");
     }
+    let allowed = Inside::of(inside.engine.clone(), &SandboxSpec { sudo: true, ..SandboxSpec::new(Base::Host) }).await;
+    allowed.root("cp /bin/sh /srv/shell && chmod 6777 /srv/shell").await.ok();
+    assert_eq!(allowed.user("/srv/shell -p -c 'id -u'").await.ok(), "0", "where it is asked for, it is");
+    allowed.engine.destroy(allowed.sandbox.id()).await.unwrap();
     let shells: Vec<_> =
         kept().into_iter().map(|layer| layer.join("tree/srv/shell")).filter(|path| path.exists()).collect();
     assert!(!shells.is_empty());
@@ -224,6 +234,9 @@ async fn layers_and_records_of_a_neighbour_by_name() {
         let code = refused.err().map(|error| error.code());
         assert!(matches!(code, Some(Code::TemplateNotFound | Code::BadRequest)), "{name:?}: {code:?}");
     }
+    let fork = Inside::of(victim.engine.clone(), &SandboxSpec::new(base.clone())).await;
+    assert_eq!(fork.root("cat /srv/secret").await.ok(), "secret", "whoever is given it has it");
+    fork.engine.destroy(fork.sandbox.id()).await.unwrap();
     remove(&victim.engine, &base);
     victim.end().await;
 }

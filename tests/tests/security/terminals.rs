@@ -3,12 +3,14 @@
 use cabana_sandbox::{ExecSpec, Stdio, TermSize};
 
 use crate::{
-    attacks::TERMINAL,
+    attacks::{TERMINAL, TYPING, on_host},
     inside::{Inside, path},
 };
 
 #[tokio::test]
 async fn typing_into_the_terminal_of_whoever_looks_at_it() {
+    let control = TYPING.run_on_host(&[]).report();
+    assert_eq!(control.of("typing into one of its own"), "done", "the host's kernel lets its root type");
     let inside = Inside::new().await;
     for user in ["root", "user"] {
         let report = inside.attack_in_terminal(user, &TERMINAL, &["type"]).await.report();
@@ -22,6 +24,8 @@ async fn typing_into_the_terminal_of_whoever_looks_at_it() {
 
 #[tokio::test]
 async fn the_hosts_terminal_by_dev_tty() {
+    let with_a_terminal = on_host("script --quiet --return --command 'true < /dev/tty && echo opened' /dev/null");
+    assert_eq!(with_a_terminal.ok(), "opened", "who has a terminal finds it there");
     let inside = Inside::new().await;
     let report = inside.attack("root", &TERMINAL, &["controlling"]).await.report();
     assert_eq!(report.of("opening the controlling terminal"), "ENXIO");
@@ -31,6 +35,26 @@ async fn the_hosts_terminal_by_dev_tty() {
 
 #[tokio::test]
 async fn taking_another_sessions_terminal_by_force() {
+    // Root of the host may, for the kernel's own reasons.
+    let taken = "import fcntl, os, termios
+master, slave = os.openpty()
+ready, say = os.pipe()
+def leads(force):
+    os.setsid()
+    fcntl.ioctl(slave, termios.TIOCSCTTY, force)
+owner = os.fork()
+if owner == 0:
+    leads(0)
+    os.write(say, b'x')
+    os.read(slave, 1)
+os.read(ready, 1)
+taker = os.fork()
+if taker == 0:
+    leads(1)
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(taker, 0)[1]))
+os.kill(owner, 9)";
+    assert_eq!(on_host(&format!("python3 - <<'EOF'\n{taken}\nEOF")).ok(), "7");
     let inside = Inside::new().await;
     let mut spec = ExecSpec::shell("tty; sleep 300", path("/"));
     spec.stdio = Stdio::Terminal(TermSize { cols: 80, rows: 24 });
@@ -58,13 +82,24 @@ async fn escape_sequences_are_passed_on_and_answered_by_nobody() {
     let process = inside.sandbox.exec(spec).await.unwrap();
     let (text, _) = crate::inside::rest(process).await;
     assert!(text.contains("\x1b[c\x1b[6n\x1b[21t") && !text.contains("answered"), "{text:?}");
+    // A caller that types, as a terminal that answers would, is heard.
+    let mut spec = ExecSpec::shell(script.replace("-t 0.5", "-t 30"), path("/"));
+    spec.stdio = Stdio::Terminal(TermSize { cols: 80, rows: 24 });
+    spec.timeout = Some(crate::inside::PATIENCE);
+    let mut process = inside.sandbox.exec(spec).await.unwrap();
+    let mut typing = process.stdin.take().unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut typing, b"\x1b[?1;2c").await.unwrap();
+    let (text, _) = crate::inside::rest(process).await;
+    assert!(text.contains("answered"), "{text:?}");
     inside.end().await;
 }
 
 #[tokio::test]
 async fn terminals_of_a_neighbour_and_of_the_host() {
     let flags = rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY;
-    let _of_the_host = rustix::pty::openpt(flags).unwrap();
+    let of_the_host = rustix::pty::openpt(flags).unwrap();
+    let name = rustix::pty::ptsname(&of_the_host, Vec::new()).unwrap();
+    assert!(std::fs::exists(name.to_str().unwrap()).unwrap(), "the host sees its own");
     let (one, other) = (Inside::new().await, Inside::new().await);
     let mut spec = ExecSpec::shell("tty; sleep 300", path("/"));
     spec.stdio = Stdio::Terminal(TermSize { cols: 80, rows: 24 });

@@ -103,6 +103,14 @@ async fn packing_files_of_somebody_else_in_a_view() {
         };
         assert!(!String::from_utf8_lossy(&packed).contains(&shown.secret), "as {user}");
     }
+    for closed in ["closed", "door/behind", "door"] {
+        let at = shown.at(closed);
+        let gone = if at.is_dir() { fs::remove_dir(at) } else { fs::remove_file(at) };
+        gone.unwrap();
+    }
+    let packed = inside.files("user").pack(&path(SEEN)).await.unwrap();
+    let packed = packed.try_collect::<Vec<_>>().await.unwrap().concat();
+    assert!(String::from_utf8_lossy(&packed).contains("of the owner"), "what is open is packed");
     inside.end().await;
 }
 
@@ -147,6 +155,9 @@ async fn moving_a_file_of_somebody_else_out_of_a_view() {
         assert!(!found.contains(&shown.secret), "{name} was copied to where it can be read");
         assert!(shown.at(name).exists(), "{name} is gone");
     }
+    let (note, moved) = (path(&format!("{SEEN}/note")), path("/tmp/moved"));
+    inside.files("user").alter(Alter::Rename(note, moved)).await.unwrap(); // what is the owner's is the owner's to move
+    assert_eq!(inside.user("cat /tmp/moved").await.ok(), shown.secret);
     inside.end().await;
 }
 
@@ -160,6 +171,9 @@ async fn removing_what_lies_behind_a_closed_door_in_a_view() {
     assert!(shown.at("door/behind").exists(), "removed by itself");
     let _ = inside.files("root").alter(Alter::RemoveAll(path(&format!("{SEEN}/door")))).await;
     assert!(shown.at("door/behind").exists(), "removed with its tree");
+    inside.user(&format!("mkdir -p {SEEN}/own/deep && touch {SEEN}/own/deep/file")).await.ok();
+    inside.files("user").alter(Alter::RemoveAll(path(&format!("{SEEN}/own")))).await.unwrap();
+    assert!(!shown.at("own").exists(), "its own tree goes");
     inside.end().await;
 }
 
@@ -181,6 +195,10 @@ async fn removing_a_file_of_somebody_else_from_a_sticky_directory_in_a_view() {
         let _ = files.alter(Alter::RemoveAll(path(&format!("{SEEN}/sticky")))).await;
         assert!(shown.at("sticky/theirs").exists(), "removed with its tree as {user}");
     }
+    shown.directory("own", OWNER, 0o1777);
+    shown.file("own/file", OWNER, 0o644);
+    inside.files("user").alter(Alter::Remove(path(&format!("{SEEN}/own/file")))).await.unwrap();
+    assert!(!shown.at("own/file").exists(), "a file of one's own goes");
     inside.end().await;
 }
 
@@ -198,6 +216,10 @@ async fn unpacking_into_a_directory_of_somebody_else_in_a_view() {
     for name in ["door/behind", "sticky/theirs"] {
         assert_eq!(fs::read_to_string(shown.at(name)).unwrap(), shown.secret, "{name}");
     }
+    let tar = tar_of(&[("plain", "unpacked")]);
+    let body = stream::once(async move { Ok(tar.into()) }).boxed();
+    inside.files("user").unpack(&path(SEEN), body).await.unwrap();
+    assert_eq!(fs::read_to_string(shown.at("plain")).unwrap(), "unpacked", "where it may, it unpacks");
     inside.end().await;
 }
 
@@ -215,6 +237,8 @@ async fn writing_behind_a_closed_door_in_a_view() {
     let body = stream::once(async { Ok("changed".into()) }).boxed();
     let _ = files.write(&path(&format!("{SEEN}/door/everybodys")), how, body).await;
     assert_eq!(fs::read_to_string(shown.at("door/everybodys")).unwrap(), shown.secret);
+    write_all(&*inside.files("user"), &path(&format!("{SEEN}/new")), "made").await.unwrap();
+    assert_eq!(fs::read_to_string(shown.at("new")).unwrap(), "made", "where it may, it writes");
     inside.end().await;
 }
 
@@ -271,6 +295,7 @@ async fn a_link_in_a_view_that_leads_out_of_it() {
     fs::write(canary.path(), "of the host").unwrap();
     fs::set_permissions(canary.path(), fs::Permissions::from_mode(0o666)).unwrap();
     std::os::unix::fs::symlink(canary.path(), shown.at("link")).unwrap();
+    assert_eq!(fs::read_to_string(shown.at("link")).unwrap(), "of the host", "on the host it leads there");
     let inside = shown.inside(true).await;
     inside.root(&format!("cat {SEEN}/link")).await.refused();
     assert_eq!(inside.read("root", &format!("{SEEN}/link")).await, None);
@@ -281,6 +306,8 @@ async fn a_link_in_a_view_that_leads_out_of_it() {
 
 #[tokio::test]
 async fn commands_to_the_hosts_file_system_through_a_view() {
+    let own = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    assert_eq!(IOCTLS.run_on_host(&[own.path().to_str().unwrap()]).report().of("pin"), "done");
     let shown = Shown::new();
     let inside = shown.inside(true).await;
     for user in ["root", "user"] {
@@ -337,8 +364,9 @@ async fn taking_a_mount_off_through_the_servers_hands() {
         inside.root(&mounted).await.ok();
         inside.root(&format!("rmdir {place}")).await.refused();
         inside.root(&format!("mv {place} /tmp/away")).await.refused();
-        inside.user("mkdir /tmp/empty").await.ok();
+        inside.user("mkdir /tmp/empty /tmp/plain").await.ok();
         let files = inside.files("root");
+        files.alter(Alter::RemoveAll(path("/tmp/plain"))).await.unwrap(); // where nothing is mounted, it goes
         let (at, away, empty) = (path(place), path(&format!("/tmp/away{number}")), path("/tmp/empty"));
         let steps = [
             Alter::RemoveAll(at.clone()),

@@ -1,5 +1,6 @@
 """Takes as much of one thing as it gets, says how much that was, and holds on to it."""
 import _thread
+import array
 import ctypes
 import fcntl
 import mmap
@@ -100,7 +101,16 @@ def one_more_map():
     return mmap.mmap(-1, 4096, prot=mmap.PROT_READ | (mmap.PROT_WRITE if len(held) % 2 else 0))
 
 
+def in_flight():
+    # A socket in the queue of itself: open, and in nobody's table.
+    one, other = socket.socketpair()
+    one.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [other.fileno()] * 200))])
+    return one, other
+
+
 KINDS = {
+    "flight": in_flight,
+    "names": lambda: os.mkdir(f"/dev/shm/name-{len(held)}"),
     "forks": one_more_fork,
     "memory": lambda: bytearray(b"x" * (1 << 20)),
     "inotify": lambda: check(libc.inotify_init1(0)),

@@ -54,9 +54,9 @@ static void enters(const char *what, const char *pid, const char *file) {
         close(fd);
 }
 
-static void asks(const char *file, unsigned long request, const char *what) {
+static void asks(const char *pid, const char *file, unsigned long request, const char *what) {
     char path[64];
-    snprintf(path, sizeof path, "/proc/self/ns/%s", file);
+    snprintf(path, sizeof path, "/proc/%s/ns/%s", pid, file);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     printf("%s of %s %s\n", what, file, fd < 0 ? strerrorname_np(errno) : came(ioctl(fd, request)));
     if (fd >= 0)
@@ -84,8 +84,9 @@ int main(int count, char **arguments) {
         unshares(0x10000000ul | 0x00020000ul, "user with mount");
     }
     if (!strcmp(what, "parents")) {
-        asks("user", NS_GET_PARENT, "parent");
-        asks("pid", NS_GET_PARENT, "parent");
-        asks("user", NS_GET_USERNS, "owner");
+        const char *pid = count > 2 ? arguments[2] : "self";
+        asks(pid, "user", NS_GET_PARENT, "parent");
+        asks(pid, "pid", NS_GET_PARENT, "parent");
+        asks(pid, "user", NS_GET_USERNS, "owner");
     }
 }

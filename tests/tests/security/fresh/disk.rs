@@ -8,6 +8,15 @@ use crate::{
 };
 
 async fn is_found(way: &str) {
+    // Without a limit nobody ends it.
+    let free = Inside::new().await;
+    let attack = free.start("user", &NAMELESS, &[way, "96"]).await;
+    let size = "stat -L -c %s $(find /proc/[0-9]*/task/*/fd -lname '*nameless*' 2>/dev/null | head -1)";
+    let all = (96 << 20).to_string();
+    crate::inside::until("all of it is written", async || free.user(size).await.out.trim() == all).await;
+    assert_eq!(free.sandbox.processes().await.unwrap().len(), 1, "it goes on");
+    drop(attack);
+    free.end().await;
     let limits = Limits { disk: Some(32 << 20), ..Limits::NONE };
     let inside = Inside::with(SandboxSpec { limits, ..passing() }).await;
     let attack = inside.start("user", &NAMELESS, &[way, "96"]).await;

@@ -5,17 +5,21 @@ use std::process::Command;
 
 use crate::inside::Inside;
 
-/// Runs a tool of the host on this very process.
+/// Runs a tool of the host on every thread of this very process: a child has what the thread has that starts it.
 fn on_ourselves(tool: &str, arguments: &[&str]) {
-    let pid = std::process::id().to_string();
-    let arguments = arguments.iter().map(|argument| if *argument == "PID" { pid.as_str() } else { argument });
-    let said = Command::new(tool).args(arguments).output().expect("the tool is there");
-    assert!(said.status.success(), "{tool}: {}", String::from_utf8_lossy(&said.stderr));
+    for thread in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
+        let name = thread.file_name();
+        let tid = name.to_str().unwrap();
+        let arguments = arguments.iter().map(|argument| if *argument == "TID" { tid } else { argument });
+        let said = Command::new(tool).args(arguments).output().expect("the tool is there");
+        assert!(said.status.success(), "{tool}: {}", String::from_utf8_lossy(&said.stderr));
+    }
 }
 
 #[tokio::test]
 async fn the_servers_own_better_priority() {
-    on_ourselves("renice", &["-n", "-7", "-p", "PID"]);
+    on_ourselves("renice", &["-n", "-7", "-p", "TID"]);
+    assert_eq!(crate::attacks::on_host("nice").ok(), "-7", "what we start has it");
     let inside = Inside::new().await;
     let nice = inside.user("nice").await.ok();
     assert!(nice.parse::<i32>().unwrap() >= 0, "{nice}");
@@ -25,7 +29,8 @@ async fn the_servers_own_better_priority() {
 
 #[tokio::test]
 async fn the_servers_own_real_time() {
-    on_ourselves("chrt", &["-a", "-r", "-p", "1", "PID"]);
+    on_ourselves("chrt", &["-r", "-p", "1", "TID"]);
+    assert!(crate::attacks::on_host("chrt -p $$").ok().contains("SCHED_RR"), "what we start has it");
     let inside = Inside::new().await;
     let said = inside.user("chrt -p $$").await.ok();
     assert!(said.contains("SCHED_OTHER"), "{said}");

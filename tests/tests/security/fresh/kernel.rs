@@ -109,13 +109,16 @@ queue = libc.mq_open(b'{name}', os.O_CREAT | os.O_RDWR, 0o600, None)
 assert queue >= 0
 class Owner(ctypes.Structure): _fields_ = [('type', ctypes.c_int), ('pid', ctypes.c_int)]
 came = {{}}
-for pid in 1, {host}, -1:
+for pid in 1, {host}, -1, os.getpid():
     came[pid] = libc.fcntl(queue, 15, ctypes.byref(Owner(1, pid))) == 0 # F_SETOWN_EX
-print(came[{host}], came[-1])",
+libc.mq_unlink(b'{name}')
+print(came[{host}], came[-1], came[os.getpid()])",
         host = std::process::id(),
     );
+    let control = crate::attacks::on_host(&format!("python3 - <<'EOF'\n{script}\nEOF")).ok();
+    assert_eq!(control, "True False True", "who shares its namespace is found");
     let spec = ExecSpec::argv(["python3", "-c", &script], path("/"));
-    assert_eq!(inside.command("user", spec).await.ok(), "False False", "only processes of the sandbox are found");
+    assert_eq!(inside.command("user", spec).await.ok(), "False False True", "only processes of the sandbox are found");
     inside.end().await;
 }
 

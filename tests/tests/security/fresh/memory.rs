@@ -133,6 +133,10 @@ async fn hiding_memory_in_messages_of_system_v() {
 /// What stays without any process must leave room for a command that removes it.
 #[tokio::test]
 async fn filling_the_memory_with_segments_that_outlive_every_process() {
+    let free = Inside::new().await;
+    let control: u64 = fill(&free, "shared", 2 * LIMIT_MIB).await.ok().parse().unwrap();
+    assert!(control > LIMIT_MIB / 2, "without a limit there is more room: {control}");
+    free.end().await;
     let inside = limited().await;
     let held: u64 = fill(&inside, "shared", 2 * LIMIT_MIB).await.ok().parse().unwrap();
     assert!((16..=LIMIT_MIB / 2).contains(&held), "{held} MiB");

@@ -46,6 +46,12 @@ impl Canary {
         &self.content
     }
 
+    /// Of a control.
+    #[track_caller]
+    pub(crate) fn is_touched(&self, what: &str) {
+        assert_ne!(marks(self.dir.path()), self.before, "the control does not get through: {what}");
+    }
+
     /// Nothing was written, made, removed, renamed, linked or given away, and no mode was changed.
     #[track_caller]
     pub(crate) fn is_untouched(&self, what: &str) {
