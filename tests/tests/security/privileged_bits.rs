@@ -439,7 +439,7 @@ async fn changing_what_a_call_means_while_it_is_decided() {
     for user in ["root", "user"] {
         inside.root("rm -rf /tmp/race && mkdir -m 777 /tmp/race").await.ok();
         inside.user(&format!("rm -rf {SEEN}/* && touch {SEEN}/file")).await.ok();
-        let said = inside.attack(user, &BITS_RACE, &["/tmp/race", SEEN, "300"]).await.ok();
+        let said = inside.attack(user, &BITS_RACE, &["/tmp/race", SEEN, "120"]).await.ok();
         let [set, made] = said
             .split(", ")
             .map(|part| part.split(' ').next().unwrap().parse::<u32>().unwrap())
@@ -448,7 +448,7 @@ async fn changing_what_a_call_means_while_it_is_decided() {
             panic!("{said}")
         };
         // Some meant an own file and went through, some did not: it was a race.
-        assert!((1..1200).contains(&set) && (1..300).contains(&made), "{said} as {user}");
+        assert!((1..480).contains(&set) && (1..120).contains(&made), "{said} as {user}");
         inside.root("test -u /tmp/race/file").await.ok();
         shown.is_clean();
     }

@@ -47,15 +47,14 @@ async fn sizes(script: &str) -> (u64, u64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_of_terabytes_without_content() {
-    let script = "cd /home/user && echo here > mark && for i in 1 2 3; do truncate -s 4T $i && printf x | dd of=$i bs=1 seek=3T conv=notrunc status=none; done && du -B1 --apparent-size -s . ";
+    let script = "cd /home/user && echo here > mark && for i in 1 2 3; do truncate -s 4T $i && printf x | dd of=$i bs=1 seek=3T conv=notrunc status=none; done && [ $(du -BG --apparent-size -s . | cut -dG -f1) -gt 10000 ]";
     let (copied, saved) = sizes(script).await;
     assert!(copied < 4 << 20 && saved < 4 << 20, "{copied} bytes copied, {saved} saved");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_file_with_a_thousand_names() {
-    let script =
-        "cd /home/user && echo here > mark && head -c 8M /dev/urandom > 0 && for i in $(seq 1 1000); do ln 0 $i; done";
+    let script = "cd /home/user && echo here > mark && head -c 8M /dev/urandom > 0 && python3 -c 'import os; [os.link(\"0\", str(i)) for i in range(1, 1001)]'";
     let (copied, saved) = sizes(script).await;
     assert!((8 << 20..12 << 20).contains(&copied), "{copied} bytes copied");
     assert!((8 << 20..12 << 20).contains(&saved), "{saved} bytes saved");
@@ -66,8 +65,8 @@ async fn a_file_that_is_all_holes_and_islands() {
     let script = "echo here > /home/user/mark && python3 -c \"
 import os
 file = os.open('/home/user/islands', os.O_RDWR | os.O_CREAT)
-for island in range(5000): os.pwrite(file, b'x', island << 24)
+for island in range(1500): os.pwrite(file, b'x', island << 24)
 print(os.fstat(file).st_size >> 30)\"";
     let (copied, saved) = sizes(script).await;
-    assert!(copied < 64 << 20 && saved < 64 << 20, "{copied} bytes copied, {saved} saved");
+    assert!(copied < 32 << 20 && saved < 32 << 20, "{copied} bytes copied, {saved} saved");
 }

@@ -15,8 +15,10 @@ use crate::{
 
 /// Beyond what any process before its exec has been seen to hold.
 const DESCRIPTORS: std::ops::Range<u32> = 3..65;
-/// Where each takes a command of its own to prepare.
+/// For the second and third way to the same place.
 const FEWER: std::ops::Range<u32> = 3..25;
+/// Where each takes commands of its own to prepare: what init holds at rest, and a few more.
+const FEWEST: std::ops::Range<u32> = 3..14;
 
 const UP: &str = "../../../../../../../../../../../../../../../../";
 
@@ -226,8 +228,8 @@ across! {
         target.attack("root", &PLANT, &["links", "/tmp/further", "62", UP]).ok();
         let mut commands = Vec::new();
         for user in target.users() {
-            for dir in ["/tmp/links", "/tmp/further"] {
-                commands.extend(DESCRIPTORS.map(|number| outside.look(user, &program, &format!("{dir}/{number}"))));
+            for (dir, numbers) in [("/tmp/links", DESCRIPTORS), ("/tmp/further", FEWER)] {
+                commands.extend(numbers.map(|number| outside.look(user, &program, &format!("{dir}/{number}"))));
             }
         }
         outside.is_not_found(target.exec(commands));
@@ -238,7 +240,7 @@ across! {
         let outside = Outside::new();
         let (program, plant) = (target.install(&OUTSIDE), target.install(&PLANT));
         for place in ["/home/user", "/workspace"] {
-            for number in FEWER {
+            for number in FEWEST {
                 let planted = target.run(command("root", &plant, &["link", &descriptor(number), place]));
                 let planted = planted.report().of("link") == "done";
                 assert!(planted || target.combination.read_only_root, "{place} can be replaced");
@@ -251,7 +253,7 @@ across! {
     a_shell_that_is_a_script_with_such_an_interpreter(target) {
         let (outside, users) = (Outside::new(), target.users());
         let (plant, tail) = (target.install(&PLANT), outside.up_to_program());
-        for number in FEWER {
+        for number in FEWEST {
             let interpreter = format!("{}/{tail}", descriptor(number));
             for shell in ["/bin/sh", "/bin/bash", "/usr/bin/busybox"] {
                 target.run(command("root", &plant, &["script", &interpreter, shell]));
@@ -266,7 +268,7 @@ across! {
         let plant = target.install(&PLANT);
         let (sandbox, at) = (target.number, path("/tmp/users"));
         target.expect_done(&Request::Write { sandbox, user: named("root"), at, content: USERS.to_owned() });
-        let doors = FEWER.map(|number| format!("{}/{}", descriptor(number), outside.up_to("passwd")));
+        let doors = FEWEST.map(|number| format!("{}/{}", descriptor(number), outside.up_to("passwd")));
         let plain = [outside.up_to("passwd"), format!("/proc/self/root/{}", outside.relative("passwd"))];
         for text in doors.chain(plain) {
             let planted = target.run(command("0", &plant, &["link", &text, "/etc/passwd"]));
@@ -294,7 +296,7 @@ across! {
             let spec = Box::new(combination.spec());
             let answer = target.ask(&Request::CreateInDescriptor { sandbox, origin, limited, number, spec });
             let Answer::Done = answer else { continue }; // refused, which is as good
-            let mut made = Target { remote: &mut *target.remote, combination, number: sandbox };
+            let mut made = Target::made(&mut *target.remote, combination, sandbox);
             let program = made.install(&OUTSIDE);
             let commands = made.users().iter().map(|user| outside.look(user, &program, &descriptor(number))).collect();
             outside.is_not_found(made.exec(commands));

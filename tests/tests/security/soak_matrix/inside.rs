@@ -3,7 +3,7 @@
 
 use cabana_sandbox::Status;
 
-use super::{Target, across, combination::Identity, command, path};
+use super::{Target, across, combination::Identity, command, path, together};
 use crate::{
     attacks::{
         Attack, CALLS, CHROOT, DEVICES, FAMILIES, FILTER, HALVES, HANDLES, HUGE, IDS, IOCTLS, MOUNTING, NAMED,
@@ -153,24 +153,6 @@ fn the_attacks_of_the_matrix_get_through_where_nothing_stops_them() {
 }
 
 across! {
-    calls_into_the_kernel(target) {
-        all_refused(target, &CALLS, CALLS_OF_THE_KERNEL, REFUSED);
-    }
-
-    settings_of_the_kernel(target) {
-        nothing_done(target, &SETTINGS, &[&["write"], SETTINGS_OF_THE_KERNEL].concat());
-    }
-
-    secrets_of_the_kernel(target) {
-        nothing_done(target, &SETTINGS, &[&["read"], SECRETS_OF_THE_KERNEL].concat());
-    }
-
-    sockets_of_families_that_reach_the_kernel(target) {
-        nothing_done(target, &FAMILIES, FOREIGN_FAMILIES);
-        let plain = target.attack("root", &FAMILIES, &["1:1:0", "2:1:0", "2:2:0", "10:1:0"]);
-        plain.report().all_done();
-    }
-
     sockets_named_where_others_reach_them(target) {
         target.create_again_with_shared("/workspace/shared");
         for user in target.users() {
@@ -180,149 +162,177 @@ across! {
             target.attack(user, &NAMED, &["/workspace/shared"]).report().all_refused(&["EPERM"]);
         }
     }
+}
 
-    mounting_by_root_and_user(target) {
-        nothing_done(target, &MOUNTING, &[]);
-    }
-
-    nodes_of_devices(target) {
-        for place in ["/tmp", "/dev/shm", "/home/user"] {
-            nothing_done(target, &DEVICES, &[place]);
+together! {
+    what_only_the_kernel_may_do {
+        calls_into_the_kernel(target) {
+            all_refused(target, &CALLS, CALLS_OF_THE_KERNEL, REFUSED);
         }
-    }
 
-    new_namespaces_and_those_of_others(target) {
-        for way in ["unshare", "clone", "clone3"] {
-            nothing_done(target, &NAMESPACES, &[way]);
+        settings_of_the_kernel(target) {
+            nothing_done(target, &SETTINGS, &[&["write"], SETTINGS_OF_THE_KERNEL].concat());
         }
-        for whose in ["self", "1"] {
-            nothing_done(target, &NAMESPACES, &["enter", whose]);
-        }
-        nothing_done(target, &NAMESPACES, &["parents"]);
-    }
 
-    namespaces_by_descriptors(target) {
-        for user in target.users() {
-            let report = target.attack(user, &NSFS, &[]).report();
-            for which in [11, 12] {
-                assert_ne!(report.of(&format!("another mount namespace {which}")), "done", "as {user}");
+        secrets_of_the_kernel(target) {
+            nothing_done(target, &SETTINGS, &[&["read"], SECRETS_OF_THE_KERNEL].concat());
+        }
+
+        sockets_of_families_that_reach_the_kernel(target) {
+            nothing_done(target, &FAMILIES, FOREIGN_FAMILIES);
+            let plain = target.attack("root", &FAMILIES, &["1:1:0", "2:1:0", "2:2:0", "10:1:0"]);
+            plain.report().all_done();
+        }
+
+        arguments_with_a_half_that_no_kernel_reads(target) {
+            all_refused(target, &HALVES, &[], &["EPERM"]);
+        }
+
+        huge_pages_of_the_machine(target) {
+            all_refused(target, &HUGE, &[], &["EPERM"]);
+        }
+
+        a_filter_that_allows_what_another_refused(target) {
+            for user in target.users() {
+                let report = target.attack(user, &FILTER, &["allow"]).report();
+                assert_eq!((report.of("the call after it"), report.of("the call in the end")), ("EPERM", "EPERM"));
+                let report = target.attack(user, &FILTER, &["notify"]).report();
+                assert_eq!(report.of("the call that it lets go on"), "EPERM");
+                target.attack(user, &FILTER, &["checkpoint"]).report().nothing_done();
             }
-            target.attack(user, &NSFS, &["1", "only"]).report().nothing_done();
+        }
+
+        priority_over_the_machine(target) {
+            nothing_done(target, &PRIORITY, &[]);
         }
     }
 
-    process_1_by_memory_descriptors_and_traces(target) {
-        let own = target.attack("root", &PEER, &[]).report();
-        assert_eq!((own.of("reading its memory"), own.of("tracing it")), ("done", "done"), "a child of one's own");
-        for user in target.users() {
-            let report = target.attack(user, &PEER, &["1"]).report();
-            // Where there is one id, init's files in /proc belong to it. What the kernel judges by more than that is closed.
-            let open: &[&str] = match target.combination.identity {
-                Identity::Single => &OF_ITS_OWN_ID,
-                _ => &[],
-            };
-            report.nothing_done_but(open);
+    namespaces_and_process_1 {
+        new_namespaces_and_those_of_others(target) {
+            for way in ["unshare", "clone", "clone3"] {
+                nothing_done(target, &NAMESPACES, &[way]);
+            }
+            for whose in ["self", "1"] {
+                nothing_done(target, &NAMESPACES, &["enter", whose]);
+            }
+            nothing_done(target, &NAMESPACES, &["parents"]);
         }
-        target.still_works();
-    }
 
-    limits_of_process_1(target) {
-        nothing_done(target, &PRLIMIT, &["1"]);
-        target.still_works();
-    }
-
-    ids_that_belong_to_others(target) {
-        for user in target.users() {
-            target.attack(user, &IDS, &[&format!("/tmp/{}", unique("ids"))]).report().nothing_done();
-        }
-    }
-
-    priority_over_the_machine(target) {
-        nothing_done(target, &PRIORITY, &[]);
-    }
-
-    files_by_their_handles(target) {
-        nothing_done(target, &HANDLES, &["/tmp"]);
-    }
-
-    a_filter_that_allows_what_another_refused(target) {
-        for user in target.users() {
-            let report = target.attack(user, &FILTER, &["allow"]).report();
-            assert_eq!((report.of("the call after it"), report.of("the call in the end")), ("EPERM", "EPERM"));
-            let report = target.attack(user, &FILTER, &["notify"]).report();
-            assert_eq!(report.of("the call that it lets go on"), "EPERM");
-            target.attack(user, &FILTER, &["checkpoint"]).report().nothing_done();
-        }
-    }
-
-    arguments_with_a_half_that_no_kernel_reads(target) {
-        all_refused(target, &HALVES, &[], &["EPERM"]);
-    }
-
-    huge_pages_of_the_machine(target) {
-        all_refused(target, &HUGE, &[], &["EPERM"]);
-    }
-
-    commands_to_the_file_system_below(target) {
-        for place in ["/tmp", "/home/user", "/etc"] {
-            all_refused(target, &IOCTLS, &[place], &["EPERM", "EACCES", "ENOTTY", "EOPNOTSUPP", "EROFS"]);
-        }
-    }
-
-    leaving_the_root_by_a_second_root(target) {
-        let canary = tempfile::NamedTempFile::new().unwrap();
-        let beside = target.install(&STANDING);
-        let words = ["/tmp/jail", beside.as_str(), canary.path().to_str().unwrap()];
-        let report = target.attack("root", &CHROOT, &words).report();
-        assert_eq!(report.of("beside the jail, from within"), "ENOENT", "it was in a jail");
-        assert_eq!(report.of("beside the jail, from without"), "done", "the way out of a jail works");
-        assert_eq!(report.of("on the host"), "ENOENT");
-    }
-
-    typing_into_terminals(target) {
-        for user in target.users() {
-            let report = target.attack_in_terminal(user, &TYPING, &[]).report();
-            assert_eq!(report.of("typing into the one it has"), "EPERM");
-            report.nothing_done();
-        }
-    }
-
-    what_a_command_begins_with(target) {
-        for user in target.users() {
-            for (terminal, kinds) in [(false, ["device", "pipe", "pipe"]), (true, ["device"; 3])] {
-                let ran = match terminal {
-                    true => target.attack_in_terminal(user, &STANDING, &[]),
-                    false => target.attack(user, &STANDING, &[]),
-                };
-                let report = ran.report();
-                for (number, kind) in kinds.iter().enumerate() {
-                    assert_eq!(report.of(&format!("descriptor {number}")), *kind);
+        namespaces_by_descriptors(target) {
+            for user in target.users() {
+                let report = target.attack(user, &NSFS, &[]).report();
+                for which in [11, 12] {
+                    assert_ne!(report.of(&format!("another mount namespace {which}")), "done", "as {user}");
                 }
-                assert_eq!(report.count("descriptor"), 3, "nothing else is open: {report:?}");
-                assert_eq!(report.of("Seccomp"), "2", "behind a filter");
-                let bounding = u64::from_str_radix(report.of("CapBnd"), 16).unwrap();
-                assert_eq!(bounding & !KEPT, 0, "rights that nobody inside has: {bounding:x}");
-                let privileged = u64::from_str_radix(report.of("CapEff"), 16).unwrap() != 0;
-                assert_eq!(privileged, *user == "root", "{report:?}");
-                assert_eq!(report.of("NoNewPrivs"), if target.combination.sudo { "0" } else { "1" });
+                target.attack(user, &NSFS, &["1", "only"]).report().nothing_done();
             }
+        }
+
+        process_1_by_memory_descriptors_and_traces(target) {
+            let own = target.attack("root", &PEER, &[]).report();
+            assert_eq!((own.of("reading its memory"), own.of("tracing it")), ("done", "done"), "a child of one's own");
+            for user in target.users() {
+                let report = target.attack(user, &PEER, &["1"]).report();
+                // Where there is one id, init's files in /proc belong to it. What the kernel judges by more than that is closed.
+                let open: &[&str] = match target.combination.identity {
+                    Identity::Single => &OF_ITS_OWN_ID,
+                    _ => &[],
+                };
+                report.nothing_done_but(open);
+            }
+            target.still_works();
+        }
+
+        limits_of_process_1(target) {
+            nothing_done(target, &PRLIMIT, &["1"]);
+            target.still_works();
         }
     }
 
-    a_set_uid_program_that_root_left(target) {
-        let program = target.install(&STANDING);
-        let chmod = "chmod 6755 /tmp/standing";
-        let mut spec = cabana_sandbox::ExecSpec::shell(chmod, path("/"));
-        spec.user = Some(crate::inside::named("root"));
-        target.run(spec).ok();
-        if target.combination.identity != Identity::Single {
-            let report = target.run(command("user", &program, &[])).report();
-            let gained = u64::from_str_radix(report.of("CapEff"), 16).unwrap();
-            // With sudo it becomes root inside, and no more than that. Where nothing else is writable, /tmp is a mount of its
-            // own, on which no program gains anything.
-            assert_eq!(gained & !KEPT, 0, "{report:?}");
-            if !target.combination.sudo {
-                assert_eq!((report.of("user"), gained), ("1000", 0));
+    mounts_devices_and_files_below {
+        mounting_by_root_and_user(target) {
+            nothing_done(target, &MOUNTING, &[]);
+        }
+
+        nodes_of_devices(target) {
+            for place in ["/tmp", "/dev/shm", "/home/user"] {
+                nothing_done(target, &DEVICES, &[place]);
+            }
+        }
+
+        files_by_their_handles(target) {
+            nothing_done(target, &HANDLES, &["/tmp"]);
+        }
+
+        commands_to_the_file_system_below(target) {
+            for place in ["/tmp", "/home/user", "/etc"] {
+                all_refused(target, &IOCTLS, &[place], &["EPERM", "EACCES", "ENOTTY", "EOPNOTSUPP", "EROFS"]);
+            }
+        }
+
+        leaving_the_root_by_a_second_root(target) {
+            let canary = tempfile::NamedTempFile::new().unwrap();
+            let beside = target.install(&STANDING);
+            let words = ["/tmp/jail", beside.as_str(), canary.path().to_str().unwrap()];
+            let report = target.attack("root", &CHROOT, &words).report();
+            assert_eq!(report.of("beside the jail, from within"), "ENOENT", "it was in a jail");
+            assert_eq!(report.of("beside the jail, from without"), "done", "the way out of a jail works");
+            assert_eq!(report.of("on the host"), "ENOENT");
+        }
+    }
+
+    rights_of_commands {
+        ids_that_belong_to_others(target) {
+            for user in target.users() {
+                target.attack(user, &IDS, &[&format!("/tmp/{}", unique("ids"))]).report().nothing_done();
+            }
+        }
+
+        typing_into_terminals(target) {
+            for user in target.users() {
+                let report = target.attack_in_terminal(user, &TYPING, &[]).report();
+                assert_eq!(report.of("typing into the one it has"), "EPERM");
+                report.nothing_done();
+            }
+        }
+
+        what_a_command_begins_with(target) {
+            for user in target.users() {
+                for (terminal, kinds) in [(false, ["device", "pipe", "pipe"]), (true, ["device"; 3])] {
+                    let ran = match terminal {
+                        true => target.attack_in_terminal(user, &STANDING, &[]),
+                        false => target.attack(user, &STANDING, &[]),
+                    };
+                    let report = ran.report();
+                    for (number, kind) in kinds.iter().enumerate() {
+                        assert_eq!(report.of(&format!("descriptor {number}")), *kind);
+                    }
+                    assert_eq!(report.count("descriptor"), 3, "nothing else is open: {report:?}");
+                    assert_eq!(report.of("Seccomp"), "2", "behind a filter");
+                    let bounding = u64::from_str_radix(report.of("CapBnd"), 16).unwrap();
+                    assert_eq!(bounding & !KEPT, 0, "rights that nobody inside has: {bounding:x}");
+                    let privileged = u64::from_str_radix(report.of("CapEff"), 16).unwrap() != 0;
+                    assert_eq!(privileged, *user == "root", "{report:?}");
+                    assert_eq!(report.of("NoNewPrivs"), if target.combination.sudo { "0" } else { "1" });
+                }
+            }
+        }
+
+        a_set_uid_program_that_root_left(target) {
+            let program = target.install(&STANDING);
+            let chmod = "chmod 6755 /tmp/standing";
+            let mut spec = cabana_sandbox::ExecSpec::shell(chmod, path("/"));
+            spec.user = Some(crate::inside::named("root"));
+            target.run(spec).ok();
+            if target.combination.identity != Identity::Single {
+                let report = target.run(command("user", &program, &[])).report();
+                let gained = u64::from_str_radix(report.of("CapEff"), 16).unwrap();
+                // With sudo it becomes root inside, and no more than that. Where nothing else is writable, /tmp is a mount of its
+                // own, on which no program gains anything.
+                assert_eq!(gained & !KEPT, 0, "{report:?}");
+                if !target.combination.sudo {
+                    assert_eq!((report.of("user"), gained), ("1000", 0));
+                }
             }
         }
     }
@@ -336,23 +346,25 @@ const OF_ITS_OWN_ID: [&str; 1] = ["listing fd"];
 const KEPT: u64 = 0xa004_04fb;
 
 #[cfg(target_arch = "x86_64")]
-across! {
-    calls_by_the_numbers_of_another_architecture(target) {
-        const SIGSYS: i32 = 31;
-        let program = target.install(&OTHER_ABI);
-        assert!(target.run(command("root", &program, &["native"])).ok().starts_with("native "));
-        for user in target.users() {
-            for way in ["int80", "int80-mount", "x32", "x32-unshare"] {
-                let ran = target.run(command(user, &program, &[way]));
-                assert_eq!((ran.status, ran.out.as_str()), (Status::Signal(SIGSYS), ""), "{way} as {user}");
+together! {
+    calls_that_are_not_what_the_filter_sees {
+        calls_by_the_numbers_of_another_architecture(target) {
+            const SIGSYS: i32 = 31;
+            let program = target.install(&OTHER_ABI);
+            assert!(target.run(command("root", &program, &["native"])).ok().starts_with("native "));
+            for user in target.users() {
+                for way in ["int80", "int80-mount", "x32", "x32-unshare"] {
+                    let ran = target.run(command(user, &program, &[way]));
+                    assert_eq!((ran.status, ran.out.as_str()), (Status::Signal(SIGSYS), ""), "{way} as {user}");
+                }
             }
         }
-    }
 
-    a_tracer_that_changes_a_call(target) {
-        for user in target.users() {
-            let report = target.attack(user, &FILTER, &["rewrite"]).report();
-            assert_eq!(report.of("a call that a tracer changed"), "EPERM");
+        a_tracer_that_changes_a_call(target) {
+            for user in target.users() {
+                let report = target.attack(user, &FILTER, &["rewrite"]).report();
+                assert_eq!(report.of("a call that a tracer changed"), "EPERM");
+            }
         }
     }
 }

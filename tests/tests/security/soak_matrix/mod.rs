@@ -12,7 +12,7 @@ mod stage;
 
 use std::{
     any::Any,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     sync::Mutex,
@@ -91,6 +91,32 @@ fn chosen(name: &str) -> Vec<Combination> {
     rows.iter().map(|row| Combination::of(row)).collect()
 }
 
+/// An attack and its name.
+type NamedAttack = (&'static str, fn(&mut Target<'_>));
+
+/// Several attacks, one after the other on the same sandbox: making it takes longer than any of them.
+fn attack_all_with(name: &str, attacks: &[NamedAttack]) {
+    attack_all(name, |target| {
+        for (part, attack) in attacks {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| attack(target))) {
+                panic!("{part}: {}", message(&*panic));
+            }
+        }
+    });
+}
+
+/// Tests of several attacks each, of which none changes what another one meets.
+macro_rules! together {
+    ($($test:ident { $($(#[$about:meta])* $name:ident($target:ident) $attack:block)* })*) => {
+        $($($(#[$about])* fn $name($target: &mut $crate::soak_matrix::Target<'_>) $attack)*
+        #[test]
+        fn $test() {
+            $crate::soak_matrix::attack_all_with(stringify!($test), &[$((stringify!($name), $name)),*]);
+        })*
+    };
+}
+use together;
+
 /// One attack on all combinations is one test.
 macro_rules! across {
     ($($(#[$about:meta])* $name:ident($target:ident) $attack:block)*) => {
@@ -108,13 +134,19 @@ struct Target<'a> {
     remote: &'a mut Remote,
     combination: Combination,
     number: usize,
+    installed: BTreeSet<String>,
 }
 
 impl<'a> Target<'a> {
     fn new(remote: &'a mut Remote, combination: Combination, number: usize) -> Self {
-        let mut target = Self { remote, combination, number };
+        let mut target = Self::made(remote, combination, number);
         target.create(Vec::new());
         target
+    }
+
+    /// One that is there.
+    fn made(remote: &'a mut Remote, combination: Combination, number: usize) -> Self {
+        Self { remote, combination, number, installed: BTreeSet::new() }
     }
 
     fn create(&mut self, views: Vec<View>) {
@@ -126,6 +158,7 @@ impl<'a> Target<'a> {
     /// The same once more, with a directory of its owner's that others may see as well.
     fn create_again_with_shared(&mut self, at: &str) {
         self.destroy();
+        self.installed.clear();
         self.create(vec![View { source: Source::Host(stage::shared()), at: path(at), writable: true }]);
     }
 
@@ -159,8 +192,10 @@ impl<'a> Target<'a> {
 
     fn install_file(&mut self, file: &Path, name: &str) -> String {
         let at = format!("/tmp/{name}");
-        let from = stage::seen(file);
-        self.expect_done(&Request::Install { sandbox: self.number, from, at: path(&at) });
+        if self.installed.insert(at.clone()) {
+            let from = stage::seen(file);
+            self.expect_done(&Request::Install { sandbox: self.number, from, at: path(&at) });
+        }
         at
     }
 

@@ -144,7 +144,7 @@ across! {
             let at = path(&format!("{place}/{mark}"));
             neighbour.expect_done(&Request::Write { sandbox: number + 1, user: named("root"), at, content: mark.clone() });
         }
-        let mut target = Target { remote: &mut *neighbour.remote, combination, number };
+        let mut target = Target::made(&mut *neighbour.remote, combination, number);
         for user in target.users() {
             target.attack(user, &CONTACT, &["abstract", &name]).report().nothing_done();
             let look = "for p in /tmp /dev/shm /home/user; do ls $p; done; cat /proc/[0-9]*/cmdline".to_owned();
