@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 
 use crate::{
     attacks::OUTLIVE,
-    inside::{Inside, living, named, passing, path, rest, soon, unique, until},
+    inside::{Inside, PATIENCE, living, named, passing, path, rest, soon, unique, until},
 };
 
 /// What a command of the user does before it says `begun`, to go on for ever after it. The kernel's numbers are those of
@@ -26,7 +26,8 @@ async fn all_time_out(inside: &Inside, scripts: &[(&str, &str)]) {
         spec.user = Some(named("user"));
         spec.timeout = Some(Duration::from_secs(3));
         let seen = until("it is there", async || living(&mark) > 0); // so that its end is an end
-        let (ran, ()) = soon(what, async { tokio::join!(run(&*inside.sandbox, spec, 1024), seen) }).await;
+        let both = async { tokio::join!(run(&*inside.sandbox, spec, 1024), seen) };
+        let (ran, ()) = tokio::time::timeout(PATIENCE, both).await.unwrap_or_else(|_| panic!("it goes on: {what}"));
         let ran = ran.unwrap();
         assert_eq!((ran.exit.status, ran.stdout.whole().unwrap().trim_ascii_end()), (Status::TimedOut, &b"begun"[..]));
         until("nothing of it lives", async || living(&mark) == 0).await;

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use cabana_sandbox::{Code, ExecSpec, SandboxPath, Status};
+use cabana_sandbox::{ExecSpec, SandboxPath, Status};
 use futures_util::future::join_all;
 use rustix::fs::SealFlags;
 
 use crate::{
-    attacks::{LEASE, PEER, PRLIMIT, SLAUGHTER},
+    attacks::{GATE, LEASE, PEER, PRLIMIT, SLAUGHTER},
     host_process::HostProcess,
-    inside::{Inside, SOON, named, soon},
+    inside::{Inside, SOON, named, path, soon},
 };
 
 #[tokio::test]
@@ -43,20 +43,29 @@ async fn overwriting_init_through_proc_1_exe() {
     inside.end().await;
 }
 
-/// As with CVE-2019-5736: a script whose interpreter is «the program that starts me» makes init start the host's own
-/// program inside, with libraries of the attacker.
+/// As with CVE-2019-5736: a script whose interpreter is «the program that starts me» would make init start the host's own
+/// program inside, with libraries of the attacker. Nobody inside may run it; where there is a single id, it is its owner's
+/// to run, and a test of the matrix goes on from there.
 #[tokio::test]
 async fn overwriting_the_engine_by_a_script_that_starts_it() {
     let inside = Inside::new().await;
-    inside.root("printf '#!/proc/self/exe\\n' > /tmp/door && chmod 755 /tmp/door").await.ok();
-    // Once a program runs it is that program which the link leads to.
-    inside.root("printf '#!/bin/sh\\necho runs\\n' > /tmp/other && chmod 755 /tmp/other && /tmp/other").await.ok();
+    let library = inside.bring(&GATE).await.remove(0);
+    // In a program that is the sandbox's own, the library changes what it runs from.
+    let own = inside.root(&format!("cp /bin/true /tmp/own && LD_PRELOAD={library} /tmp/own")).await.report();
+    assert_eq!((own.of("changing its mode"), own.of("giving it away")), ("done", "done"));
+    // A script of that program is started with the library in it.
+    inside.root("printf '#!/tmp/own\\n' > /tmp/plain && printf '#!/proc/self/exe\\n' > /tmp/door").await.ok();
+    inside.root("chmod 755 /tmp/plain /tmp/door").await.ok();
+    inside.root(&format!("echo {library} > /etc/ld.so.preload")).await.ok();
+    let plain = inside.command("root", ExecSpec::argv(["/tmp/plain"], SandboxPath::root())).await.report();
+    assert_eq!(plain.of("runs"), "/tmp/own");
     for user in ["root", "user"] {
-        let mut spec = ExecSpec::argv(["/tmp/door"], SandboxPath::root());
-        spec.user = Some(named(user));
-        let refused = inside.sandbox.exec(spec).await.err().map(|error| error.code());
-        assert_eq!(refused, Some(Code::ProgramNotFound), "{user}");
+        let door = ExecSpec { user: Some(named(user)), ..ExecSpec::argv(["/tmp/door"], SandboxPath::root()) };
+        let refused = cabana_sandbox::run(&*inside.sandbox, door, 1024).await;
+        let code = refused.as_ref().err().map(cabana_sandbox::Error::code);
+        assert_eq!(code, Some(cabana_sandbox::Code::ProgramNotFound), "as {user}: {refused:?}");
     }
+    inside.files("root").alter(cabana_sandbox::Alter::Remove(path("/etc/ld.so.preload"))).await.unwrap();
     // Where there is a single id the attacker owns the program, and only seals keep it as it is.
     let init = HostProcess::all_of(&inside).await.into_iter().find(HostProcess::is_init).unwrap();
     let seals = rustix::fs::fcntl_get_seals(std::fs::File::open(init.path("exe")).unwrap()).unwrap();
@@ -260,7 +269,7 @@ time.sleep(600)";
                 assert!(inside.read("user", "/etc/passwd").await.is_some());
             }
             let closed = soon("another port", inside.sandbox.connect(7778)).await.err().expect("nobody listens");
-            assert_eq!(closed.code(), Code::PortClosed);
+            assert_eq!(closed.code(), cabana_sandbox::Code::PortClosed);
         } => {}
         _ = connections => {}
     }

@@ -121,13 +121,18 @@ async fn a_half_started_command_that_has_all_that_init_has() {
     soon("the end of the sandbox", inside.end()).await;
 }
 
-/// As with the script that starts «the program that starts me»: what it finds open is nothing of init's.
+/// As with the script that starts «the program that starts me»: nobody inside may run it.
 #[tokio::test]
 async fn the_engines_own_program_started_inside_of_a_sandbox_that_stays() {
-    let inside = staying(NetworkPolicy::Off).await;
-    inside.root("printf '#!/proc/self/exe\\n' > /tmp/door && chmod 755 /tmp/door").await.ok();
-    let refused = inside.sandbox.exec(ExecSpec::argv(["/tmp/door"], SandboxPath::root())).await.err();
-    assert_eq!(refused.map(|error| error.code()), Some(cabana_sandbox::Code::ProgramNotFound));
+    let inside = found_again(staying(NetworkPolicy::Off).await).await;
+    inside.root("cp /bin/echo /tmp/own && printf '#!/tmp/own\\n' > /tmp/plain").await.ok();
+    inside.root("printf '#!/proc/self/exe\\n' > /tmp/door && chmod 755 /tmp/plain /tmp/door").await.ok();
+    let started = async |script: &str| {
+        let spec = ExecSpec { user: Some(named("root")), ..ExecSpec::argv([script], SandboxPath::root()) };
+        cabana_sandbox::run(&*inside.sandbox, spec, 1024).await.map(drop).map_err(|error| error.code())
+    };
+    assert_eq!(started("/tmp/plain").await, Ok(()), "a script of a program of its own is started");
+    assert_eq!(started("/tmp/door").await, Err(cabana_sandbox::Code::ProgramNotFound));
     inside.still_works().await;
     inside.end().await;
 }

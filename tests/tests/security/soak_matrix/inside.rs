@@ -6,8 +6,8 @@ use cabana_sandbox::Status;
 use super::{Target, across, combination::Identity, command, path, together};
 use crate::{
     attacks::{
-        Attack, CALLS, CHROOT, DEVICES, FAMILIES, FILTER, HALVES, HANDLES, HUGE, IDS, IOCTLS, MOUNTING, NAMED,
-        NAMESPACES, NSFS, OTHER_ABI, PEER, PRIORITY, PRLIMIT, SETTINGS, STANDING, TYPING,
+        Attack, CALLS, CHROOT, DEVICES, FAMILIES, FILTER, GATE, HALVES, HANDLES, HUGE, IDS, IOCTLS, MOUNTING, NAMED,
+        NAMESPACES, NSFS, OTHER_ABI, PEER, PLANT, PRIORITY, PRLIMIT, SETTINGS, STANDING, TYPING,
     },
     inside::unique,
 };
@@ -241,6 +241,26 @@ together! {
                 report.nothing_done_but(open);
             }
             target.still_works();
+        }
+
+        the_program_of_init_by_a_script_that_starts_it(target) {
+            let (library, plant) = (target.install(&GATE), target.install(&PLANT));
+            target.run(command("root", &plant, &["script", "/proc/self/exe", "/tmp/door"])).report().all_done();
+            for user in target.users() {
+                let mut door = command(user, "/tmp/door", &[]);
+                door.env.insert("LD_PRELOAD".to_owned(), library.clone());
+                let Ok(ran) = target.exec(vec![door]).remove(0) else { continue }; // nobody but its owner may run it
+                assert_eq!(target.combination.identity, Identity::Single, "as {user}: {ran:?}");
+                if !ran.out.starts_with("runs ") {
+                    continue; // what it is linked with is not there
+                }
+                let report = ran.report();
+                assert!(report.of("runs").contains("memfd"), "the library is in the host's program: {report:?}");
+                for what in ["opening it to write", "opening it to write both ways", "cutting it off"] {
+                    assert!(["EPERM", "EACCES", "ETXTBSY"].contains(&report.of(what)), "{what}: {report:?}");
+                }
+                assert_eq!(report.of("taking its seals off"), "EPERM");
+            }
         }
 
         limits_of_process_1(target) {
