@@ -5,6 +5,7 @@
 
 mod archives;
 mod attacks;
+mod bystander;
 mod capabilities;
 mod crawl;
 mod descriptors;

@@ -6,6 +6,7 @@ use cabana_sandbox::{Event, Process};
 
 use crate::{
     attacks::{EAVESDROP, IPC, NEIGHBOUR, SOCKETS, in_own},
+    bystander::Bystander,
     inside::{Inside, passing, path, unique},
 };
 
@@ -21,23 +22,6 @@ async fn end(one: Inside, other: Inside) {
     use cabana_sandbox::Provider;
     one.engine.destroy(one.sandbox.id()).await.unwrap();
     other.end().await;
-}
-
-/// A process of the host that sleeps under a name, and ends with the test.
-struct OfTheHost(std::process::Child);
-
-impl OfTheHost {
-    fn new(name: &str) -> Self {
-        use std::os::unix::process::CommandExt;
-        Self(std::process::Command::new("sleep").arg0(name).arg("300").spawn().unwrap())
-    }
-}
-
-impl Drop for OfTheHost {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
 }
 
 async fn first_line(process: &mut Process) -> String {
@@ -124,13 +108,13 @@ async fn files_of_a_neighbour() {
 async fn seeing_processes_of_the_host_and_of_a_neighbour() {
     let (one, other) = two().await;
     let mark = unique("marked");
-    let on_host = OfTheHost::new(&mark);
+    let on_host = Bystander::new(&mark);
     let spec = cabana_sandbox::ExecSpec::shell(format!("echo ready; sleep 300; : {mark}"), path("/"));
     let mut process = other.sandbox.exec(spec).await.unwrap();
     assert_eq!(first_line(&mut process).await, "ready");
     let seen = other.attack("root", &NEIGHBOUR, &["processes", &mark]).await.ok();
     assert!(seen.contains("cmdline"), "it sees its own: {seen}");
-    let seen = NEIGHBOUR.run_on_host(&["processes", &mark, &on_host.0.id().to_string()]).ok();
+    let seen = NEIGHBOUR.run_on_host(&["processes", &mark, &on_host.pid().to_string()]).ok();
     assert!(seen.contains("cmdline"), "the host sees its own: {seen}");
     assert_eq!(one.attack("root", &NEIGHBOUR, &["processes", &mark]).await.ok(), "looked");
     end(one, other).await;
@@ -139,8 +123,8 @@ async fn seeing_processes_of_the_host_and_of_a_neighbour() {
 #[tokio::test]
 async fn signalling_processes_of_the_host_and_of_a_neighbour() {
     let (one, other) = two().await;
-    let mut on_host = OfTheHost::new("sleep");
-    let host_pid = on_host.0.id().to_string();
+    let mut on_host = Bystander::new("sleep");
+    let host_pid = on_host.pid().to_string();
     NEIGHBOUR.run_on_host(&["signal", &host_pid]).report().none_refused(&["ESRCH"]);
     // Numbers that mean nothing inside, and one that would be init's outside.
     let inner = one.root("sleep 300 >/dev/null 2>&1 & echo $!").await.ok();
@@ -148,13 +132,13 @@ async fn signalling_processes_of_the_host_and_of_a_neighbour() {
     assert!(used < 1000, "numbers inside are small: {used}");
     let report = one.attack("root", &NEIGHBOUR, &["signal", &host_pid]).await.report();
     report.all_refused(&["ESRCH"]);
-    assert!(on_host.0.try_wait().unwrap().is_none());
+    assert!(on_host.lives());
     // Everybody whom it may signal, by numbers, groups and all: the host's and the neighbour's live on.
     let mut theirs =
         other.sandbox.exec(cabana_sandbox::ExecSpec::shell("echo up; sleep 300; echo no", path("/"))).await.unwrap();
     assert_eq!(first_line(&mut theirs).await, "up");
     one.root("kill -9 -1; for p in $(seq 2 3000); do kill -9 $p -$p 2>/dev/null; done").await;
-    assert!(on_host.0.try_wait().unwrap().is_none());
+    assert!(on_host.lives());
     assert_eq!(other.sandbox.processes().await.unwrap().len(), 1);
     one.still_works().await;
     end(one, other).await;

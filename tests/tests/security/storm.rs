@@ -5,7 +5,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    process::{Child, Command, Stdio},
     sync::Arc,
 };
 
@@ -16,6 +15,7 @@ use cabana_sandbox::{
 
 use crate::{
     attacks::{Ran, STORM},
+    bystander::Bystander,
     host_process::HostProcess,
     host_state::HostState,
     inside::{Inside, config, named, passing, soon, unique, until},
@@ -153,26 +153,6 @@ impl Neighbour {
     }
 }
 
-/// A process of the host that has nothing to do with any of it. It ends with the test.
-struct Bystander(Child);
-
-impl Bystander {
-    fn new() -> Self {
-        Self(Command::new("sleep").arg("36000").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
-    }
-
-    fn lives(&mut self) -> bool {
-        self.0.try_wait().is_ok_and(|ended| ended.is_none())
-    }
-}
-
-impl Drop for Bystander {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// How many of each kind this process, the server, has open; but for the output of the neighbour's commands, which is kept.
 fn open_descriptors() -> BTreeMap<String, usize> {
     let mut kinds = BTreeMap::new();
@@ -208,7 +188,7 @@ async fn soak_a_storm_of_system_calls_changes_nothing_of_the_host() {
     let neighbour = Neighbour::new(Inside::of(engine.clone(), &spec).await).await;
     // As many as there will be at once came and went: what is made once, or kept for the next, is there.
     tokio::join!(make_and_remove_one(&engine, &spec), make_and_remove_one(&engine, &spec));
-    let mut bystander = Bystander::new();
+    let mut bystander = Bystander::new("bystander");
     let before = HostState::take_with(data.path());
     let open_before = open_descriptors();
     for seed in seeds() {

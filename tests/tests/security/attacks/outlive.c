@@ -7,13 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static void stays(void) {
     for (int number = 1; number < 32; number++)
         signal(number, SIG_IGN);
-    close(0), close(1), close(2);
+    syscall(SYS_close_range, 0, ~0U, 0); // nobody waits for what it has open
     for (;;)
         sleep(1000);
 }

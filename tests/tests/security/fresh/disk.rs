@@ -13,7 +13,7 @@ async fn is_found(way: &str) {
     let attack = free.start("user", &NAMELESS, &[way, "96"]).await;
     let size = "stat -L -c %s $(find /proc/[0-9]*/task/*/fd -lname '*nameless*' 2>/dev/null | head -1)";
     let all = (96 << 20).to_string();
-    crate::inside::until("all of it is written", async || free.user(size).await.out.trim() == all).await;
+    until("all of it is written", async || free.user(size).await.out.trim() == all).await;
     assert_eq!(free.sandbox.processes().await.unwrap().len(), 1, "it goes on");
     drop(attack);
     free.end().await;

@@ -8,10 +8,9 @@ use std::{
         unix::{
             fs::PermissionsExt,
             net::{SocketAddr, UnixListener},
-            process::CommandExt,
         },
     },
-    process::{Child, Command},
+    process::Stdio,
     time::{Duration, Instant},
 };
 
@@ -21,7 +20,8 @@ use cabana_tests::remote::{Answer, Request};
 use super::{Target, across, command, path};
 use crate::{
     attacks::{CONTACT, IPC, OUTLIVE, PLANT, SIGNALS},
-    inside::{PATIENCE, living, marked, named, unique},
+    bystander::{Bystander, tied_command},
+    inside::{PATIENCE, living, named, unique},
 };
 
 /// Listens on the host, by every name that a process inside might use.
@@ -50,22 +50,6 @@ impl Listeners {
     }
 }
 
-/// A process of the host that sleeps, and ends with the test.
-struct Sleeper(Child);
-
-impl Sleeper {
-    fn new(name: &str) -> Self {
-        Self(Command::new("sleep").arg0(name).arg("300").spawn().unwrap())
-    }
-}
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
 #[track_caller]
 fn wait_until(what: &str, holds: impl Fn() -> bool) {
     let began = Instant::now();
@@ -82,19 +66,23 @@ fn what_reaches_others_does_so_on_the_host() {
     for (way, name) in listeners.ways() {
         CONTACT.run_on_host(&[way, &name]).report().all_done();
     }
-    let sleeper = Sleeper::new("sleep");
-    SIGNALS.run_on_host(&[&sleeper.0.id().to_string()]).report().all_done();
-    // Who leaves its parent, its session and its group lives on.
+    let sleeper = Bystander::new("sleep");
+    SIGNALS.run_on_host(&[&sleeper.pid().to_string()]).report().all_done();
+    // Who leaves its parent, its session and its group lives on; but not longer than the pid namespace of this test.
     let mark = unique("outlive");
-    let mut child = Command::new(OUTLIVE.on_host()).arg(&mark).stdout(std::process::Stdio::piped()).spawn().unwrap();
-    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0; 5]).unwrap();
-    child.kill().unwrap();
-    child.wait().unwrap();
+    let script =
+        "coproc \"$PROGRAM\" \"$MARK\"; read -r said <&${COPROC[0]}; kill -KILL $COPROC_PID; wait; echo $said; read -r";
+    let mut apart = tied_command("unshare");
+    apart
+        .args(["--pid", "--fork", "--kill-child", "bash", "-c", script])
+        .env("PROGRAM", OUTLIVE.on_host())
+        .env("MARK", &mark);
+    let mut apart = apart.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    std::io::Read::read_exact(apart.stdout.as_mut().unwrap(), &mut [0; 5]).unwrap();
     assert!(living(&mark) >= 5, "it outlives its parent");
-    for pid in marked(&mark) {
-        let pid = rustix::process::Pid::from_raw(pid).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    }
+    drop(apart.stdin.take());
+    apart.wait().unwrap();
+    assert_eq!(living(&mark), 0);
 }
 
 across! {
@@ -108,8 +96,8 @@ across! {
     }
 
     processes_of_the_host(target) {
-        let sleeper = Sleeper::new("sleep");
-        let pids = [sleeper.0.id(), std::process::id()].map(|pid| pid.to_string());
+        let sleeper = Bystander::new("sleep");
+        let pids = [sleeper.pid(), std::process::id()].map(|pid| pid.to_string());
         for user in target.users() {
             target.attack(user, &SIGNALS, &[&pids[0]]).report().nothing_done();
             target.attack(user, &SIGNALS, &[&pids[1]]).report().nothing_done();
@@ -117,7 +105,7 @@ across! {
         let mut spec = ExecSpec::shell("kill -9 -1", SandboxPath::root());
         spec.user = Some(named("root"));
         target.exec(vec![spec]);
-        assert!(fs::exists(format!("/proc/{}", sleeper.0.id())).unwrap(), "it lives");
+        assert!(fs::exists(format!("/proc/{}", sleeper.pid())).unwrap(), "it lives");
         target.still_works();
     }
 
