@@ -285,8 +285,9 @@ async fn holding_up_a_pause_while_others_ask_what_the_sandbox_uses() {
     let _attack = inside.start("user", &HOLD_LOCK, &["inode", "/home/user/victim"]).await;
     until("it waits for the disk", async || inside.root("ps -o stat= -C hold_lock").await.out.starts_with('D')).await;
     let (engine, id) = (inside.engine.clone(), inside.sandbox.id().clone());
-    let mut pause = tokio::spawn(async move { engine.pause(&id).await.map(drop) });
-    let early = tokio::time::timeout(Duration::from_secs(1), &mut pause).await;
+    let mut pause: JoinSet<_> = JoinSet::new();
+    pause.spawn(async move { engine.pause(&id).await.map(drop) });
+    let early = tokio::time::timeout(Duration::from_secs(1), pause.join_next()).await;
     assert!(early.is_err(), "the control: it is held up: {early:?}");
     let mut asked: JoinSet<_> = JoinSet::new();
     for _ in 0..AT_ONCE {
@@ -298,9 +299,9 @@ async fn holding_up_a_pause_while_others_ask_what_the_sandbox_uses() {
         neighbour.still_works().await;
     };
     tokio::time::timeout(Duration::from_secs(4), answered).await.expect("nobody waits for the pause");
-    assert!(!pause.is_finished(), "the control: it still is");
+    assert!(pause.try_join_next().is_none(), "the control: it still is");
     drop(disk);
     inside.engine.destroy(inside.sandbox.id()).await.unwrap();
-    let _given_up = soon("the end of the pause", pause).await;
+    let _given_up = soon("the end of the pause", pause.join_next()).await;
     neighbour.end().await;
 }
