@@ -3,12 +3,15 @@
 //! One address serves many names, so a connection to an allowed one can ask for another (domain fronting). Under an
 //! allow-list, where the guest connected to a name:
 //! - TLS: its server name must be that name or another one that the policy allows on this port. A hello without a server
-//!   name passes: it can only mean the name that was connected. What is encrypted inside is not seen: a server that serves
-//!   an allowed and a forbidden name under one server name can still be asked for either.
+//!   name passes: it can only mean the name that was connected. Where the server asks for a second hello, that one is held to
+//!   the same. What is encrypted inside is not seen: a server that serves an allowed and a forbidden name under one server
+//!   name can still be asked for either.
 //! - HTTP/1: the Host field is held to the same. One request is sent, with `Connection: close`, since a second one on the
 //!   same connection could name anybody. Upgrades are taken out of it, so a WebSocket needs TLS here.
 //! - HTTP/2 without TLS is refused: its names stand in frames that are not read.
-//! - All else passes. Only the guest's bytes wait for the verdict; a server that speaks first is heard at once.
+//! - All else passes. Only the guest's bytes wait for the verdict; a server that speaks first is heard at once. What has bytes
+//!   in its first line that no request has is passed on at once, but for the end of a line that some server could read as a
+//!   request.
 //!
 //! A policy that comes later judges what is known of a connection: one that began under `public` was not looked at, and is
 //! kept if its own name is listed.
@@ -35,14 +38,19 @@ use crate::{
 };
 
 const MOST: usize = 16 * 1024 + 1024;
+/// No server reads a longer first line.
+const MAX_LINE: usize = 64 * 1024;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum First {
     More,
-    Tls(Option<Vec<u8>>),
+    /// The server name of a hello, and its length.
+    Tls(Option<Vec<u8>>, usize),
     Http(Head, usize),
     ClearHttp2,
     Unreadable,
+    /// No request so far, and nobody who sent one would send this; but its first line goes on.
+    OpenLine,
     Other,
 }
 
@@ -62,14 +70,90 @@ pub(crate) async fn open(
     }
     match collect(gateway, &mut bytes, from).await? {
         First::Other => {}
-        First::Tls(None) => {}
-        First::Tls(Some(name)) => check(gateway, flow, parse_name(&name))?,
+        First::OpenLine => return rest_of_line(gateway, flow, &bytes, from, to, activity).await,
+        First::Tls(name, len) => {
+            check_server_name(gateway, flow, name)?;
+            write(to, &bytes[..len]).await?;
+            return Ok(After::ServersAnswer(bytes.split_off(len)));
+        }
         First::Http(head, len) => return request(gateway, flow, &head, &bytes[len..], from, to, activity).await,
         First::ClearHttp2 => return Err(refused(gateway, flow, Reason::ClearHttp2)),
         First::More | First::Unreadable => return Err(refused(gateway, flow, Reason::Unreadable)),
     }
     to.write_all(&bytes).await?;
     Ok(After::Stream)
+}
+
+/// Passes on what follows the hello: `held` was read with it. A second one is checked if the server has asked for it.
+pub(crate) async fn follow_hello(
+    gateway: &Gateway,
+    flow: &Flow,
+    answer: tls::Answer,
+    mut held: Vec<u8>,
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    activity: &Activity,
+) -> io::Result<()> {
+    if answer == tls::Answer::Final {
+        return write(to, &held).await;
+    }
+    loop {
+        let Some(skipped) = tls::skipped(&held) else { return Err(refused(gateway, flow, Reason::Unreadable)) };
+        let rest = held.split_off(skipped);
+        write(to, &held).await?;
+        held = rest;
+        if tls::is_handshake(&held) {
+            match tls::client_hello(&held) {
+                Hello::Whole(name, _) => {
+                    check_server_name(gateway, flow, name)?;
+                    return write(to, &held).await;
+                }
+                Hello::More if held.len() <= MOST => {}
+                Hello::More | Hello::Malformed => return Err(refused(gateway, flow, Reason::Unreadable)),
+            }
+        }
+        if from.read_buf(&mut held).await? == 0 {
+            return Ok(()); // without a second hello nothing comes of the first
+        }
+        activity.note();
+    }
+}
+
+fn check_server_name(gateway: &Gateway, flow: &Flow, name: Option<Vec<u8>>) -> io::Result<()> {
+    name.map_or(Ok(()), |name| check(gateway, flow, parse_name(&name)))
+}
+
+/// Passes on a first line that goes on, and never the end of one that turns out to be a request to somebody.
+async fn rest_of_line(
+    gateway: &Gateway,
+    flow: &Flow,
+    bytes: &[u8],
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    activity: &Activity,
+) -> io::Result<After> {
+    let mut text = skip_spaces(bytes).to_vec();
+    let mut piece = bytes.to_vec();
+    loop {
+        write(to, &piece).await?;
+        piece.clear();
+        if from.read_buf(&mut piece).await? == 0 {
+            return Ok(After::Stream); // which finds the same end
+        }
+        activity.note();
+        // Each byte is looked at once, however small the pieces are.
+        let known = text.len();
+        text.extend_from_slice(if text.is_empty() { skip_spaces(&piece) } else { &piece });
+        let end = text[known..].iter().position(|byte| *byte == b'\n').map(|at| known + at);
+        let line = &text[..end.unwrap_or(text.len())];
+        if names_a_method(line) || names_http(&line[known.saturating_sub(HTTP.len() - 1)..]) {
+            return Err(refused(gateway, flow, Reason::Unreadable));
+        }
+        if end.is_some() || text.len() > MAX_LINE {
+            write(to, &piece).await?;
+            return Ok(After::Stream);
+        }
+    }
 }
 
 /// There is no deadline for the first byte (a server may speak first), and one for the rest of what it begins.
@@ -98,7 +182,8 @@ async fn collect(gateway: &Gateway, bytes: &mut Vec<u8>, from: &mut (impl AsyncR
         };
         if len == 0 {
             // A line without an end is no request; a hello without an end is no hello, and might be one to others.
-            return Ok(if tls::begins(bytes) || names_a_method(bytes) { First::Unreadable } else { First::Other });
+            let begun = tls::begins(bytes) || names_a_method(skip_spaces(bytes));
+            return Ok(if begun { First::Unreadable } else { First::Other });
         }
         let piece = &piece[..len];
         quiet = !bytes.is_empty() && !tls::begins(bytes) && piece.iter().all(|byte| matches!(byte, b' '..=b'~'));
@@ -114,58 +199,60 @@ pub(crate) fn read(bytes: &[u8]) -> First {
         return match tls::client_hello(bytes) {
             Hello::More => First::More,
             Hello::Malformed => First::Unreadable,
-            Hello::Whole(name) => First::Tls(name),
+            Hello::Whole(name, len) => First::Tls(name, len),
         };
     }
     // The header of a load balancer, before whatever it hides.
     if bytes.starts_with(b"\r\n\r\n\0\r\nQUIT\n") {
         return First::Unreadable;
     }
-    match is_http(bytes) {
-        Some(true) if text_of(bytes).starts_with(b"PRI * HTTP/2") => First::ClearHttp2,
-        Some(true) => match head::parse(bytes) {
+    if b"\r\n\r\n\0\r\nQUIT\n".starts_with(bytes) {
+        return First::More;
+    }
+    let text = skip_spaces(bytes);
+    let end = text.iter().position(|byte| *byte == b'\n');
+    let line = &text[..end.unwrap_or(text.len())];
+    let word = line.iter().position(|byte| !byte.is_ascii_graphic());
+    if word.is_some_and(|end| end == 0 || !is_space(line[end])) {
+        return First::Other;
+    }
+    // Generous in what is taken for HTTP, since what is taken for it must then be strictly right.
+    if names_a_method(line) || names_http(line) {
+        return match head::parse(bytes) {
+            _ if line.starts_with(b"PRI * HTTP/2") => First::ClearHttp2,
             Ok(Some((head, len))) => First::Http(head, len),
             Ok(None) => First::More,
             Err(_) => First::Unreadable,
-        },
-        Some(false) => First::Other,
-        None => First::More,
+        };
+    }
+    match end {
+        Some(_) => First::Other,
+        None if bytes.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace()) => First::More,
+        None => First::OpenLine,
     }
 }
 
-/// Generous in what is taken for HTTP, since what is taken for it must then be strictly right: a first line with `HTTP/` in
-/// it or with a method before it, after any blank lines.
-fn is_http(bytes: &[u8]) -> Option<bool> {
-    let text = text_of(bytes);
-    if names_a_method(text) {
-        return Some(true);
-    }
-    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    if b"\r\n\r\n\0\r\nQUIT\n".starts_with(bytes) {
-        return None;
-    }
-    let binary = |byte: &u8| !(byte.is_ascii_graphic() || matches!(byte, b' ' | b'\t' | b'\r'));
-    if line.iter().any(binary) {
-        return Some(false);
-    }
-    let upper = line.to_ascii_uppercase();
-    match upper.windows(5).any(|five| five == b"HTTP/") {
-        true => Some(true),
-        false if line.len() < text.len() => Some(false),
-        false => None,
-    }
+/// Some servers take more bytes for spaces than the standard has, up to those of other alphabets. A NUL is one to nobody.
+fn is_space(byte: u8) -> bool {
+    byte != 0 && !byte.is_ascii_graphic()
 }
 
-fn text_of(bytes: &[u8]) -> &[u8] {
-    bytes.trim_ascii_start()
+fn skip_spaces(bytes: &[u8]) -> &[u8] {
+    let start = bytes.iter().position(|byte| !is_space(*byte)).unwrap_or(bytes.len());
+    &bytes[start..]
 }
 
-fn names_a_method(bytes: &[u8]) -> bool {
-    let text = text_of(bytes);
+fn names_a_method(line: &[u8]) -> bool {
     METHODS.iter().any(|method| {
-        let named = text.get(..method.len()).is_some_and(|word| word.eq_ignore_ascii_case(method.as_bytes()));
-        named && matches!(text.get(method.len()), Some(b' ' | b'\t'))
+        let named = line.get(..method.len()).is_some_and(|word| word.eq_ignore_ascii_case(method.as_bytes()));
+        named && line.get(method.len()).is_some_and(|byte| is_space(*byte))
     })
+}
+
+const HTTP: &[u8] = b"HTTP/";
+
+fn names_http(text: &[u8]) -> bool {
+    text.windows(HTTP.len()).any(|five| five.eq_ignore_ascii_case(HTTP))
 }
 
 /// `PROXY` is no method: it begins the header of a load balancer, and what begins with it is not passed on either.
@@ -248,6 +335,16 @@ mod tests {
             b"\n\n POST / HTTP/1.1\r\n\r\n",
             b"GET \xff HTTP/1.1\r\n\r\n",
             b"PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\nGET / HTTP/1.1\r\n\r\n",
+            b"GET\x0b/x HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"GET\x0c/x HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"GET\x1c/x HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"GET\x85/x HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"GET\xa0/x HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"\x0bGET /x HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"\xa0\n\x1fFOO /x HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"PROPFIND /\xc3\xa9 HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"PROPFIND /\xff\x00 http/1.0\r\nHost: a\r\n\r\n",
+            b"\"FOO\" /\x01 HTTP/1.1\n",
             b"\r\n\r\n\0\r\nQUIT\n\x21\x11",
         ] {
             assert_eq!(read(bytes), First::Unreadable, "{:?}", String::from_utf8_lossy(bytes));
@@ -263,11 +360,20 @@ mod tests {
             b"EHLO me\r\n",
             b"*1\r\n$4\r\nPING\r\n",
             b"\x00\x00\x00\x08\x04\xd2\x16\x2f",
-            b"\x16\x02not tls",
-            b"0032git-upload-pack /x\0host=a\0",
             b"GETTING started\n",
+            b"PROPFIND /\xff\r\nHTTP/1.1\r\n",
+            b"P\0\0\x01SELECT 'HTTP/1.1'",
         ] {
             assert_eq!(read(bytes), First::Other, "{:?}", String::from_utf8_lossy(bytes));
+        }
+        for bytes in [
+            &b"0032git-upload-pack /x\0host=a\0"[..],
+            b"\x13BitTorrent protocol",
+            b"\x16\x02not tls",
+            b"\x01",
+            b"FOO /\xff HTTP",
+        ] {
+            assert_eq!(read(bytes), First::OpenLine, "{:?}", String::from_utf8_lossy(bytes));
         }
         for bytes in [&b""[..], b"S", b"SSH-2.0", b"GET / HT", b"\x16", b"\x16\x03\x01"] {
             assert_eq!(read(bytes), First::More, "{:?}", String::from_utf8_lossy(bytes));

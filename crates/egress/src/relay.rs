@@ -10,6 +10,7 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
+    sync::watch,
     time::{Instant, sleep, timeout},
 };
 
@@ -18,6 +19,7 @@ use crate::{
     gateway::{Flow, Gateway},
     http::{body, head::Framing},
     outer::Outer,
+    tls::{self, Answer},
 };
 
 const BUFFER: usize = 32 * 1024;
@@ -33,6 +35,8 @@ pub(crate) enum Opening {
 /// What may follow on the guest's side.
 pub(crate) enum After {
     Stream,
+    /// A TLS hello was sent. Whether another one may follow is the server's to say; these bytes were read behind it.
+    ServersAnswer(Vec<u8>),
     /// One request was sent. Whatever the guest sends now was not checked and goes nowhere.
     Nothing,
 }
@@ -79,8 +83,10 @@ async fn relay(
     let activity = Activity::new();
     let (mut from_guest, mut to_guest) = guest.split();
     let (mut from_outer, mut to_outer) = tokio::io::split(outer);
+    let (tell_answer, mut answer) = watch::channel(None);
+    let mut answer_reader = AnswerReader { bytes: Vec::new(), tell: tell_answer };
     let up = async {
-        let after = match opening {
+        let mut after = match opening {
             Opening::Tunnel(already) => {
                 gate::open(gateway, flow, already, &mut from_guest, &mut to_outer, &activity).await?
             }
@@ -91,14 +97,20 @@ async fn relay(
             }
         };
         to_outer.flush().await?; // TLS may hold something back
+        if let After::ServersAnswer(held) = after {
+            // Sooner or later: the end of the server's side is an answer, too.
+            let answer = answer.wait_for(Option::is_some).await.map_err(io::Error::other)?.unwrap_or(Answer::Retry);
+            gate::follow_hello(gateway, flow, answer, held, &mut from_guest, &mut to_outer, &activity).await?;
+            after = After::Stream;
+        }
         if let After::Stream = after {
             // A server that stops reading may still have something to say: let the other direction find its end.
-            let _ = copy(&mut from_guest, &mut to_outer, &activity).await?;
+            let _ = copy(&mut from_guest, &mut to_outer, &activity, |_| {}).await?;
         }
         io::Result::Ok((after, from_guest))
     };
     let down = async {
-        match copy(&mut from_outer, &mut to_guest, &activity).await? {
+        match copy(&mut from_outer, &mut to_guest, &activity, |bytes| answer_reader.read(bytes)).await? {
             Ended::AtEof => Ok(()),
             Ended::WriterGone => Err(io::ErrorKind::BrokenPipe.into()),
         }
@@ -117,7 +129,7 @@ async fn both<R: AsyncRead + Unpin>(
     let (mut up, mut down) = (pin!(up), pin!(down));
     tokio::select! {
         sent = &mut up => match sent? {
-            (After::Stream, _) => down.await,
+            (After::Stream | After::ServersAnswer(_), _) => down.await,
             (After::Nothing, rest) => tokio::select! {
                 ended = down => ended,
                 error = discard(rest) => Err(error),
@@ -142,6 +154,33 @@ async fn discard(mut from: impl AsyncRead + Unpin) -> io::Error {
     }
 }
 
+/// Reads what the server says to a TLS hello, beside its being passed on.
+struct AnswerReader {
+    bytes: Vec<u8>,
+    tell: watch::Sender<Option<Answer>>,
+}
+
+impl AnswerReader {
+    /// Nothing at all is the server's end.
+    fn read(&mut self, piece: &[u8]) {
+        const MAX_ANSWER: usize = 16 * 1024;
+        if self.tell.borrow().is_some() {
+            return;
+        }
+        self.bytes.extend_from_slice(piece);
+        let answer = match tls::answer(&self.bytes) {
+            None if piece.is_empty() => Some(Answer::Final),
+            // What cannot be understood may mean anything.
+            None if self.bytes.len() > MAX_ANSWER => Some(Answer::Retry),
+            answer => answer,
+        };
+        if answer.is_some() {
+            self.bytes = Vec::new();
+            self.tell.send_replace(answer);
+        }
+    }
+}
+
 enum Ended {
     AtEof,
     WriterGone,
@@ -151,6 +190,7 @@ async fn copy(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
     activity: &Activity,
+    mut look: impl FnMut(&[u8]),
 ) -> io::Result<Ended> {
     // Most connections carry little: what is never read into is never touched.
     let mut buffer = Vec::with_capacity(BUFFER);
@@ -158,6 +198,7 @@ async fn copy(
         buffer.clear();
         let len = from.read_buf(&mut buffer).await?;
         activity.note();
+        look(&buffer);
         let written = if len == 0 { to.shutdown().await } else { write(to, &buffer).await };
         match written {
             Ok(()) if len > 0 => activity.note(),

@@ -2,21 +2,44 @@
 //!
 //! A hello may come in many records and many segments. What is no well-formed hello is [`Hello::Malformed`] and never "no
 //! name": a server that is more tolerant than this reader would find the name that this reader missed.
+//!
+//! A server may ask for a second hello (HelloRetryRequest), which comes in clear too and may name another host: so its
+//! answer to the first one is read as well ([`answer`]).
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Hello {
     /// So far it can still become one.
     More,
     Malformed,
-    /// The server name as it stands there, if it has one.
-    Whole(Option<Vec<u8>>),
+    /// The server name as it stands there, if it has one, and how many bytes the hello takes.
+    Whole(Option<Vec<u8>>, usize),
 }
 
+/// What a server says to a hello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// It asks for another hello.
+    Retry,
+    /// It goes on, or ends, or does not speak TLS: no other hello is read in clear.
+    Final,
+}
+
+const CHANGE_CIPHER_SPEC: u8 = 20;
+const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
+const APPLICATION_DATA: u8 = 23;
 const CLIENT_HELLO: u8 = 1;
+const SERVER_HELLO: u8 = 2;
 const SERVER_NAME: u16 = 0;
 const HOST_NAME: u8 = 0;
 const RECORD: usize = 16 * 1024;
+/// What encryption may add to a record.
+const EXPANSION: usize = 256;
+/// The random of a ServerHello that is a HelloRetryRequest (RFC 8446, 4.1.3).
+const RETRY_RANDOM: [u8; 32] = [
+    0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91, 0xc2, 0xa2, 0x11,
+    0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
+];
 
 /// Do these first bytes belong to TLS? One byte is enough to think so. Records of other types count: a server may skip an
 /// alert that comes before the hello.
@@ -24,14 +47,18 @@ pub(crate) fn begins(bytes: &[u8]) -> bool {
     matches!(bytes, [20..=24] | [20..=24, 3, ..])
 }
 
+pub(crate) fn is_handshake(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&HANDSHAKE)
+}
+
 pub(crate) fn client_hello(bytes: &[u8]) -> Hello {
     let mut message = Vec::new();
     let mut rest = bytes;
     loop {
-        if let Some(hello) = whole(&message) {
+        if let Some(hello) = whole(&message, bytes.len() - rest.len()) {
             return hello;
         }
-        match record(rest) {
+        match handshake_record(rest) {
             Ok(Some((fragment, after))) => {
                 message.extend_from_slice(fragment);
                 rest = after;
@@ -42,13 +69,62 @@ pub(crate) fn client_hello(bytes: &[u8]) -> Hello {
     }
 }
 
+/// How many of these bytes of a client are whole records that a server skips while it waits for a second hello. `None` where
+/// a record is of no known type.
+pub(crate) fn skipped(bytes: &[u8]) -> Option<usize> {
+    let mut rest = bytes;
+    loop {
+        rest = match rest {
+            [CHANGE_CIPHER_SPEC | ALERT | APPLICATION_DATA, 3, _, high, low, after @ ..] => {
+                let len = usize::from(u16::from_be_bytes([*high, *low]));
+                match after.get(len..) {
+                    Some(_) if len > RECORD + EXPANSION => return None,
+                    Some(after) => after,
+                    None => return Some(bytes.len() - rest.len()),
+                }
+            }
+            [] | [CHANGE_CIPHER_SPEC..=APPLICATION_DATA] | [CHANGE_CIPHER_SPEC..=APPLICATION_DATA, 3, ..] => {
+                return Some(bytes.len() - rest.len());
+            }
+            _ => return None,
+        };
+    }
+}
+
+/// What the first bytes of a server mean for the hello that it was sent, once they are enough. Alerts may come before.
+pub(crate) fn answer(bytes: &[u8]) -> Option<Answer> {
+    let mut message = Vec::new();
+    let mut rest = bytes;
+    loop {
+        match message[..] {
+            [SERVER_HELLO, _, _, _, _, _, ref random @ ..] if random.len() >= RETRY_RANDOM.len() => {
+                return Some(if random.starts_with(&RETRY_RANDOM) { Answer::Retry } else { Answer::Final });
+            }
+            [] | [SERVER_HELLO, ..] => {}
+            _ => return Some(Answer::Final),
+        }
+        rest = match rest {
+            [kind @ (ALERT | HANDSHAKE), 3, _, high, low, after @ ..] => {
+                let len = usize::from(u16::from_be_bytes([*high, *low]));
+                let (fragment, after) = after.split_at(len.min(after.len()));
+                if *kind == HANDSHAKE {
+                    message.extend_from_slice(fragment);
+                }
+                after
+            }
+            [] | [ALERT | HANDSHAKE] | [ALERT | HANDSHAKE, 3, ..] => return None,
+            _ => return Some(Answer::Final),
+        };
+    }
+}
+
 #[derive(Debug)]
 struct Malformed;
 
 /// The fragment that the next record carries, and what follows that record.
 type Record<'a> = (&'a [u8], &'a [u8]);
 
-fn record(bytes: &[u8]) -> Result<Option<Record<'_>>, Malformed> {
+fn handshake_record(bytes: &[u8]) -> Result<Option<Record<'_>>, Malformed> {
     let fits = |at: usize, good: &dyn Fn(u8) -> bool| bytes.get(at).is_none_or(|byte| good(*byte));
     if !fits(0, &|byte| byte == HANDSHAKE) || !fits(1, &|byte| byte == 3) {
         return Err(Malformed);
@@ -61,14 +137,16 @@ fn record(bytes: &[u8]) -> Result<Option<Record<'_>>, Malformed> {
     Ok(after.split_at_checked(len))
 }
 
-fn whole(message: &[u8]) -> Option<Hello> {
+/// The hello that the records up to `end` carry. It ends where a record does: in the rest of one could begin a second
+/// hello, which a server may take for the answer to its retry.
+fn whole(message: &[u8], end: usize) -> Option<Hello> {
     let [kind, a, b, c, body @ ..] = message else { return None };
     let len = u32::from_be_bytes([0, *a, *b, *c]) as usize;
-    if *kind != CLIENT_HELLO || len > RECORD {
+    if *kind != CLIENT_HELLO || len > RECORD || body.len() > len {
         return Some(Hello::Malformed);
     }
     let body = body.get(..len)?;
-    Some(server_name(&mut Reader(body)).map_or(Hello::Malformed, Hello::Whole))
+    Some(server_name(&mut Reader(body)).map_or(Hello::Malformed, |name| Hello::Whole(name, end)))
 }
 
 fn server_name(hello: &mut Reader<'_>) -> Result<Option<Vec<u8>>, Malformed> {
@@ -176,8 +254,8 @@ mod tests {
     #[test]
     fn the_name_is_found_among_other_extensions() {
         let extensions = [extension(43, &[2, 3, 4]), sni(b"example.com"), extension(0xfe0d, &[0; 40])].concat();
-        assert_eq!(read(&extensions), Hello::Whole(Some(b"example.com".to_vec())));
-        assert_eq!(read(&extension(43, &[2, 3, 4])), Hello::Whole(None));
+        assert!(matches!(read(&extensions), Hello::Whole(Some(name), _) if name == b"example.com"));
+        assert!(matches!(read(&extension(43, &[2, 3, 4])), Hello::Whole(None, _)));
     }
 
     #[test]
@@ -204,9 +282,57 @@ mod tests {
         assert_eq!(client_hello(&records(&[CLIENT_HELLO, 1, 0, 0], 9)), Hello::Malformed);
     }
 
+    #[test]
+    fn a_second_hello_in_the_record_of_the_first_is_malformed() {
+        let hello = message(&sni(b"a.com"));
+        let both = [&hello[..], &message(&sni(b"b.com"))].concat();
+        assert_eq!(client_hello(&records(&both, RECORD)), Hello::Malformed);
+        assert_eq!(client_hello(&records(&[&hello[..], &[1]].concat(), RECORD)), Hello::Malformed);
+        let apart = [records(&hello, RECORD), records(&message(&sni(b"b.com")), RECORD)].concat();
+        let first = records(&hello, RECORD).len();
+        assert_eq!(client_hello(&apart), Hello::Whole(Some(b"a.com".to_vec()), first));
+    }
+
+    fn server_hello(random: &[u8; 32]) -> Vec<u8> {
+        [&[SERVER_HELLO, 0, 0, 40, 3, 3][..], random, &[0, 0x13, 1, 0, 0, 0]].concat()
+    }
+
+    #[test]
+    fn a_request_for_a_second_hello_is_known_in_any_pieces() {
+        let alert = [ALERT, 3, 3, 0, 2, 1, 112];
+        for (random, expected) in [(RETRY_RANDOM, Answer::Retry), ([7; 32], Answer::Final)] {
+            for size in [1, 5, 37, RECORD] {
+                let hello =
+                    [&alert[..], &records(&server_hello(&random), size), &[CHANGE_CIPHER_SPEC, 3, 3, 0, 1, 1]].concat();
+                assert_eq!(answer(&hello), Some(expected));
+                let known = (0..hello.len()).find_map(|end| answer(&hello[..end]));
+                assert_eq!(known, Some(expected), "a prefix says the same");
+            }
+        }
+        for other in
+            [&b"HTTP/1.1 400 Bad Request\r\n"[..], &[HANDSHAKE, 3, 3, 0, 4, 11, 0, 0, 0], &[CHANGE_CIPHER_SPEC]]
+        {
+            assert_eq!(answer(other), Some(Answer::Final));
+        }
+    }
+
+    #[test]
+    fn only_whole_records_are_skipped_before_a_second_hello() {
+        let change = [CHANGE_CIPHER_SPEC, 3, 3, 0, 1, 1];
+        let data = [APPLICATION_DATA, 3, 3, 0, 2, 9, 9];
+        let both = [&change[..], &data].concat();
+        assert_eq!(skipped(&both), Some(13));
+        assert_eq!(skipped(&[&both[..], &[HANDSHAKE, 3, 3, 0, 9]].concat()), Some(13));
+        assert_eq!(skipped(&both[..12]), Some(6));
+        assert_eq!(skipped(b"GET / HTTP/1.1"), None);
+        assert_eq!(skipped(&[&change[..], &[99, 3]].concat()), None);
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_read_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+            answer(&bytes);
+            skipped(&bytes);
             client_hello(&bytes);
             client_hello(&[&[HANDSHAKE, 3, 1, 2, 0, CLIENT_HELLO, 0, 1, 0xfc, 3, 3][..], &bytes].concat());
         }
@@ -214,7 +340,8 @@ mod tests {
         #[test]
         fn a_hello_in_any_pieces_has_its_name_and_every_prefix_wants_more(size in 1_usize..300, cut in 0_usize..400) {
             let bytes = records(&message(&sni(b"www.example.com")), size);
-            prop_assert_eq!(client_hello(&bytes), Hello::Whole(Some(b"www.example.com".to_vec())));
+            let whole = Hello::Whole(Some(b"www.example.com".to_vec()), bytes.len());
+            prop_assert_eq!(client_hello(&bytes), whole);
             let cut = cut.min(bytes.len() - 1);
             prop_assert_eq!(client_hello(&bytes[..cut]), Hello::More);
         }

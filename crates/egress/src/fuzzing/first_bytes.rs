@@ -7,9 +7,12 @@ use crate::{
 };
 
 pub fn client_hello(bytes: &[u8]) {
+    hello_retry(bytes);
     let hello = tls::client_hello(bytes);
     match &hello {
-        Hello::Whole(name) => assert_eq!(server_names(bytes), Some(name.iter().cloned().collect()), "another name"),
+        Hello::Whole(name, len) => {
+            assert_eq!(server_names(&bytes[..*len]), Some(name.iter().cloned().collect()), "another name");
+        }
         Hello::More | Hello::Malformed => {}
     }
     // What was said of the beginning stays true, however it was cut.
@@ -18,6 +21,22 @@ pub fn client_hello(bytes: &[u8]) {
             Hello::More => {}
             early => return assert_eq!(early, hello, "after {end} bytes"),
         }
+    }
+}
+
+/// What a server says to a hello, and what its client sends then.
+fn hello_retry(bytes: &[u8]) {
+    let answer = tls::answer(bytes);
+    for end in 0..bytes.len().min(400) {
+        if let Some(early) = tls::answer(&bytes[..end]) {
+            assert_eq!(Some(early), answer, "after {end} bytes");
+            break;
+        }
+    }
+    if let Some(skipped) = tls::skipped(bytes) {
+        assert!(skipped <= bytes.len());
+        assert_eq!(tls::skipped(&bytes[..skipped]), Some(skipped));
+        assert_eq!(tls::skipped(&bytes[skipped..]), Some(0));
     }
 }
 
@@ -68,19 +87,20 @@ pub fn first_bytes(bytes: &[u8]) {
         assert!(!is_request(bytes), "a request passes unread");
         assert!(!matches!(bytes, [22, 3, _, _, _, 1, ..]), "a hello passes unread");
     }
-    if let First::Tls(name) = first {
-        assert_eq!(server_names(bytes), Some(name.into_iter().collect()));
+    if let First::Tls(name, len) = first {
+        assert_eq!(server_names(&bytes[..len]), Some(name.into_iter().collect()));
     }
 }
 
-/// A line of text that ends in a version of HTTP, after any blank ones: what every server would answer.
+/// A line with two words or more, whatever is between them, of which the last begins with a version of HTTP.
 fn is_request(bytes: &[u8]) -> bool {
-    let text = bytes.trim_ascii_start();
+    let is_space = |byte: u8| !matches!(byte, 0 | b'!'..=b'~');
+    let Some(start) = bytes.iter().position(|byte| !is_space(*byte)) else { return false };
+    let text = &bytes[start..];
     let Some(end) = text.iter().position(|byte| *byte == b'\n') else { return false };
-    let line = text[..end].strip_suffix(b"\r").unwrap_or(&text[..end]);
-    let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-    let plain = line.iter().all(|byte| matches!(byte, b' '..=b'~'));
-    plain && words.len() >= 2 && words.last().is_some_and(|word| word.starts_with(b"HTTP/"))
+    let words: Vec<&[u8]> = text[..end].split(|byte| is_space(*byte)).filter(|word| !word.is_empty()).collect();
+    let [first, .., last] = &words[..] else { return false };
+    !first.contains(&0) && last.to_ascii_uppercase().starts_with(b"HTTP/")
 }
 
 pub fn socks(bytes: &[u8]) {

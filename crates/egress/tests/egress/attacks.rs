@@ -306,3 +306,71 @@ async fn a_reader_that_is_slower_than_its_server_does_not_fill_the_memory() {
     // Other tests run in this process; a transfer that is kept would show as 256 MiB.
     assert!(most < before + 64 * 1024, "{before} KiB became {most} KiB");
 }
+
+/// Servers that take more bytes for spaces than the standard has, or any byte in a target, find a request in these.
+const ODD_REQUESTS: [&[u8]; 8] = [
+    b"GET\x0b/x HTTP/1.1\r\nHost: evil.com\r\n\r\n",
+    b"GET\x1c/x HTTP/1.1\r\nHost: evil.com\r\n\r\n",
+    b"GET\xa0/x HTTP/1.1\r\nHost: evil.com\r\n\r\n",
+    b"\x0bGET /x HTTP/1.1\r\nHost: evil.com\r\n\r\n",
+    b"\x85\nGET /x HTTP/1.1\r\nHost: evil.com\r\n\r\n",
+    b"PROPFIND /\xc3\xa9 HTTP/1.1\r\nHost: evil.com\r\n\r\n",
+    b"PROPFIND /\xff HTTP/1.1\r\nHost: evil.com\r\n\r\nGET / HTTP/1.1\r\nHost: evil.com\r\n\r\n",
+    b"PROPFIND /\x00 http/1.1\r\nHost: evil.com\r\n\r\n",
+];
+
+#[tokio::test]
+async fn a_request_with_odd_bytes_in_its_first_line_is_no_front() {
+    let (web, address) = Web::hello();
+    let (free, stage) = (Stage::new(&NetworkPolicy::Public), Stage::new(&allow(&["example.com"])));
+    free.example(80, address);
+    stage.example(80, address);
+    for request in ODD_REQUESTS {
+        // The control: without an allow-list it gets there.
+        let mut stream = free.redirected_to_name("example.com", 80).await;
+        stream.write_all(request).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.ends_with("hello"), "{answer}");
+        for split in [0, 1, 10, request.len() - 30] {
+            let ways = [stage.redirected_to_name("example.com", 80).await, stage.tunnel("example.com:80").await.0];
+            for mut stream in ways {
+                stream.set_nodelay(true).unwrap();
+                stream.write_all(&request[..split]).await.unwrap();
+                tokio::task::yield_now().await;
+                let _reset_already = stream.write_all(&request[split..]).await;
+                assert!(is_reset(&mut stream).await, "{:?} at {split}", String::from_utf8_lossy(request));
+            }
+        }
+    }
+    let reached = |request: &String| request.contains('\n') && !request.trim().is_empty();
+    assert_eq!(web.requests().iter().filter(|request| reached(request)).count(), ODD_REQUESTS.len(), "the controls");
+}
+
+#[tokio::test]
+async fn bytes_of_no_request_are_passed_on_before_their_line_ends() {
+    let stage = Stage::new(&allow(&["example.com"]));
+    stage.example(9418, echo());
+    let messages: [&[&[u8]]; 4] = [
+        &[b"0032git-upload-pack /x\0host=a\0", b"0000"],
+        &[b"\x13BitTorrent protocol\0\0", b"more"],
+        &[b"\x01", b"\x02", b"\0", b"\n", b"GET / HTTP/1.1\n"],
+        &[b"Q \xff", b"SELECT 1\n", b"GET / HTTP/1.1\r\nHost: other.com\r\n\r\n"],
+    ];
+    for pieces in messages {
+        let mut stream = stage.redirected_to_name("example.com", 9418).await;
+        for piece in pieces {
+            stream.write_all(piece).await.unwrap();
+            let mut echoed = vec![0; piece.len()];
+            stream.read_exact(&mut echoed).await.unwrap();
+            assert_eq!(echoed, *piece);
+        }
+    }
+    let mut stream = stage.redirected_to_name("example.com", 9418).await;
+    let beginning = b"PROPFIND /\xff HT";
+    stream.write_all(beginning).await.unwrap();
+    stream.read_exact(&mut vec![0; beginning.len()]).await.unwrap();
+    stream.write_all(b"TP/1.1\r\nHost: evil.com\r\n\r\n").await.unwrap();
+    assert!(is_reset(&mut stream).await, "the end of a request");
+    assert_eq!(stage.last_refusal().reason, Reason::Unreadable);
+}

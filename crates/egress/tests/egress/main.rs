@@ -3,6 +3,7 @@
 
 mod attacks;
 mod dns;
+mod hello_retry;
 mod kernel;
 mod life;
 mod stage;
