@@ -33,6 +33,9 @@ use crate::kernel::{
 /// Set-uid and set-gid.
 const PRIVILEGED: u32 = libc::S_ISUID | libc::S_ISGID;
 
+/// No attribute is longer (XATTR_SIZE_MAX).
+const MAX_ATTRIBUTE: usize = 64 * 1024;
+
 /// What a file that a broker opens may be opened with. The kernel ignores what it does not know, and so does this.
 const OPEN_FLAGS: i32 = libc::O_ACCMODE
     | libc::O_APPEND
@@ -133,7 +136,10 @@ impl Broker<'_> {
             Call::SetAttribute { file, name, value, size, flags } => {
                 let target = target(caller, file)?;
                 let name = memory.attribute_name(name)?;
-                let value = memory.bytes(value, usize::try_from(size).map_err(|_| Errno(libc::E2BIG))?)?;
+                // As the kernel does, before there is room for it.
+                let size =
+                    usize::try_from(size).ok().filter(|size| *size <= MAX_ATTRIBUTE).ok_or(Errno(libc::E2BIG))?;
+                let value = memory.bytes(value, size)?;
                 Ok(Read::SetAttribute { target, name, value, flags })
             }
             Call::Bind(call) => call.read(self.secret, caller, self.own_mounts).map(Read::Bind),

@@ -182,6 +182,8 @@ static void attributes(void) {
     SAY("attribute missing", setxattr("x", "user.two", value, 20, XATTR_REPLACE));
     SAY("attribute with other flags", setxattr("x", "user.two", value, 20, 8));
     SAY("attribute without a value", setxattr("x", "user.two", (void *)0x1000, 20, 0));
+    SAY("attribute of four gigabytes", syscall(SYS_setxattr, "x", "user.two", value, (1UL << 32) + 20, 0));
+    SAY("attribute of half of all memory", syscall(SYS_setxattr, "x", "user.two", value, (1UL << 46) + 24, 0));
     SAY("attribute without a name", setxattr("x", "", value, 20, 0));
     SAY("attribute of no kind", setxattr("x", "nothing", value, 20, 0));
     memset(name, 'a', sizeof name);
