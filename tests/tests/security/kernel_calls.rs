@@ -138,3 +138,28 @@ for what, request in [('bridges', 0x8940), ('set bridges', 0x8941), ('add bridge
     }
     inside.end().await;
 }
+
+/// Pages that are merged tell by the time of a write what neighbours and virtual machines hold.
+#[tokio::test]
+async fn merging_memory_with_that_of_neighbours() {
+    const MERGE: &str = "import ctypes, errno, mmap
+libc = ctypes.CDLL(None, use_errno=True)
+pages = mmap.mmap(-1, 16 * 4096)
+at = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+def attempt(what, done):
+    print(what, 'done' if done == 0 else errno.errorcode[ctypes.get_errno()])
+attempt('other advice', libc.madvise(ctypes.c_void_p(at), 16 * 4096, 4))
+attempt('merging pages', libc.madvise(ctypes.c_void_p(at), 16 * 4096, 12))
+attempt('merging a process', libc.prctl(67, 1, 0, 0, 0))";
+    // The host's kernel merges on demand, or knows of no such thing.
+    let host = crate::attacks::Ran::of(std::process::Command::new("python3").args(["-c", MERGE])).report();
+    host.none_refused(&["EPERM"]);
+    let inside = Inside::new().await;
+    for user in ["root", "user"] {
+        let spec = ExecSpec::argv(["/usr/bin/python3", "-c", MERGE], SandboxPath::root());
+        let report = inside.command(user, spec).await.report();
+        assert_eq!(report.of("other advice"), "done");
+        assert_eq!((report.of("merging pages"), report.of("merging a process")), ("EPERM", "EPERM"), "as {user}");
+    }
+    inside.end().await;
+}

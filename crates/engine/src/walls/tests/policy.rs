@@ -114,6 +114,17 @@ fn what_the_whole_machine_has_once_is_not_for_one_sandbox_to_take_or_to_watch() 
 }
 
 #[test]
+fn memory_is_not_merged_with_that_of_neighbours() {
+    let merge = libc::MADV_MERGEABLE as u64;
+    assert_eq!(verdict("madvise", &[4096, 4096, merge]), EPERM);
+    assert_eq!(verdict("process_madvise", &[3, 4096, 1, merge, 0]), EPERM);
+    assert_eq!(verdict("prctl", &[libc::PR_SET_MEMORY_MERGE as u64, 1]), EPERM);
+    for other in [libc::MADV_DONTNEED, libc::MADV_UNMERGEABLE, libc::MADV_HUGEPAGE, libc::MADV_FREE] {
+        assert_eq!(verdict("madvise", &[4096, 4096, other as u64]), Verdict::Allow, "{other}");
+    }
+}
+
+#[test]
 fn no_tracer_holds_a_process_still_at_its_exit() {
     let exit = libc::PTRACE_O_TRACEEXIT as u64;
     let others = (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_EXITKILL) as u64;
