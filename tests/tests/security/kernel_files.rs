@@ -88,6 +88,25 @@ async fn memory_and_addresses_of_the_kernel() {
 }
 
 #[tokio::test]
+async fn hardware_and_disks_of_the_host() {
+    const LOOK: &str = "for f in bus diskstats fs interrupts iomem ioports irq mtrr partitions; do \
+        find /proc/$f -type f 2>/dev/null | head -c 4096 | while read -r file; do head -c 64 $file 2>/dev/null; done; done | wc -c";
+    let told = on_host(LOOK).ok();
+    assert!(told.parse::<usize>().unwrap() > 0, "the host's root reads some of it: {told}");
+    let inside = Inside::new().await;
+    for user in ["root", "user"] {
+        let told = inside.command(user, ExecSpec::shell(LOOK, SandboxPath::root())).await.ok();
+        assert_eq!(told, "0", "as {user}");
+    }
+    // What programs ask about the machine stays.
+    inside
+        .user("grep -q processor /proc/cpuinfo && grep -q MemTotal /proc/meminfo && grep -q cpu /proc/stat")
+        .await
+        .ok();
+    inside.end().await;
+}
+
+#[tokio::test]
 async fn sys_debugfs_and_control_groups_as_file_systems() {
     let inside = Inside::new().await;
     let there = "for f in /sys/kernel /sys/fs/cgroup/cgroup.procs /sys/kernel/uevent_helper /sys/kernel/debug/tracing \
