@@ -91,9 +91,11 @@ impl Lease {
         Ok(())
     }
 
-    /// Init has to come to its turn among commands that use up the limit of the processor: it ends those whose time is over.
+    /// Init has to come to its turn among commands that use up the limit of the processor: it ends those whose time is over. Not
+    /// where the whole server was made to come last: what init starts would not any more.
     fn favour_init(&self) {
-        if self.limits.cpu_milli.is_some() {
+        let is_usual = rustix::process::getpriority_process(None) == Ok(0);
+        if is_usual && self.limits.cpu_milli.is_some() {
             for pid in self.cgroup.iter().flat_map(Cgroup::own_pids) {
                 let _ = sys::favour(pid); // takes root's right
             }

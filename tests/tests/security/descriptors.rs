@@ -8,12 +8,11 @@ use std::{
 };
 
 use cabana_sandbox::{ExecSpec, Lifetime, SandboxPath, Stdio, TermSize};
-use futures_util::StreamExt;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, StatxFlags};
 
 use crate::{
-    attacks::LEASE,
     inside::{Inside, named, passing, soon},
+    lease::Lease,
 };
 
 /// A directory as the kernel knows it, whatever it is called.
@@ -168,7 +167,7 @@ async fn climbing_from_a_descriptor_of_a_sandbox_that_outlives_its_server() {
 /// Holds a command up between clone and exec by a lease on its program, and looks at it there.
 async fn held_before_its_exec(inside: &Inside, user: &str, stdio: Stdio, look: impl AsyncFn(&[Seen])) {
     inside.user("cp /bin/true /tmp/held && chmod 755 /tmp/held").await.ok();
-    let mut lease = inside.start("user", &LEASE, &["/tmp/held"]).await;
+    let mut lease = Lease::on(inside, &["/tmp/held"]).await;
     let mut held = ExecSpec::argv(["/tmp/held"], SandboxPath::root());
     (held.user, held.stdio) = (Some(named(user)), stdio);
     let start = inside.sandbox.exec(held);
@@ -181,7 +180,7 @@ async fn held_before_its_exec(inside: &Inside, user: &str, stdio: Stdio, look: i
                 processes.into_iter().filter(begun).collect::<Vec<_>>()
             };
             // The supervisor, where there is one, is named as init, too; and has come as far before the command has.
-            soon("the exec asks for the lease", lease.events.next()).await;
+            soon("the exec asks for the lease", lease.asked()).await;
             let held = stopped().await;
             assert!(!held.is_empty(), "it is between clone and exec");
             look(&held).await;
@@ -189,7 +188,6 @@ async fn held_before_its_exec(inside: &Inside, user: &str, stdio: Stdio, look: i
         } => {}
         _ = start => panic!("it was not held up"),
     }
-    lease.control.signal(9, cabana_sandbox::Target::Tree).await.unwrap();
 }
 
 #[tokio::test]

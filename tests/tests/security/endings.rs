@@ -75,9 +75,10 @@ os.execv('/usr/bin/python3', ['python3', '-c', open('/proc/self/cmdline').read()
     inside.end().await;
 }
 
-/// Seizes every thread of the process of this number, and never waits for any.
+/// Seizes every thread of the process of this number, to have it stand still at its exit or not, and never waits for any.
 const TRACES: &str = "
-seize = lambda thread: libc.ptrace(0x4206, int(thread), ctypes.c_long(0), ctypes.c_long(0))
+at_exit = ctypes.c_long(0x40 if sys.argv[2] == 'exit' else 0)
+seize = lambda thread: libc.ptrace(0x4206, int(thread), ctypes.c_long(0), at_exit)
 done = [seize(thread) for thread in os.listdir(f'/proc/{sys.argv[1]}/task')]
 print('begun' if not any(done) else 'refused', flush=True)
 while True: time.sleep(300)";
@@ -86,8 +87,10 @@ while True: time.sleep(300)";
 const TRACEABLE: &str = "libc.prctl(0x59616d61, ctypes.c_ulong(-1), 0, 0, 0)";
 
 /// Starts a script of the user, after what all have, and waits for its first word.
-async fn begun(inside: &Inside, script: &str, argument: &str, timeout: Option<Duration>) -> Process {
-    let mut spec = ExecSpec::argv(["python3", "-c", &format!("{RESISTS}{script}"), argument], path("/"));
+async fn begun(inside: &Inside, script: &str, arguments: &[&str], timeout: Option<Duration>) -> Process {
+    let script = format!("{RESISTS}{script}");
+    let words = ["python3", "-c", &script].into_iter().chain(arguments.iter().copied());
+    let mut spec = ExecSpec::argv(words, path("/"));
     (spec.user, spec.timeout) = (Some(named("user")), timeout);
     let mut process = inside.sandbox.exec(spec).await.unwrap();
     let said = soon("its first word", process.events.next()).await.unwrap().unwrap();
@@ -116,9 +119,11 @@ threading.Thread(target=lambda: time.sleep(300)).start()
 begun()
 time.sleep(300)"
     );
-    let victim = begun(inside, &threads, "victim", Some(Duration::from_secs(4))).await;
-    let _tracer = begun(inside, TRACES, &victim.pid.unwrap().to_string(), None).await;
-    assert_eq!(soon("the end by its timeout", rest(victim)).await.1, Status::TimedOut);
+    for way in ["exit", "end"] {
+        let victim = begun(inside, &threads, &[], Some(Duration::from_secs(4))).await;
+        let _tracer = begun(inside, TRACES, &[&victim.pid.unwrap().to_string(), way], None).await;
+        assert_eq!(soon("the end by its timeout", rest(victim)).await.1, Status::TimedOut, "{way}");
+    }
     inside.still_works().await;
 }
 
@@ -131,8 +136,8 @@ async fn a_tracer_that_waits_for_nobody_holds_back_no_end() {
 begun()
 while not os.path.exists('/tmp/go'): time.sleep(0.01)"
     );
-    let victim = begun(&inside, &ends, "victim", None).await;
-    let _tracer = begun(&inside, TRACES, &victim.pid.unwrap().to_string(), None).await;
+    let victim = begun(&inside, &ends, &[], None).await;
+    let _tracer = begun(&inside, TRACES, &[&victim.pid.unwrap().to_string(), "end"], None).await;
     inside.user("touch /tmp/go").await.ok();
     assert_eq!(soon("the end by itself", rest(victim)).await.1, Status::Code(0));
     inside.end().await;
@@ -149,18 +154,21 @@ async fn a_tracer_that_waits_for_nobody_holds_back_no_pause() {
         "{TRACEABLE}
 threading.Thread(target=lambda: time.sleep(300)).start()
 begun()
-while not os.path.exists('/tmp/go'): time.sleep(0.01)
+while not os.path.exists(sys.argv[1]): time.sleep(0.01)
 os.execv('/bin/sleep', ['sleep', '300'])"
     );
-    let victim = begun(&inside, &executes, "victim", None).await;
-    let pid = victim.pid.unwrap();
-    let _tracer = begun(&inside, TRACES, &pid.to_string(), None).await;
-    inside.user("touch /tmp/go").await.ok();
-    let waits = format!("grep -q 'State:.D' /proc/{pid}/status");
-    until("the control: its exec is held up", async || inside.user(&waits).await.status == Status::Code(0)).await;
-    soon("a pause", inside.engine.pause(inside.sandbox.id())).await.unwrap();
-    soon("going on", inside.engine.start(inside.sandbox.id())).await.unwrap();
-    inside.still_works().await;
+    for way in ["exit", "end"] {
+        let go = format!("/tmp/go-{way}");
+        let victim = begun(&inside, &executes, &[&go], None).await;
+        let pid = victim.pid.unwrap();
+        let _tracer = begun(&inside, TRACES, &[&pid.to_string(), way], None).await;
+        inside.user(&format!("touch {go}")).await.ok();
+        let waits = format!("grep -q 'State:.D' /proc/{pid}/status");
+        until("the control: its exec is held up", async || inside.user(&waits).await.status == Status::Code(0)).await;
+        soon("a pause", inside.engine.pause(inside.sandbox.id())).await.unwrap();
+        soon("going on", inside.engine.start(inside.sandbox.id())).await.unwrap();
+        inside.still_works().await;
+    }
     inside.end().await;
 }
 

@@ -1,21 +1,23 @@
-//! Descriptors that change hands: between sandboxes through a volume that both see, and between a guest and the server.
+//! Descriptors that change hands: between sandboxes by a program of the host, and between a guest and the server.
+
+use std::path::PathBuf;
 
 use cabana_sandbox::{ExecSpec, Provider, Source, Status, Stdio, TermSize, View, VolumeId, Wanted};
 use futures_util::StreamExt;
 
+use crate::attacks::Relay;
 use crate::inside::{Inside, marked, named, passing, path, rest, soon, unique, until};
 
 const GIVE: &str = "import array, os, socket, sys, time
-listener = socket.socket(socket.AF_UNIX); listener.bind(sys.argv[1]); os.chmod(sys.argv[1], 0o777); listener.listen()
 given = [os.open(name, os.O_RDONLY) for name in sys.argv[2:]]
+peer = socket.socket(socket.AF_UNIX); peer.connect(sys.argv[1])
+peer.sendmsg([b'g'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', given))])
 print('ready', flush=True)
-peer = listener.accept()[0]
-peer.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', given))])
 peer.recv(1)";
 
 /// Looks for a file by walking up from each descriptor that it is given, and says what is there.
 const TAKE: &str = "import array, os, socket, sys
-peer = socket.socket(socket.AF_UNIX); peer.connect(sys.argv[1])
+peer = socket.socket(socket.AF_UNIX); peer.connect(sys.argv[1]); peer.send(b't')
 _, parts, _, _ = peer.recvmsg(1, socket.CMSG_SPACE(64))
 for taken in array.array('i', parts[0][2]):
     for up in range(0, 30):
@@ -24,7 +26,8 @@ for taken in array.array('i', parts[0][2]):
             except OSError: pass
 print('looked')";
 
-/// One sandbox gives another its directories. That is theirs to do; from there it goes up to its own root, and no further.
+/// One sandbox gives another its directories, by a program of the host at a socket in a volume of both. From there it goes up to the
+/// giver's root, and no further.
 #[tokio::test]
 async fn a_directory_that_one_sandbox_hands_to_another() {
     let (dir, word) = (tempfile::tempdir().unwrap(), unique("canary"));
@@ -34,31 +37,33 @@ async fn a_directory_that_one_sandbox_hands_to_another() {
     let other = Inside::of(one.engine.clone(), &passing()).await;
     let volume = VolumeId::now();
     one.engine.make_volume(volume).await.unwrap();
+    let data = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("data/volumes");
+    let relay = Relay::start(&data.join(volume.to_string()).join("tree/door"));
     let view = View { source: Source::Volume(volume), at: path("/workspace/both"), writable: true };
     for inside in [&one, &other] {
         inside.sandbox.update(Wanted::Views(vec![view.clone()])).await.unwrap();
     }
     one.root("chmod 777 /workspace/both && echo of-the-other > /srv/mark").await.ok();
-    let words = ["python3", "-c", GIVE, "/workspace/both/socket", "/srv", "/usr/bin", "/proc/self", "/dev"];
+    let words = ["python3", "-c", GIVE, "/workspace/both/door", "/srv", "/usr/bin", "/proc/self", "/dev"];
     let mut giving =
         one.sandbox.exec(ExecSpec { user: Some(named("root")), ..ExecSpec::argv(words, path("/")) }).await.unwrap();
     let _ready = giving.events.next().await;
-    let words = ["python3", "-c", TAKE, "/workspace/both/socket", &relative, "srv/mark"];
+    let words = ["python3", "-c", TAKE, "/workspace/both/door", &relative, "srv/mark"];
     let said = other.command("root", ExecSpec::argv(words, path("/"))).await.ok();
     assert!(said.contains("of-the-other"), "what was given is there: {said}");
     assert!(!said.contains(&word), "and the host's is not: {said}");
     for inside in [&one, &other] {
         inside.sandbox.update(Wanted::Views(Vec::new())).await.unwrap();
     }
+    drop(relay);
     one.engine.destroy(one.sandbox.id()).await.unwrap();
     other.engine.remove_volume(volume).await.unwrap();
     other.end().await;
     // The same between two processes of the host leads to its root.
-    let socket = dir.path().join("socket");
-    let socket = socket.to_str().unwrap();
-    let script = format!(
-        "python3 -c \"$G\" {socket} /usr/bin >/dev/null & for try in $(seq 100); do python3 -c \"$T\" {socket} {relative} 2>/dev/null && break; done"
-    );
+    let door = dir.path().join("door");
+    let _relay = Relay::start(&door);
+    let door = door.to_str().unwrap();
+    let script = format!("python3 -c \"$G\" {door} /usr/bin & python3 -c \"$T\" {door} {relative}; wait");
     let both = std::process::Command::new("bash").args(["-c", &script]).env("G", GIVE).env("T", TAKE).output().unwrap();
     assert!(String::from_utf8_lossy(&both.stdout).contains(&word), "{both:?}");
 }

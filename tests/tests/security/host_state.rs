@@ -172,9 +172,10 @@ fn loops() -> Vec<(String, String)> {
     names.filter_map(backed).filter(|(_, file)| !of_a_test(file)).collect()
 }
 
-/// Groups that are not Cabana's.
+/// Groups that are neither Cabana's nor of a test beside this one.
 fn cgroups() -> Vec<(String, String)> {
-    let ours = |path: &Path| path.file_name().is_some_and(|name| name == "cabana");
+    let name_of = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let ours = |path: &Path| name_of(path) == "cabana" || name_of(path).starts_with("cabana-matrix-");
     let all = walk(Path::new("/sys/fs/cgroup"), &|path| !ours(path));
     let groups = all.into_iter().filter(|path| path.is_dir() && !ours(path));
     groups.map(|path| (path.display().to_string(), String::new())).collect()

@@ -8,6 +8,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use crate::{
     attacks::LEASE,
     inside::{Inside, PATIENCE, named, path, soon},
+    lease::Lease,
 };
 
 fn body(text: &'static str) -> cabana_sandbox::Stream<bytes::Bytes> {
@@ -98,11 +99,23 @@ async fn doors_of_proc_where_the_server_opens_a_file() {
     inside.end().await;
 }
 
+/// Who opens a leased file waits, so nobody inside is given a lease: not even on a file of its own, which may lie on a view.
+#[tokio::test]
+async fn a_lease_taken_inside() {
+    let inside = Inside::new().await;
+    inside.user("echo x > /home/user/own").await.ok();
+    let refused = inside.attack("user", &LEASE, &["/home/user/own"]).await;
+    assert_eq!((refused.status, refused.out.trim()), (cabana_sandbox::Status::Code(1), "/home/user/own EPERM"));
+    // The control: a process of the host is given one on that very file.
+    drop(Lease::on(&inside, &["/home/user/own"]).await);
+    inside.end().await;
+}
+
 #[tokio::test]
 async fn a_lease_on_a_file_that_the_server_opens() {
     let inside = Inside::new().await;
     inside.user("mkdir /home/user/t && echo x > /home/user/t/leased").await.ok();
-    let _lease = inside.start("user", &LEASE, &["/home/user/t/leased"]).await;
+    let _lease = Lease::on(&inside, &["/home/user/t/leased"]).await;
     let held = inside.user("timeout 0.5 cat /home/user/t/leased").await;
     assert_eq!(held.status, cabana_sandbox::Status::Code(124), "who opens it waits");
     for user in ["user", "root"] {
@@ -124,7 +137,7 @@ async fn a_lease_on_a_file_that_the_server_opens() {
 #[tokio::test]
 async fn a_lease_on_the_file_of_users() {
     let inside = Inside::new().await;
-    let _lease = inside.start("root", &LEASE, &["/etc/passwd", "/etc/group"]).await;
+    let _lease = Lease::on(&inside, &["/etc/passwd", "/etc/group"]).await;
     let waits = ExecSpec::shell("timeout 0.5 cat /etc/passwd", SandboxPath::root());
     if let Ok(held) = soon("a command", run(&*inside.sandbox, waits, 100)).await {
         assert_eq!(held.exit.status, cabana_sandbox::Status::Code(124), "who opens it waits");

@@ -7,9 +7,10 @@ use futures_util::future::join_all;
 use rustix::fs::SealFlags;
 
 use crate::{
-    attacks::{GATE, LEASE, PEER, PRLIMIT, SLAUGHTER},
+    attacks::{GATE, PEER, PRLIMIT, SLAUGHTER},
     host_process::HostProcess,
     inside::{Inside, SOON, named, path, soon},
+    lease::Lease,
 };
 
 #[tokio::test]
@@ -193,7 +194,7 @@ async fn killing_commands_before_they_are_started() {
 async fn holding_up_a_start_by_a_lease_on_the_program() {
     let inside = Inside::new().await;
     inside.user("cp /bin/true /tmp/slow && chmod 755 /tmp/slow").await.ok();
-    let _lease = inside.start("user", &LEASE, &["/tmp/slow"]).await;
+    let _lease = Lease::on(&inside, &["/tmp/slow"]).await;
     let mut held = ExecSpec::argv(["/tmp/slow"], SandboxPath::root());
     held.user = Some(named("user"));
     let start = inside.sandbox.exec(held);

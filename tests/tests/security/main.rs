@@ -26,6 +26,7 @@ mod inner_mounts;
 mod inside;
 mod kernel_calls;
 mod kernel_files;
+mod lease;
 mod magic_links;
 mod mounts;
 mod named_sockets;

@@ -181,11 +181,10 @@ impl Cgroup {
         fs::write(self.path.join("run/cgroup.freeze"), u8::from(frozen).to_string())
     }
 
-    /// A tracer that does not wait for a thread which has ended holds up an exec of the others in the kernel, where nobody stands
-    /// still.
-    fn kill_tracers_of_the_dead(&self) {
+    /// A tracer that does not let a thread go which ends holds up an exec of the others in the kernel, where nobody stands still.
+    fn kill_tracers_that_hold(&self) {
         let pids = self.commands();
-        for tracer in pids.iter().flat_map(|pid| proc::tracers_of_the_dead(*pid as i32)) {
+        for tracer in pids.iter().flat_map(|pid| proc::tracers_that_hold(*pid as i32)) {
             if pids.contains(&(tracer as u32)) {
                 sys::kill(tracer, libc::SIGKILL).unwrap_or_default();
             }
@@ -205,7 +204,7 @@ impl Cgroup {
             }
             let left = FREEZING.checked_sub(begun.elapsed()).ok_or(io::ErrorKind::TimedOut)?.min(TRACERS);
             if begun.elapsed() >= TRACERS {
-                self.kill_tracers_of_the_dead();
+                self.kill_tracers_that_hold();
             }
             // Ready when something has changed since it was last read.
             let left = Timespec::try_from(left).map_err(io::Error::other)?;

@@ -187,14 +187,14 @@ impl Tree {
         }
     }
 
-    /// Where all of it was killed, or has ended, `child` among it: somebody inside traces one of them and does not wait for it, or
-    /// holds the supervisor still.
+    /// Where all of it was killed, or has ended, `child` among it: somebody inside traces one of them and does not let it go, or holds
+    /// the supervisor still.
     pub(super) fn let_go_of(&self, child: i32) {
         let held = match self {
-            Self::Cgroup(_) => vec![child],
+            Self::Cgroup(leaf) => leaf.pids(),
             Self::Supervised(supervised) => supervised.below(),
         };
-        for tracer in held.into_iter().flat_map(proc::tracers_of_the_dead) {
+        for tracer in held.into_iter().chain([child]).flat_map(proc::tracers) {
             sys::kill(tracer, libc::SIGKILL).unwrap_or_default();
         }
         if let Self::Supervised(supervised) = self {

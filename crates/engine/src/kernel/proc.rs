@@ -24,16 +24,36 @@ pub(crate) fn children(pid: i32) -> Vec<i32> {
     all.collect()
 }
 
-/// Who traces a thread of it that has ended, and has not waited for it. Nobody else hears of its end before, and the kernel does
-/// not let go of who waits for it.
-pub(crate) fn tracers_of_the_dead(pid: i32) -> Vec<i32> {
-    let tracer_of = |thread| {
+/// Who traces any thread of it. Nobody else hears that one has ended before its tracer has waited for it, and one that the tracer
+/// holds still at its exit is killed by nobody.
+pub(crate) fn tracers(pid: i32) -> Vec<i32> {
+    threads(pid).into_iter().filter_map(|thread| Traced::read(pid, thread)?.tracer).collect()
+}
+
+/// The same where a thread waits in the kernel for one of the others to be gone, which its tracer does not let go.
+pub(crate) fn tracers_that_hold(pid: i32) -> Vec<i32> {
+    let threads: Vec<Traced> = threads(pid).into_iter().filter_map(|thread| Traced::read(pid, thread)).collect();
+    match threads.iter().any(|thread| thread.state == 'D') {
+        true => {
+            threads.iter().filter(|thread| "ZXt".contains(thread.state)).filter_map(|thread| thread.tracer).collect()
+        }
+        false => Vec::new(),
+    }
+}
+
+struct Traced {
+    /// As ps shows it.
+    state: char,
+    tracer: Option<i32>,
+}
+
+impl Traced {
+    fn read(pid: i32, thread: i32) -> Option<Self> {
         let status = read(&format!("/proc/{pid}/task/{thread}/status"));
-        let field = |name: &str| status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()));
-        field("State:").filter(|state| state.starts_with(['Z', 'X']))?;
-        field("TracerPid:")?.parse().ok().filter(|tracer| *tracer > 0)
-    };
-    threads(pid).into_iter().filter_map(tracer_of).collect()
+        let field = |name: &str| status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim()));
+        let tracer = field("TracerPid:")?.parse().ok().filter(|tracer| *tracer > 0);
+        Some(Self { state: field("State:")?.chars().next()?, tracer })
+    }
 }
 
 fn threads(pid: i32) -> Vec<i32> {

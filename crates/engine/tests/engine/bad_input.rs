@@ -2,15 +2,17 @@
 
 use std::{
     fs,
+    io::{BufRead, BufReader},
     os::unix::fs::chown,
     path::{Path, PathBuf},
+    process::{Child, Stdio},
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use cabana_engine::{Engine, TemplateSource};
 use cabana_sandbox::{
-    Base, Code, Error, Event, ExecSpec, Files, NetworkPolicy, Overrides, PathError, Provider, Read, Result, SandboxId,
+    Base, Code, Error, ExecSpec, Files, NetworkPolicy, Overrides, PathError, Provider, Read, Result, SandboxId,
     SandboxPath, SandboxSpec, Source, Status, Stream, View, Wanted, Write, WriteMode, read_all, run, write_all,
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -82,23 +84,36 @@ os.symlink('pipe', 'link')";
     inside.end().await;
 }
 
-/// Takes a lease on a file and does not give it up when it is asked to.
-fn hold_a_lease(name: &str) -> ExecSpec {
-    let script = format!(
-        "import fcntl, os, signal, time
+/// A lease of a process of the host on a file inside, since no guest is given one. Not given up when it is asked for.
+struct Lease(Child);
+
+impl Lease {
+    async fn on(inside: &Inside, name: &str) -> Self {
+        const HOLD: &str = "import fcntl, os, signal, sys, time
 signal.signal(signal.SIGIO, signal.SIG_IGN)
-fd = os.open('{name}', os.O_RDONLY)
+fd = os.open(sys.argv[1], os.O_RDONLY)
 fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
 print('held', flush=True)
-time.sleep(600)"
-    );
-    ExecSpec::argv(["/usr/bin/python3", "-c", &script], SandboxPath::root())
+time.sleep(600)";
+        let namespace = inside.root("readlink /proc/self/ns/pid").await.ok();
+        let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+        let is_inside =
+            |process: &PathBuf| fs::read_link(process.join("ns/pid")).is_ok_and(|own| own == Path::new(&namespace));
+        let root = processes.filter(is_inside).next().expect("its init").join("root");
+        let file = root.join(name.trim_start_matches('/'));
+        let mut holder =
+            std::process::Command::new("python3").args(["-c", HOLD]).arg(file).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(holder.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "held\n");
+        Self(holder)
+    }
 }
 
-async fn first_output(process: &mut cabana_sandbox::Process) -> String {
-    match process.events.next().await.unwrap().unwrap() {
-        Event::Output(output) => String::from_utf8(output.bytes.to_vec()).unwrap(),
-        Event::Exit(exit) => panic!("it ended: {exit:?}"),
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -108,15 +123,13 @@ async fn a_leased_file_is_busy_and_nobody_waits_for_it() {
     let name = path("/home/user/leased");
     let files = inside.files("user");
     write_all(&*files, &name, "content").await.unwrap();
-    let mut holder = inside.sandbox.exec(hold_a_lease("/home/user/leased")).await.unwrap();
-    assert_eq!(first_output(&mut holder).await, "held\n");
+    let lease = Lease::on(&inside, "/home/user/leased").await;
 
     assert_eq!(refused(files.read(&name, Read::default())).await, Code::FileBusy);
     assert_eq!(refused(files.write(&name, Write::new(WriteMode::InPlace), body(b"x"))).await, Code::FileBusy);
     assert_eq!(refused(files.write(&name, Write::new(WriteMode::Append), body(b"x"))).await, Code::FileBusy);
     files.stat(&name).await.unwrap();
-    holder.control.signal(9, cabana_sandbox::Target::Tree).await.unwrap();
-    while holder.events.try_next().await.unwrap().is_some() {}
+    drop(lease);
     assert_eq!(read_all(&*files, &name, 100).await.unwrap(), "content");
     inside.end().await;
 }
@@ -125,8 +138,7 @@ async fn a_leased_file_is_busy_and_nobody_waits_for_it() {
 async fn a_leased_program_holds_up_nobody_else() {
     let inside = Inside::new().await;
     inside.user("cp /usr/bin/true /home/user/program").await.ok();
-    let mut holder = inside.sandbox.exec(hold_a_lease("/home/user/program")).await.unwrap();
-    assert_eq!(first_output(&mut holder).await, "held\n");
+    let lease = Lease::on(&inside, "/home/user/program").await;
 
     let began = Instant::now();
     let waiting = run(&*inside.sandbox, ExecSpec::argv(["/home/user/program"], SandboxPath::root()), 100);
@@ -136,7 +148,7 @@ async fn a_leased_program_holds_up_nobody_else() {
         }
         write_all(&*inside.files("user"), &path("/home/user/x"), "x").await.unwrap();
         let took = began.elapsed();
-        holder.control.signal(9, cabana_sandbox::Target::Tree).await.unwrap();
+        drop(lease);
         took
     };
     let (outcome, took) = tokio::join!(waiting, meanwhile);
@@ -149,8 +161,7 @@ async fn a_leased_program_holds_up_nobody_else() {
 async fn a_timeout_ends_a_command_that_waits_for_a_leased_program() {
     let inside = Inside::new().await;
     inside.user("cp /usr/bin/true /home/user/program").await.ok();
-    let mut holder = inside.sandbox.exec(hold_a_lease("/home/user/program")).await.unwrap();
-    assert_eq!(first_output(&mut holder).await, "held\n");
+    let _lease = Lease::on(&inside, "/home/user/program").await;
     let mut spec = ExecSpec::argv(["/home/user/program"], SandboxPath::root());
     spec.timeout = Some(Duration::from_millis(300));
     let began = Instant::now();

@@ -9,7 +9,6 @@ use std::{
 };
 
 use cabana_sandbox::{ExecSpec, Lifetime, SandboxPath, SandboxSpec};
-use futures_util::StreamExt;
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, open, openat};
 
 use super::{
@@ -17,9 +16,9 @@ use super::{
     normalise::whose,
 };
 use crate::{
-    attacks::LEASE,
     host_process::HostProcess,
     inside::{Inside, named, passing, soon, until},
+    lease::Lease,
 };
 
 /// The call in which the kernel waits for the lease.
@@ -119,7 +118,7 @@ fn top_of(path: &Path) -> Option<Stat> {
 async fn look(inside: Inside, user: &str) -> BTreeSet<String> {
     let make = "cp /bin/true /tmp/held && chmod 755 /tmp/held";
     inside.command(user, ExecSpec::shell(make, SandboxPath::root())).await.ok();
-    let mut lease = inside.start(user, &LEASE, &["/tmp/held"]).await;
+    let mut lease = Lease::on(&inside, &["/tmp/held"]).await;
     let mut held = ExecSpec::argv(["/tmp/held"], SandboxPath::root());
     held.user = Some(named(user));
     let start = inside.sandbox.exec(held);
@@ -132,7 +131,7 @@ async fn look(inside: Inside, user: &str) -> BTreeSet<String> {
                 all.into_iter().filter(HostProcess::is_ours).collect::<Vec<_>>()
             };
             // From when the lease is asked for, the kernel waits for it, and does nothing else before.
-            soon("the exec asks for the lease", lease.events.next()).await;
+            soon("the exec asks for the lease", lease.asked()).await;
             // Who it is, is remembered: the kernel may wake it while it waits, and for that moment it is in no call.
             let mut starting = None;
             until("the exec is held up", async || {

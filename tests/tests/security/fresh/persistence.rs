@@ -4,8 +4,9 @@ use cabana_sandbox::{Base, ExecSpec, Found, NetworkPolicy, Provider, SandboxPath
 use futures_util::StreamExt;
 
 use crate::{
-    attacks::{LEASE, NSFS, PEER},
+    attacks::{NSFS, PEER},
     inside::{Inside, engine, named, soon},
+    lease::Lease,
 };
 
 async fn staying(network: NetworkPolicy) -> Inside {
@@ -92,7 +93,7 @@ async fn a_terminal_that_keeps_init_busy_when_the_server_has_gone() {
 async fn a_half_started_command_that_has_all_that_init_has() {
     let inside = staying(NetworkPolicy::Off).await;
     inside.user("cp /bin/true /tmp/slow && chmod 755 /tmp/slow").await.ok();
-    let _lease = inside.start("user", &LEASE, &["/tmp/slow"]).await;
+    let _lease = Lease::on(&inside, &["/tmp/slow"]).await;
     let mut held = ExecSpec::argv(["/tmp/slow"], SandboxPath::root());
     held.user = Some(named("user"));
     let start = inside.sandbox.exec(held);

@@ -125,16 +125,14 @@ fn memory_is_not_merged_with_that_of_neighbours() {
 }
 
 #[test]
-fn no_tracer_holds_a_process_still_at_its_exit() {
-    let exit = libc::PTRACE_O_TRACEEXIT as u64;
-    let others = (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_EXITKILL) as u64;
-    for request in [libc::PTRACE_SETOPTIONS as u64, libc::PTRACE_SEIZE as u64] {
-        assert_eq!(verdict("ptrace", &[request, 7, 0, exit]), EPERM);
-        assert_eq!(verdict("ptrace", &[request, 7, 0, exit | others]), EPERM);
-        assert_eq!(verdict("ptrace", &[request, 7, 0, others]), Verdict::Allow);
+fn nobody_holds_up_who_opens_a_file() {
+    for command in [libc::F_SETLEASE, 1040] {
+        assert_eq!(verdict("fcntl", &[3, command as u64, libc::F_WRLCK as u64]), EPERM, "{command}");
+        assert_eq!(verdict("fcntl", &[3, 1 << 32 | command as u64]), EPERM, "the high half is not read");
     }
-    // Of any other request these bits are something else.
-    assert_eq!(verdict("ptrace", &[libc::PTRACE_POKEDATA as u64, 7, 0, exit]), Verdict::Allow);
+    for command in [libc::F_GETLEASE, libc::F_SETLKW, libc::F_OFD_SETLK, libc::F_SETFL, libc::F_DUPFD_CLOEXEC] {
+        assert_eq!(verdict("fcntl", &[3, command as u64]), Verdict::Allow, "{command}");
+    }
 }
 
 #[test]
