@@ -383,12 +383,10 @@ impl Ranges {
         }
     }
 
-    /// What is still charged to the group of the last sandbox is none of the next one's. Groups of version 1 are made anew when they are
-    /// needed.
+    /// What is still charged to the group of the last sandbox is none of the next one's. A group of version 1 is made anew where it is
+    /// needed next.
     fn renew(&self, lease: &mut Lease) -> bool {
-        let Some(cgroups) = self.cgroups.as_ref().filter(|_| lease.limiter.charges_memory_from_the_start()) else {
-            return true;
-        };
+        let Some(cgroups) = self.cgroups.as_ref().filter(|_| lease.limiter.is_charged()) else { return true };
         if let Some(cgroup) = lease.cgroup.take() {
             cgroup.remove();
         }

@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 
 use crate::{
     attacks::{HANDED, Relay},
-    inside::{Inside, engine, passing, path},
+    inside::{Inside, engine, passing, path, until},
 };
 
 const DOOR: &str = "/workspace/both/door";
@@ -115,18 +115,25 @@ async fn memory_that_outlives_its_sandbox_is_not_charged_to_the_next_one() {
     let limited = |mib: u64| Limits { memory: Some(mib << 20), ..Limits::default() };
     let spec = SandboxSpec { views: vec![both(taker.volume)], limits: limited(128), ..passing() };
     let giver = Inside::of(engine.clone(), &spec).await;
+    let ids = giver.root("cat /proc/self/uid_map").await.ok();
     giver.attack("root", &HANDED, &["memory", DOOR, &HELD.to_string()]).await.ok();
     assert_eq!(taker.said().await, "has");
     engine.destroy(giver.sandbox.id()).await.unwrap();
-    // More than there are ranges that rest, so that the one of the giver comes again.
-    for round in 0..40 {
+    // Until the range of ids comes again, and the group with it.
+    let mut begun = 0;
+    until("another sandbox with the same ids", async || {
+        begun += 1;
         let spec = SandboxSpec { limits: limited(HELD - 16), ..passing() };
         let next = engine.create(&SandboxId::random(), &spec).await;
-        let next =
-            Inside { engine: engine.clone(), sandbox: next.unwrap_or_else(|error| panic!("round {round}: {error}")) };
-        next.user("head -c 16000000 /dev/zero | tail -c 16000000 | wc -c").await.ok();
+        let sandbox = next.unwrap_or_else(|error| panic!("the {begun}th: {error}"));
+        let next = Inside { engine: engine.clone(), sandbox };
+        let same = next.user("cat /proc/self/uid_map").await.ok() == ids;
+        assert_eq!(next.user("head -c 16000000 /dev/zero | tail -c 16000000 | wc -c").await.ok(), "16000000");
         engine.destroy(next.sandbox.id()).await.unwrap();
-    }
+        same
+    })
+    .await;
+    assert!(begun > 1, "they rest first");
     taker.inside.root("touch /tmp/go").await.ok();
     assert_eq!(taker.said().await, format!("{} of another", HELD << 20), "it was held all the time");
     taker.end().await;

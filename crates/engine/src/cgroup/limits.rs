@@ -133,8 +133,8 @@ impl Controllers {
 impl Limiter {
     /// Makes the groups into which processes have to be moved, without limits.
     pub(crate) fn make(&self) -> Result<()> {
-        // Memory of the last sandbox that somebody still holds stays charged to the group that it had, and is none of the next one's.
-        if let Some(memory) = self.moved_into().find(|group| Some(*group) == self.0.memory.as_ref()) {
+        let memory = self.0.memory.as_ref().filter(|group| group.version == Version::One);
+        if let Some(memory) = memory.filter(|_| self.is_charged()) {
             let _ = fs::remove_dir(&memory.path);
         }
         let made = self.moved_into().try_for_each(|group| make(&group.path));
@@ -147,9 +147,12 @@ impl Limiter {
         self.0.all().next().is_some() && self.moved_into().all(|group| group.path.exists())
     }
 
-    /// Whether the group that a sandbox begins in has memory charged to it.
-    pub(crate) fn charges_memory_from_the_start(&self) -> bool {
-        self.0.memory.as_ref().is_some_and(|group| group.version == Version::Two)
+    /// Whether more memory of the last sandbox is charged to the group than the next one would notice: somebody has got hold of it. It
+    /// stays charged there until it is let go. What the kernel gives up when memory is short does not count: a group that is
+    /// removed stays in its memory as long as that is there.
+    pub(crate) fn is_charged(&self) -> bool {
+        const MOST: u64 = 4 << 20;
+        self.0.memory.as_ref().is_some_and(|group| group.held_memory() > MOST)
     }
 
     /// Moves a process, and with it all that it will start.
@@ -252,6 +255,22 @@ impl Limiter {
 impl Group {
     fn write(&self, file: &str, text: &str) -> io::Result<()> {
         fs::write(self.path.join(file), text)
+    }
+
+    /// What cannot be reclaimed.
+    fn held_memory(&self) -> u64 {
+        let text = fs::read_to_string(self.path.join("memory.stat")).unwrap_or_default();
+        let stat = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0)
+        };
+        match self.version {
+            Version::Two => (stat("anon") + stat("shmem") + stat("kernel")).saturating_sub(stat("slab_reclaimable")),
+            Version::One => {
+                let kernel = fs::read_to_string(self.path.join("memory.kmem.usage_in_bytes")).unwrap_or_default();
+                stat("rss") + stat("shmem") + kernel.trim().parse().unwrap_or(0)
+            }
+        }
     }
 
     fn write_if_there(&self, file: &str, text: &str) -> io::Result<()> {
@@ -452,6 +471,21 @@ mod tests {
             fs::write(group.path.join(file), content).unwrap();
             assert_eq!(meter.read(), DiskTraffic { read: 4096, written: 8192 });
         }
+    }
+
+    #[test]
+    fn memory_that_somebody_still_holds_is_told_from_what_can_be_reclaimed() {
+        let held = |version, stat: &str, kernel: &str| {
+            let (dir, group) = group(version, &[]);
+            fs::write(dir.path().join("memory.stat"), stat).unwrap();
+            fs::write(dir.path().join("memory.kmem.usage_in_bytes"), kernel).unwrap();
+            group.held_memory()
+        };
+        let two = "anon 1\nfile 1000\nkernel 300\nshmem 20\nslab_reclaimable 100\n";
+        assert_eq!(held(Version::Two, two, ""), 221);
+        let one = "cache 1000\nrss 1\nrss_huge 7\nshmem 20\ntotal_rss 9\n";
+        assert_eq!(held(Version::One, one, "300\n"), 321);
+        assert_eq!(held(Version::One, "", ""), 0);
     }
 
     #[test]
