@@ -77,7 +77,7 @@ impl Plan {
 
     pub(super) async fn copy(self, inside: &Inside<'_>, to: &Path, bar: &Bar) -> Result<Copied, Failure> {
         let failed = |error: std::io::Error| unwritten(to, &error);
-        let (dir, name) = self.target(to);
+        let (dir, name) = self.target(to)?;
         if !self.directories.is_empty() {
             fs::create_dir_all(&dir).map_err(failed)?;
         }
@@ -95,13 +95,18 @@ impl Plan {
         Ok((self.left_out, bytes, self.files.len()))
     }
 
-    /// The directory that is named, by whatever way, and what is made in it: from there on no link is followed.
-    fn target(&self, to: &Path) -> (PathBuf, PathBuf) {
-        let into = to.to_string_lossy().ends_with('/') || to.is_dir();
-        match (into, to.parent(), to.file_name()) {
-            (false, Some(dir), Some(name)) if dir.as_os_str().is_empty() => (".".into(), name.into()),
-            (false, Some(dir), Some(name)) => (dir.into(), name.into()),
-            _ => (to.into(), self.name.as_str().into()),
+    /// The directory that is named, by whatever way, and what is made in it: from there on no link is followed. The last name
+    /// counts as below it, unless a slash says that it is a directory, since a sandbox may have put a link there.
+    fn target(&self, to: &Path) -> Result<(PathBuf, PathBuf), Failure> {
+        let (Some(dir), Some(name), false) = (to.parent(), to.file_name(), to.to_string_lossy().ends_with('/')) else {
+            return Ok((to.into(), self.name.as_str().into()));
+        };
+        let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+        match fs::symlink_metadata(to) {
+            Ok(found) if found.is_dir() => Ok((dir.into(), Path::new(name).join(&self.name))),
+            Ok(found) if found.is_symlink() && to.is_dir() => Err(unwritten(to, &"it is a link to a directory")
+                .with_hint("End it with a slash to copy into the directory that it leads to.")),
+            _ => Ok((dir.into(), name.into())),
         }
     }
 }

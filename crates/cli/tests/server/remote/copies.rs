@@ -119,6 +119,28 @@ fn a_copy_out_follows_no_link_below_its_target() {
     assert!(shared.join("named").is_file(), "how the target itself is reached is whoever names it to say");
 }
 
+/// The last name of a target may be in a directory that a sandbox writes to.
+#[test]
+fn a_copy_out_goes_into_the_directory_behind_a_link_only_where_a_slash_says_so() {
+    let server = Server::start();
+    let home = tempfile::tempdir().unwrap();
+    says(&server, &["exec", "box", "--", "sh", "-c", "cd /workspace && mkdir -p t && echo new > t/f && echo new > g"]);
+    let (outside, out) = (home.path().join("outside"), home.path().join("out"));
+    fs::create_dir(&outside).unwrap();
+    std::os::unix::fs::symlink(&outside, &out).unwrap();
+    for from in ["box:/workspace/t", "box:/workspace/g"] {
+        fails(cabana(&server, &["cp", from, text(&out)]), 1, "permission_denied");
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "{from}");
+    }
+    // The control: whoever means it says so.
+    for (from, to) in [("box:/workspace/t", "t/f"), ("box:/workspace/g", "g")] {
+        says(&server, &["cp", from, &format!("{}/", text(&out))]);
+        assert_eq!(fs::read_to_string(outside.join(to)).unwrap(), "new\n", "{from}");
+    }
+    says(&server, &["cp", "box:/workspace/g", text(&home.path().join("outside/t"))]);
+    assert!(outside.join("t/g").is_file(), "a directory needs no slash");
+}
+
 #[test]
 fn a_copy_in_follows_no_link_that_takes_the_place_of_a_directory() {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
