@@ -3,7 +3,7 @@
 
 use cabana_sandbox::Status;
 
-use super::{Target, across, combination::Identity, command, path, together};
+use super::{Target, combination::Identity, command, path, together};
 use crate::{
     attacks::{
         Attack, CALLS, CHROOT, DEVICES, FAMILIES, FILTER, GATE, HALVES, HANDLES, HUGE, IDS, IOCTLS, MOUNTING, NAMED,
@@ -152,19 +152,19 @@ fn the_attacks_of_the_matrix_get_through_where_nothing_stops_them() {
     assert!(["done", "EOPNOTSUPP", "ENOTTY"].contains(&report.of("pin")), "{report:?}");
 }
 
-across! {
-    sockets_named_where_others_reach_them(target) {
-        target.create_again_with_shared("/workspace/shared");
-        for user in target.users() {
-            for own in ["/tmp", "/dev/shm"] {
-                target.attack(user, &NAMED, &[own]).report().all_done();
+together! {
+    sockets_of_a_sandbox_that_shares_a_directory {
+        sockets_named_where_others_reach_them(target) {
+            target.create_again_with_shared("/workspace/shared");
+            for user in target.users() {
+                for own in ["/tmp", "/dev/shm"] {
+                    target.attack(user, &NAMED, &[own]).report().all_done();
+                }
+                target.attack(user, &NAMED, &["/workspace/shared"]).report().all_refused(&["EPERM"]);
             }
-            target.attack(user, &NAMED, &["/workspace/shared"]).report().all_refused(&["EPERM"]);
         }
     }
-}
 
-together! {
     what_only_the_kernel_may_do {
         calls_into_the_kernel(target) {
             all_refused(target, &CALLS, CALLS_OF_THE_KERNEL, REFUSED);

@@ -107,8 +107,9 @@ fn attack_all_with(name: &str, attacks: &[NamedAttack]) {
 
 /// Tests of several attacks each, of which none changes what another one meets.
 macro_rules! together {
-    ($($test:ident { $($(#[$about:meta])* $name:ident($target:ident) $attack:block)* })*) => {
+    ($($(#[$on:meta])* $test:ident { $($(#[$about:meta])* $name:ident($target:ident) $attack:block)* })*) => {
         $($($(#[$about])* fn $name($target: &mut $crate::soak_matrix::Target<'_>) $attack)*
+        $(#[$on])*
         #[test]
         fn $test() {
             $crate::soak_matrix::attack_all_with(stringify!($test), &[$((stringify!($name), $name)),*]);
@@ -116,18 +117,6 @@ macro_rules! together {
     };
 }
 use together;
-
-/// One attack on all combinations is one test.
-macro_rules! across {
-    ($($(#[$about:meta])* $name:ident($target:ident) $attack:block)*) => {
-        $($(#[$about])*
-        #[test]
-        fn $name() {
-            $crate::soak_matrix::attack_all(stringify!($name), |$target: &mut $crate::soak_matrix::Target<'_>| $attack);
-        })*
-    };
-}
-use across;
 
 /// A sandbox of one combination.
 struct Target<'a> {

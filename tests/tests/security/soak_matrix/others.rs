@@ -17,7 +17,7 @@ use std::{
 use cabana_sandbox::{ExecSpec, SandboxPath, Status};
 use cabana_tests::remote::{Answer, Request};
 
-use super::{Target, across, command, path};
+use super::{Target, command, path, together};
 use crate::{
     attacks::{CONTACT, IPC, OUTLIVE, PLANT, SIGNALS},
     bystander::{Bystander, tied_command},
@@ -79,130 +79,134 @@ fn what_reaches_others_does_so_on_the_host() {
         .env("MARK", &mark);
     let mut apart = apart.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     std::io::Read::read_exact(apart.stdout.as_mut().unwrap(), &mut [0; 5]).unwrap();
-    assert!(living(&mark) >= 5, "it outlives its parent");
+    wait_until("all outlive their parent", || living(&mark) >= 5); // who starts a program has no name for a moment
     drop(apart.stdin.take());
     apart.wait().unwrap();
     assert_eq!(living(&mark), 0);
 }
 
-across! {
-    sockets_that_the_host_listens_at(target) {
-        let listeners = Listeners::new();
-        for user in target.users() {
-            for (way, name) in listeners.ways() {
-                target.attack(user, &CONTACT, &[way, &name]).report().nothing_done();
-            }
-        }
-    }
-
-    processes_of_the_host(target) {
-        let sleeper = Bystander::new("sleep");
-        let pids = [sleeper.pid(), std::process::id()].map(|pid| pid.to_string());
-        for user in target.users() {
-            target.attack(user, &SIGNALS, &[&pids[0]]).report().nothing_done();
-            target.attack(user, &SIGNALS, &[&pids[1]]).report().nothing_done();
-        }
-        let mut spec = ExecSpec::shell("kill -9 -1", SandboxPath::root());
-        spec.user = Some(named("root"));
-        target.exec(vec![spec]);
-        assert!(fs::exists(format!("/proc/{}", sleeper.pid())).unwrap(), "it lives");
-        target.still_works();
-    }
-
-    memory_and_queues_of_the_host(target) {
-        let key = (0x0dab_0000 | std::process::id() & 0xffff).to_string();
-        IPC.run_on_host(&["make", &key]).report().none_refused(&["EPERM"]);
-        let reports: Vec<_> = target.users().iter().map(|user| target.attack(user, &IPC, &["look", &key])).collect();
-        IPC.run_on_host(&["remove", &key]);
-        for report in reports {
-            report.report().nothing_done();
-        }
-    }
-
-    a_neighbour_of_the_same_owner(target) {
-        let (mark, name) = (unique("mark"), unique("neighbour"));
-        let combination = target.combination;
-        let number = target.number;
-        let mut neighbour = target.neighbour();
-        let listen = neighbour.install(&CONTACT);
-        let listening = command("root", &listen, &["listen", &name]);
-        neighbour.expect_done(&Request::Start { sandbox: number + 1, command: listening });
-        neighbour.attack("root", &CONTACT, &["abstract", &name]).report().all_done();
-        for place in ["/tmp", "/dev/shm", "/home/user"] {
-            let at = path(&format!("{place}/{mark}"));
-            neighbour.expect_done(&Request::Write { sandbox: number + 1, user: named("root"), at, content: mark.clone() });
-        }
-        let mut target = Target::made(&mut *neighbour.remote, combination, number);
-        for user in target.users() {
-            target.attack(user, &CONTACT, &["abstract", &name]).report().nothing_done();
-            let look = "for p in /tmp /dev/shm /home/user; do ls $p; done; cat /proc/[0-9]*/cmdline".to_owned();
-            let mut spec = ExecSpec::shell(look, SandboxPath::root());
-            spec.user = Some(named(user));
-            let seen = target.run(spec).out;
-            assert!(!seen.contains(&mark) && !seen.contains(&name), "{seen}");
-        }
-        target.expect_done(&Request::Destroy { sandbox: number + 1 });
-    }
-
-    outliving_the_timeout_of_a_command(target) {
-        let mark = unique("outlive");
-        let program = target.install(&OUTLIVE);
-        let spec = ExecSpec { timeout: Some(Duration::from_millis(300)), ..command("root", &program, &[&mark]) };
-        let answer = target.ask(&Request::Exec { sandbox: target.number, commands: vec![spec] });
-        let Answer::Ran(ran) = answer else { panic!("{answer:?}") };
-        let ran = ran.into_iter().next().unwrap().unwrap();
-        assert_eq!((ran.status, ran.out.as_str()), (Status::TimedOut, "begun\n"));
-        wait_until("nothing of it lives", || living(&mark) == 0);
-    }
-
-    files_of_the_host_through_the_servers_hands(target) {
-        let dir = tempfile::tempdir().unwrap();
-        fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
-        let (canary, word) = (dir.path().join("canary"), unique("canary"));
-        fs::write(&canary, &word).unwrap();
-        fs::set_permissions(&canary, PermissionsExt::from_mode(0o666)).unwrap();
-        let canary_path = canary.to_str().unwrap();
-        let up = format!("../../../../../../../../../..{canary_path}");
-        let texts = [canary_path.to_owned(), up, format!("/proc/self/root{canary_path}"), format!("/proc/1/root{canary_path}"),
-            format!("/proc/self/cwd/../../../../..{canary_path}")];
-        let plant = target.install(&PLANT);
-        let sandbox = target.number;
-        for (number, text) in texts.iter().enumerate() {
-            let (link, parent) = (format!("/tmp/link{number}"), format!("/tmp/parent{number}"));
-            let above = text.strip_suffix("/canary").unwrap();
-            target.run(command("root", &plant, &["link", text, &link])).report().all_done();
-            target.run(command("root", &plant, &["link", above, &parent])).report().all_done();
+together! {
+    what_the_host_has {
+        sockets_that_the_host_listens_at(target) {
+            let listeners = Listeners::new();
             for user in target.users() {
-                let user = named(user);
-                for at in [&link, &format!("{parent}/canary")] {
-                    let read = target.ask(&Request::Read { sandbox, user: user.clone(), at: path(at) });
-                    assert!(!matches!(&read, Answer::Text(text) if text.contains(&word)), "{at} to {text}: {read:?}");
-                    let content = "changed".to_owned();
-                    target.ask(&Request::Write { sandbox, user: user.clone(), at: path(at), content });
+                for (way, name) in listeners.ways() {
+                    target.attack(user, &CONTACT, &[way, &name]).report().nothing_done();
                 }
-                let made = path(&format!("{parent}/made"));
-                target.ask(&Request::Write { sandbox, user: user.clone(), at: made, content: String::new() });
-                let listed = target.ask(&Request::List { sandbox, user, at: path(&parent) });
-                assert!(!matches!(&listed, Answer::Text(names) if names.contains("canary")), "{parent}: {listed:?}");
             }
         }
-        assert_eq!(fs::read_to_string(&canary).unwrap(), word);
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+
+        memory_and_queues_of_the_host(target) {
+            let key = (0x0dab_0000 | std::process::id() & 0xffff).to_string();
+            IPC.run_on_host(&["make", &key]).report().none_refused(&["EPERM"]);
+            let reports: Vec<_> = target.users().iter().map(|user| target.attack(user, &IPC, &["look", &key])).collect();
+            IPC.run_on_host(&["remove", &key]);
+            for report in reports {
+                report.report().nothing_done();
+            }
+        }
+
+        files_of_the_host_through_the_servers_hands(target) {
+            let dir = tempfile::tempdir().unwrap();
+            fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
+            let (canary, word) = (dir.path().join("canary"), unique("canary"));
+            fs::write(&canary, &word).unwrap();
+            fs::set_permissions(&canary, PermissionsExt::from_mode(0o666)).unwrap();
+            let canary_path = canary.to_str().unwrap();
+            let up = format!("../../../../../../../../../..{canary_path}");
+            let texts = [canary_path.to_owned(), up, format!("/proc/self/root{canary_path}"), format!("/proc/1/root{canary_path}"),
+                format!("/proc/self/cwd/../../../../..{canary_path}")];
+            let plant = target.install(&PLANT);
+            let sandbox = target.number;
+            for (number, text) in texts.iter().enumerate() {
+                let (link, parent) = (format!("/tmp/link{number}"), format!("/tmp/parent{number}"));
+                let above = text.strip_suffix("/canary").unwrap();
+                target.run(command("root", &plant, &["link", text, &link])).report().all_done();
+                target.run(command("root", &plant, &["link", above, &parent])).report().all_done();
+                for user in target.users() {
+                    let user = named(user);
+                    for at in [&link, &format!("{parent}/canary")] {
+                        let read = target.ask(&Request::Read { sandbox, user: user.clone(), at: path(at) });
+                        assert!(!matches!(&read, Answer::Text(text) if text.contains(&word)), "{at} to {text}: {read:?}");
+                        let content = "changed".to_owned();
+                        target.ask(&Request::Write { sandbox, user: user.clone(), at: path(at), content });
+                    }
+                    let made = path(&format!("{parent}/made"));
+                    target.ask(&Request::Write { sandbox, user: user.clone(), at: made, content: String::new() });
+                    let listed = target.ask(&Request::List { sandbox, user, at: path(&parent) });
+                    assert!(!matches!(&listed, Answer::Text(names) if names.contains("canary")), "{parent}: {listed:?}");
+                }
+            }
+            assert_eq!(fs::read_to_string(&canary).unwrap(), word);
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        }
+
+        the_owners_environment_and_layout(target) {
+            let script = "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline /proc/self/mountinfo /proc/self/cgroup /proc/1/cgroup; \
+                cat /etc/hostname /proc/sys/kernel/hostname; env";
+            for user in target.users() {
+                let mut spec = ExecSpec::shell(script, SandboxPath::root());
+                spec.user = Some(named(user));
+                let seen = target.run(spec).out;
+                let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+                let layout = ["/mnt", "cabana-matrix", "cabana-tests", "sandboxes", "ephemeral", "CARGO"];
+                for mark in layout {
+                    assert!(!seen.contains(mark), "{mark} is in {seen}");
+                }
+                assert!(!seen.lines().any(|line| line == host.trim()), "the host's name is in {seen}");
+            }
+        }
     }
 
-    the_owners_environment_and_layout(target) {
-        let script = "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline /proc/self/mountinfo /proc/self/cgroup /proc/1/cgroup; \
-            cat /etc/hostname /proc/sys/kernel/hostname; env";
-        for user in target.users() {
-            let mut spec = ExecSpec::shell(script, SandboxPath::root());
-            spec.user = Some(named(user));
-            let seen = target.run(spec).out;
-            let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-            let layout = ["/mnt", "cabana-matrix", "cabana-tests", "sandboxes", "ephemeral", "CARGO"];
-            for mark in layout {
-                assert!(!seen.contains(mark), "{mark} is in {seen}");
+    processes_of_the_host_and_of_a_neighbour {
+        outliving_the_timeout_of_a_command(target) {
+            let mark = unique("outlive");
+            let program = target.install(&OUTLIVE);
+            let spec = ExecSpec { timeout: Some(Duration::from_millis(300)), ..command("root", &program, &[&mark]) };
+            let answer = target.ask(&Request::Exec { sandbox: target.number, commands: vec![spec] });
+            let Answer::Ran(ran) = answer else { panic!("{answer:?}") };
+            let ran = ran.into_iter().next().unwrap().unwrap();
+            assert_eq!((ran.status, ran.out.as_str()), (Status::TimedOut, "begun\n"));
+            wait_until("nothing of it lives", || living(&mark) == 0);
+        }
+
+        a_neighbour_of_the_same_owner(target) {
+            let (mark, name) = (unique("mark"), unique("neighbour"));
+            let combination = target.combination;
+            let number = target.number;
+            let mut neighbour = target.neighbour();
+            let listen = neighbour.install(&CONTACT);
+            let listening = command("root", &listen, &["listen", &name]);
+            neighbour.expect_done(&Request::Start { sandbox: number + 1, command: listening });
+            neighbour.attack("root", &CONTACT, &["abstract", &name]).report().all_done();
+            for place in ["/tmp", "/dev/shm", "/home/user"] {
+                let at = path(&format!("{place}/{mark}"));
+                neighbour.expect_done(&Request::Write { sandbox: number + 1, user: named("root"), at, content: mark.clone() });
             }
-            assert!(!seen.lines().any(|line| line == host.trim()), "the host's name is in {seen}");
+            let mut target = Target::made(&mut *neighbour.remote, combination, number);
+            for user in target.users() {
+                target.attack(user, &CONTACT, &["abstract", &name]).report().nothing_done();
+                let look = "for p in /tmp /dev/shm /home/user; do ls $p; done; cat /proc/[0-9]*/cmdline".to_owned();
+                let mut spec = ExecSpec::shell(look, SandboxPath::root());
+                spec.user = Some(named(user));
+                let seen = target.run(spec).out;
+                assert!(!seen.contains(&mark) && !seen.contains(&name), "{seen}");
+            }
+            target.expect_done(&Request::Destroy { sandbox: number + 1 });
+        }
+
+        processes_of_the_host(target) {
+            let sleeper = Bystander::new("sleep");
+            let pids = [sleeper.pid(), std::process::id()].map(|pid| pid.to_string());
+            for user in target.users() {
+                target.attack(user, &SIGNALS, &[&pids[0]]).report().nothing_done();
+                target.attack(user, &SIGNALS, &[&pids[1]]).report().nothing_done();
+            }
+            let mut spec = ExecSpec::shell("kill -9 -1", SandboxPath::root());
+            spec.user = Some(named("root"));
+            target.exec(vec![spec]);
+            assert!(fs::exists(format!("/proc/{}", sleeper.pid())).unwrap(), "it lives");
+            target.still_works();
         }
     }
 }
