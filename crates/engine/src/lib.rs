@@ -48,6 +48,7 @@ mod input;
 mod kernel;
 mod lane;
 mod layers;
+mod left_behind;
 mod live;
 mod network;
 mod open_files;

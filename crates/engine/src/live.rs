@@ -37,6 +37,7 @@ use crate::{
     identity::Lease,
     kernel::{mounts, readiness, sys, thread_identity::ActingAs},
     lane::Lane,
+    left_behind::LeftBehind,
     network::{Namespace, Network, Outlet, Ways},
     open_files::{OpenFile, OpenFiles},
     output_rate::OutputRate,
@@ -62,6 +63,7 @@ pub(crate) struct Live {
     pub(crate) lane: Lane,
     pub(crate) walk_lane: Lane,
     pub(crate) output_rate: Arc<OutputRate>,
+    pub(crate) left_behind: Arc<LeftBehind>,
     channel: Channel,
     pidfd: AsyncFd<OwnedFd>,
     /// Until the sandbox ends: a descriptor of the root keeps everything mounted.
@@ -165,6 +167,7 @@ impl Live {
             lane: Lane::new(),
             walk_lane: Lane::of_walks(),
             output_rate: Arc::new(OutputRate::new(&limits)),
+            left_behind: Arc::default(),
             channel,
             pidfd,
             inside: Mutex::new(Some(inside)),

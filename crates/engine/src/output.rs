@@ -15,13 +15,13 @@ use std::{
 
 use cabana_sandbox::{Error, Event, Exit, Output, Position, Result, Stream};
 use futures_util::stream;
-use rustix::pipe::SpliceFlags;
 use tokio::{io::unix::AsyncFd, sync::watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     feed::Feed,
     lane::{self, Lane, SharedFd},
+    left_behind::LeftBehind,
     live::Live,
     output_rate::OutputRate,
     spool::{self, Spool},
@@ -40,6 +40,7 @@ pub(crate) struct Log {
     left: CancellationToken,
     lane: Lane,
     rate: Arc<OutputRate>,
+    left_behind: Arc<LeftBehind>,
 }
 
 struct Kept {
@@ -63,6 +64,7 @@ impl Log {
             left: CancellationToken::new(),
             lane: live.lane.clone(),
             rate: live.output_rate.clone(),
+            left_behind: live.left_behind.clone(),
         });
         if exit.is_some()
             && let Ok(mut source) = log.source.try_lock()
@@ -133,14 +135,15 @@ impl Log {
         }
     }
 
-    /// A daemon that was left behind may write on; nobody listens, but a closed pipe would kill it.
+    /// What comes from now on is not the command's.
     fn discard_the_rest(&self, source: &mut Source) {
         if source.terminal.take().is_some() {
             source.pipes.clear();
         }
         for (_, pipe) in source.pipes.drain(..) {
-            let (left, lane, rate) = (self.left.clone(), self.lane.clone(), self.rate.clone());
-            self.tasks.spawn(async move { left.run_until_cancelled(discard(pipe, lane, rate)).await });
+            let discard = self.left_behind.clone().discard(pipe, self.lane.clone(), self.rate.clone());
+            let left = self.left.clone();
+            self.tasks.spawn(async move { left.run_until_cancelled(discard).await });
         }
     }
 
@@ -269,30 +272,11 @@ async fn readable(source: &Source) {
 }
 
 /// tokio knows that something was readable once; only the kernel knows whether it still is.
-async fn until_readable(fd: &AsyncFd<SharedFd>) {
+pub(crate) async fn until_readable(fd: &AsyncFd<SharedFd>) {
     if let Ok(mut ready) = fd.readable().await {
         let mut probe = [rustix::event::PollFd::new(fd.get_ref(), rustix::event::PollFlags::IN)];
         if rustix::event::poll(&mut probe, Some(&rustix::event::Timespec::default())) == Ok(0) {
             ready.clear_ready();
-        }
-    }
-}
-
-async fn discard(pipe: AsyncFd<SharedFd>, lane: Lane, rate: Arc<OutputRate>) {
-    let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
-    let Ok(nowhere) = rustix::fs::open(c"/dev/null", flags, rustix::fs::Mode::empty()) else { return };
-    loop {
-        rate.wait().await;
-        let turn = lane.turn().await;
-        let gone = lane::held_up(|| {
-            rustix::pipe::splice(pipe.get_ref(), None, &nowhere, None, spool::CHUNK, SpliceFlags::NONBLOCK)
-        });
-        drop(turn);
-        match gone {
-            Ok(0) => return,
-            Ok(bytes) => rate.spend(bytes),
-            Err(rustix::io::Errno::AGAIN) => until_readable(&pipe).await,
-            Err(_) => return,
         }
     }
 }

@@ -13,6 +13,7 @@ mod late_views;
 mod leftovers;
 mod limits;
 mod network;
+mod outputs;
 mod pause;
 mod persistence;
 mod read_only;
