@@ -53,6 +53,7 @@ mod live;
 mod network;
 mod open_files;
 mod output;
+mod output_memory;
 mod output_rate;
 mod plan;
 mod presence;

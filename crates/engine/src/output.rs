@@ -23,6 +23,7 @@ use crate::{
     lane::{self, Lane, SharedFd},
     left_behind::LeftBehind,
     live::Live,
+    output_memory::{Counted, OutputMemory},
     output_rate::OutputRate,
     spool::{self, Spool},
 };
@@ -41,10 +42,12 @@ pub(crate) struct Log {
     lane: Lane,
     rate: Arc<OutputRate>,
     left_behind: Arc<LeftBehind>,
+    memory: Arc<OutputMemory>,
 }
 
 struct Kept {
     spool: Spool,
+    counted: Counted,
     /// Set when all output before it was taken.
     exit: Option<Exit>,
 }
@@ -56,7 +59,7 @@ impl Log {
         // Of a command that ended before: then all of it is there.
         let exit = (*exited.borrow()).filter(|_| spool.is_sealed());
         let log = Arc::new(Self {
-            kept: Mutex::new(Kept { spool, exit }),
+            kept: Mutex::new(Kept { spool, counted: Counted::default(), exit }),
             source: tokio::sync::Mutex::new(source),
             exited,
             readers: AtomicUsize::new(0),
@@ -65,7 +68,9 @@ impl Log {
             lane: live.lane.clone(),
             rate: live.output_rate.clone(),
             left_behind: live.left_behind.clone(),
+            memory: live.output_memory.clone(),
         });
+        log.count(&mut log.kept());
         if exit.is_some()
             && let Ok(mut source) = log.source.try_lock()
         {
@@ -76,6 +81,11 @@ impl Log {
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, kept: &mut Kept) {
+        self.memory.set(&mut kept.counted, kept.spool.size());
+        kept.spool.set_short_of_memory(self.memory.is_short(kept.spool.kept()));
     }
 
     /// How the command ended, once all its output was taken.
@@ -185,9 +195,18 @@ impl Log {
                 let Some(into) = into else { return Ok(0) };
                 let taken = into.splice(pipe)?;
                 self.rate.spend(taken);
-                self.kept().spool.after_taking(taken)
+                let mut kept = self.kept();
+                let taken = kept.spool.after_taking(taken);
+                self.count(&mut kept);
+                taken
             })
         })
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.memory.set(&mut self.kept.get_mut().unwrap_or_else(PoisonError::into_inner).counted, 0);
     }
 }
 

@@ -34,6 +34,10 @@ const MARKS: u64 = 65_536;
 const MARK: u64 = 16;
 pub(crate) const OUTPUT: u64 = MARKS * MARK;
 
+/// What is kept of each, where all together take too much: what a reader has just asked for, and some changes of the channel.
+const KEPT_WHEN_SHORT: u64 = CHUNK as u64;
+const MARKS_WHEN_SHORT: u64 = 4096;
+
 /// What a mark says begins where it points to. Nothing is zero: that is a place where no mark was made yet.
 const STDOUT: u64 = 1;
 const STDERR: u64 = 2;
@@ -44,6 +48,8 @@ const END: u64 = 4;
 pub(crate) struct Spool {
     memory: Arc<OwnedFd>,
     kept: u64,
+    /// All outputs together take too much: little of this one is kept.
+    short_of_memory: bool,
     /// The last marks, the oldest first.
     marks: VecDeque<(Position, Channel)>,
     made: u64,
@@ -77,7 +83,7 @@ impl Spool {
     pub(crate) fn new(kept: u64) -> io::Result<Self> {
         let memory = rustix::fs::memfd_create(c"output", MemfdFlags::CLOEXEC)?;
         let (marks, made, end, punched) = (VecDeque::new(), 0, 0, 0);
-        Ok(Self { memory: Arc::new(memory), kept, marks, made, end, sealed: false, punched })
+        Ok(Self { memory: Arc::new(memory), kept, short_of_memory: false, marks, made, end, sealed: false, punched })
     }
 
     /// One that somebody else has written to. Whatever is in the file: it is read as what it should be, and nothing breaks.
@@ -92,7 +98,8 @@ impl Spool {
             Err(_) => end, // nothing but a hole
         };
         let memory = Arc::new(memory);
-        let mut spool = Self { memory, kept, marks: VecDeque::new(), made: 0, end, sealed: false, punched };
+        let mut spool =
+            Self { memory, kept, short_of_memory: false, marks: VecDeque::new(), made: 0, end, sealed: false, punched };
         spool.read_marks()?;
         Ok(spool)
     }
@@ -137,9 +144,19 @@ impl Spool {
         self.end
     }
 
-    /// How much memory the output takes.
+    /// How much memory the output takes, with its marks, which are in the file and here.
     pub(crate) fn size(&self) -> u64 {
-        self.end - self.punched
+        self.end - self.punched + self.made.min(MARKS) * MARK * 2
+    }
+
+    /// How much of it is kept at most.
+    pub(crate) fn kept(&self) -> u64 {
+        self.kept
+    }
+
+    /// From the next bytes on.
+    pub(crate) fn set_short_of_memory(&mut self, short: bool) {
+        self.short_of_memory = short;
     }
 
     /// Whether all output of the command is in it: what comes after its exit is somebody else's.
@@ -164,7 +181,9 @@ impl Spool {
     /// Where the next bytes of the pipe go: in three steps, for who lets nobody wait for the pipe. A guest can hold its lock.
     /// `None`: nobody will write to it any more.
     pub(crate) fn before(&mut self, pipe: BorrowedFd<'_>, channel: Channel) -> io::Result<Option<Into>> {
-        if self.marks.back().is_none_or(|(_, last)| *last != channel) {
+        // A ring that a guest fills, by changing channels all the time, ends here: what follows counts as of the last one.
+        let has_marks = !self.short_of_memory || self.made < MARKS_WHEN_SHORT;
+        if self.marks.back().is_none_or(|(_, last)| *last != channel && has_marks) {
             if !has_bytes(pipe)? {
                 return Ok(None);
             }
@@ -208,8 +227,12 @@ impl Spool {
     }
 
     fn punch(&mut self) {
-        let start = self.end.saturating_sub(self.kept);
-        if start < self.punched + SLACK {
+        let (kept, slack) = match self.short_of_memory {
+            true => (self.kept.min(KEPT_WHEN_SHORT), 1),
+            false => (self.kept, SLACK),
+        };
+        let start = self.end.saturating_sub(kept);
+        if start < self.punched + slack {
             return;
         }
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

@@ -1,12 +1,22 @@
-//! What the server holds for commands: descriptors of pipes. A guest decides how many commands there are.
+//! What the server holds for commands: descriptors of pipes, and memory for what they said. A guest decides how many commands there are.
 
-use std::fs;
+use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt};
 
-use crate::inside::{Inside, until};
+use cabana_sandbox::{ExecSpec, SandboxPath};
+
+use crate::inside::{Inside, marked, unique_sleep, until};
 
 /// Of this process, which is the server here.
 fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Bytes of the memory files that hold outputs.
+fn memory_of_outputs() -> u64 {
+    let files = fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.path());
+    let outputs = files.filter(|fd| fs::read_link(fd).is_ok_and(|to| to.to_string_lossy().contains("memfd:output")));
+    let outputs = outputs.filter_map(|fd| fs::metadata(fd).ok());
+    outputs.map(|about| (about.ino(), about.blocks() * 512)).collect::<BTreeMap<_, _>>().values().sum()
 }
 
 #[tokio::test]
@@ -33,5 +43,26 @@ async fn ended_commands_with_open_pipes_take_a_bounded_number_of_descriptors() {
         "(trap '' PIPE; while echo alive; do echo >> /tmp/alive; sleep 0.05; done; touch /tmp/closed-too) & exit 0";
     inside.user(newest).await.ok();
     inside.user("until test $(wc -l < /tmp/alive) -gt 5; do sleep 0.05; done; ! test -e /tmp/closed-too").await.ok();
+    inside.end().await;
+}
+
+#[tokio::test]
+async fn outputs_of_many_running_commands_share_a_bounded_memory() {
+    const EACH: u64 = 900_000;
+    let (inside, marker) = (Inside::new().await, unique_sleep());
+    let begin = async |count: usize| {
+        for _ in 0..count {
+            let script = format!("head -c {EACH} /dev/zero; exec sleep {marker}");
+            let spec = ExecSpec::argv(["sh", "-c", &script], SandboxPath::root());
+            drop(inside.sandbox.exec(spec).await.unwrap()); // it is read on
+        }
+    };
+    begin(20).await;
+    until("the control: all of what a few say is kept", || memory_of_outputs() >= 20 * EACH).await;
+    begin(60).await;
+    until("all have said what they had to", || marked(&marker).len() == 80).await;
+    let memory = memory_of_outputs();
+    assert!(memory < 48 << 20, "{memory} bytes of {}", 80 * EACH);
+    assert_eq!(inside.user("echo as ever").await.ok().trim(), "as ever");
     inside.end().await;
 }
