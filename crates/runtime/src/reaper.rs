@@ -1,22 +1,30 @@
 //! What looks after sandboxes when their time has come: those that are idle, whose time is over, and those that owe something.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
-use cabana_model::{Due, Life, Operation, Sentence, Time, Verdict};
+use cabana_model::{Due, Life, Operation, SandboxId, Sentence, Tenant, Time, Verdict};
 use cabana_store::{By, Record};
-use futures_util::{StreamExt, stream};
 use jiff::SignedDuration;
 use serde::Serialize;
+use tokio::{sync::Notify, task::JoinHandle};
 
 use crate::{
     Error, Result, Runtime,
     sandboxes::{Change, Slot},
+    tenant_permits::TenantPermits,
 };
 
-/// How many are seen to at once.
+/// How many of one tenant are seen to at once. Hooks, archives and guests decide how long each takes, so tenants do not wait for each other.
 const AT_ONCE: usize = 4;
 /// When one that could not be looked at is looked at again.
 const AGAIN: SignedDuration = SignedDuration::from_secs(30);
+
+/// Between two passes.
+const LEAST: Duration = Duration::from_millis(20);
 
 /// What one round did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -30,6 +38,74 @@ pub struct Reaped {
     pub resumed: u64,
     /// What could not be done. It is tried again.
     pub failed: u64,
+}
+
+/// Which sandboxes are being seen to, by their physical ids.
+pub(crate) struct Reaper {
+    permits: TenantPermits,
+    under_way: Mutex<HashSet<SandboxId>>,
+    /// One of them has been seen to.
+    done: Notify,
+}
+
+impl Reaper {
+    pub(crate) fn new() -> Self {
+        Self { permits: TenantPermits::new(AT_ONCE), under_way: Mutex::default(), done: Notify::new() }
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, HashSet<SandboxId>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until none of them is seen to any more.
+    async fn until_done(&self, some: &[SandboxId]) {
+        loop {
+            let done = self.done.notified();
+            tokio::pin!(done);
+            done.as_mut().enable();
+            if !some.iter().any(|one| self.under_way().contains(one)) {
+                return;
+            }
+            done.await;
+        }
+    }
+}
+
+/// That one sandbox is being seen to.
+struct Turn {
+    runtime: Runtime,
+    physical: SandboxId,
+}
+
+impl Turn {
+    async fn take(self, tenant: Tenant) -> Result<Did> {
+        let runtime = &self.runtime;
+        let permit = runtime.0.reaper.permits.acquire(&tenant);
+        let Some(_permit) = runtime.0.closing.run_until_cancelled(permit).await else {
+            return Ok(Did::Nothing); // it is left to the next server
+        };
+        // The record may have grown old meanwhile.
+        match runtime.0.store.by_physical(&self.physical).await? {
+            Some(record) => runtime.see_to(record).await,
+            None => Ok(Did::Nothing),
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.runtime.0.reaper.under_way().remove(&self.physical);
+        self.runtime.0.reaper.done.notify_waiters();
+        self.runtime.0.sandboxes.wake_reaper(); // when it is due again was not looked at
+    }
+}
+
+/// What is due, and has begun to be seen to.
+#[derive(Default)]
+struct Begun {
+    tasks: Vec<JoinHandle<Result<Did>>>,
+    /// By an earlier pass.
+    before: Vec<SandboxId>,
 }
 
 /// What was done about one.
@@ -65,7 +141,7 @@ impl Runtime {
         let runtime = self.clone();
         self.0.tasks.spawn(async move {
             loop {
-                if let Err(error) = runtime.reap().await {
+                if let Err(error) = runtime.begin_due(runtime.0.clock.now()).await {
                     tracing::warn!(%error, "sandboxes could not be looked after");
                 }
                 // What becomes due while this is worked out wakes at once.
@@ -73,6 +149,7 @@ impl Runtime {
                 let wait = runtime.until_due().await;
                 runtime.0.sandboxes.looks_at(runtime.0.clock.now().checked_add(wait).ok());
                 let woken = async {
+                    tokio::time::sleep(LEAST).await;
                     tokio::select! {
                         () = tokio::time::sleep(wait) => {}
                         () = runtime.0.sandboxes.sooner() => {}
@@ -87,28 +164,55 @@ impl Runtime {
 
     /// A failed look costs an interval, never a loop without rest.
     async fn until_due(&self) -> Duration {
-        const LEAST: Duration = Duration::from_millis(20);
         let interval = self.0.settings.reaper_interval;
-        let Ok(Some(due)) = self.0.store.next_due().await else { return interval };
+        let under_way = self.0.reaper.under_way().clone();
+        let Ok(Some(due)) = self.0.store.next_due(under_way).await else { return interval };
         let wait = due.duration_since(self.0.clock.now());
         Duration::try_from(wait).unwrap_or_default().clamp(LEAST, interval)
     }
 
-    /// Everything that is due by now, in batches.
+    /// Everything that is due by now.
     pub async fn reap(&self) -> Result<Reaped> {
-        let (mut reaped, now) = (Reaped::default(), self.0.clock.now());
-        let batch = self.0.settings.reaper_batch;
-        loop {
-            let due = self.0.store.due_sandboxes(now, batch).await?;
-            let whole = due.len() == batch as usize;
-            let mut seen = stream::iter(due).map(|record| self.see_to(record)).buffer_unordered(AT_ONCE);
-            while let Some(did) = seen.next().await {
-                reaped.add(&did);
-            }
-            if !whole || self.0.closing.is_cancelled() {
-                return Ok(reaped);
+        let Begun { tasks, before } = self.begin_due(self.0.clock.now()).await?;
+        let mut reaped = Reaped::default();
+        for task in tasks {
+            match task.await {
+                Ok(did) => reaped.add(&did),
+                Err(_) => reaped.failed += 1,
             }
         }
+        self.0.reaper.until_done(&before).await;
+        Ok(reaped)
+    }
+
+    /// Each is seen to in a task of its own, so that the next one does not wait for it.
+    async fn begin_due(&self, now: Time) -> Result<Begun> {
+        let (mut begun, mut met) = (Begun::default(), HashSet::new());
+        let batch = self.0.settings.reaper_batch;
+        loop {
+            let most = batch.saturating_add(u32::try_from(self.0.reaper.under_way().len()).unwrap_or(u32::MAX));
+            let due = self.0.store.due_sandboxes(now, most).await?;
+            let whole = due.len() == most as usize;
+            let new: Vec<_> = due.into_iter().filter(|record| met.insert(record.physical.clone())).collect();
+            if new.is_empty() || self.0.closing.is_cancelled() {
+                return Ok(begun);
+            }
+            for record in new {
+                match self.turn(&record) {
+                    Some(turn) => begun.tasks.push(self.0.tasks.spawn(turn.take(record.tenant))),
+                    None => begun.before.push(record.physical),
+                }
+            }
+            if !whole {
+                return Ok(begun);
+            }
+        }
+    }
+
+    /// `None`: it is being seen to.
+    fn turn(&self, record: &Record) -> Option<Turn> {
+        let physical = record.physical.clone();
+        self.0.reaper.under_way().insert(physical.clone()).then(|| Turn { runtime: self.clone(), physical })
     }
 
     async fn see_to(&self, record: Record) -> Result<Did> {

@@ -255,6 +255,10 @@ impl Sandboxes {
         }
     }
 
+    pub(crate) fn wake_reaper(&self) {
+        self.sooner.notify_one();
+    }
+
     /// When they are looked after next. `None`, before anybody says so: at once if something is due at all.
     pub(crate) fn looks_at(&self, time: Option<Time>) {
         self.looks_at.store(time.map_or(i64::MAX, Time::as_microsecond), Ordering::SeqCst);

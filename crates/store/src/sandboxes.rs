@@ -1,6 +1,6 @@
 //! The records of sandboxes. A record is claimed before its sandbox is made, so none exists that nobody knows of.
 
-use std::convert::Infallible;
+use std::{collections::HashSet, convert::Infallible};
 
 use cabana_model::{KeyId, Life, Phase, SandboxId, SandboxState, Scope, Tenant, Time, event_id};
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
@@ -288,12 +288,18 @@ impl Store {
         self.read(move |db| Ok(all(db, "due <= ? ORDER BY due LIMIT ?", params![Col(&now), most])?)).await
     }
 
-    /// When the next one is due.
-    pub async fn next_due(&self) -> Result<Option<Time>> {
-        self.read(|db| {
-            let sql = "SELECT min(due) FROM sandboxes WHERE due IS NOT NULL";
-            let due: Option<Col<Time>> = db.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
-            Ok(due.map(|due| due.0))
+    /// When the next one is due, beside those that are being seen to, by their physical ids.
+    pub async fn next_due(&self, beside: HashSet<SandboxId>) -> Result<Option<Time>> {
+        self.read(move |db| {
+            let sql = "SELECT physical, due FROM sandboxes WHERE due IS NOT NULL ORDER BY due";
+            let mut statement = db.prepare_cached(sql)?;
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                if !beside.contains(&row.get::<_, Col<SandboxId>>(0)?.0) {
+                    return Ok(Some(row.get::<_, Col<Time>>(1)?.0));
+                }
+            }
+            Ok(None)
         })
         .await
     }

@@ -5,7 +5,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::{
-    stage::{Server, good, refused, until},
+    stage::{Server, client, good, refused, until},
     terminals::Terminal,
 };
 
@@ -190,6 +190,41 @@ async fn hooks_run_before_a_stop_and_after_a_start_and_hold_nothing_up() {
     changed(&server, &id, json!({ "before_stop": { "command": "" }, "after_start": { "command": "" } })).await;
     good(server.request(Method::POST, &format!("/v1/sandboxes/{id}/stop")).send().await.unwrap()).await;
     assert_eq!(state(&server, &id).await, "stopped");
+}
+
+#[tokio::test]
+async fn hooks_of_one_tenant_hold_up_no_end_of_another() {
+    let server = Server::start();
+    let ensure = async |key: &str, name: &str, lifecycle: Value| {
+        let body = json!({ "scope": scope(name), "spec": { "lifecycle": lifecycle } });
+        let request = client().post(format!("{}/v1/sandboxes:ensure", server.url)).bearer_auth(key).json(&body);
+        good(request.send().await.unwrap()).await["id"].as_str().unwrap().to_owned()
+    };
+    let state = async |key: &str, id: &str| {
+        let request = client().get(format!("{}/v1/sandboxes/{id}", server.url)).bearer_auth(key);
+        good(request.send().await.unwrap()).await["state"].as_str().unwrap().to_owned()
+    };
+    let (slow, quick) = (server.key_for("slow", "use").await, server.key_for("quick", "use").await);
+    let mut held = Vec::new();
+    for n in 0..6 {
+        let hook = json!({ "command": "sleep 300", "timeout_sec": 300 });
+        held.push(ensure(&slow, &format!("s{n}"), json!({ "idle_sec": 10, "before_stop": hook })).await);
+    }
+    server.pass(5);
+    let other = ensure(&quick, "one", json!({ "idle_sec": 10 })).await;
+    server.pass(11);
+    let ends = until(|| async { (state(&quick, &other).await == "stopped").then_some(()) });
+    // The server looks after them by itself, and a pass that was asked for does not end: hooks are waited for.
+    tokio::select! {
+        () = ends => {}
+        reaped = server.reap() => panic!("no hook was waited for: {reaped}"),
+    }
+    let mut states = Vec::new();
+    for id in &held {
+        states.push(state(&slow, id).await);
+    }
+    assert!(states.iter().all(|state| state != "stopped"), "the control: {states:?}");
+    assert_eq!(states.iter().filter(|state| *state == "stopping").count(), 4, "{states:?}");
 }
 
 #[tokio::test]
