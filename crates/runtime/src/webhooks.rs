@@ -10,7 +10,7 @@ mod target;
 
 use std::{sync::Arc, time::Duration};
 
-use cabana_egress::{Dialer, Dialers, Host, NotReached, Policy};
+use cabana_egress::{Dialer, Dialers, Host, Policy};
 use cabana_model::{EventFilter, Tenant, Time, WebhookId};
 use cabana_sandbox::NetworkPolicy;
 use cabana_store::{Delivery, NewWebhook, Webhook};
@@ -91,12 +91,10 @@ impl Runtime {
     pub async fn add_webhook(&self, tenant: &Tenant, url: &str, events: Option<EventFilter>) -> Result<Added> {
         let target = Target::parse(url).map_err(|why| Error::invalid("url", why))?;
         let dialer = self.0.events.hooks.asking(tenant)?;
-        dialer.judged(&target.host, |address| self.judge_address(address, target.port)).await.map_err(
-            |why| match why {
-                NotReached::Refused(why) => Error::invalid("url", why),
-                why => Error::invalid("url", format!("cannot be told anything: {why}")),
-            },
-        )?;
+        dialer
+            .judged(&target.host, |address| self.judge_address(address, target.port))
+            .await
+            .map_err(|why| Error::invalid("url", target.unreached(&why)))?;
         let secret = hooks::draw()?;
         let new = NewWebhook {
             tenant: tenant.clone(),

@@ -114,6 +114,20 @@ async fn a_kill_at_any_moment_loses_no_change_that_was_told_of() {
 }
 
 #[tokio::test]
+async fn a_refusal_tells_nothing_of_inner_names() {
+    let server = Server::start();
+    let refusal = async |url: &str| {
+        let response = server.post("/v1/webhooks", &json!({ "url": url })).send().await.unwrap();
+        assert_eq!(response.status(), 400);
+        response.json::<Value>().await.unwrap()["error"]["message"].as_str().unwrap().to_owned()
+    };
+    let (inner, missing) =
+        (refusal("http://localhost:8080/").await, refusal("http://no-such-name.invalid:8080/").await);
+    assert_eq!(inner, missing);
+    assert!(refusal("http://127.0.0.1:8080/").await.contains("127.0.0.1"), "the control: whose address it is knows it");
+}
+
+#[tokio::test]
 async fn what_is_no_good_address_is_refused_with_why() {
     let server = Server::start();
     for (url, says) in [

@@ -61,7 +61,7 @@ async fn exchange(
         .header("cabana-signature", signature(letter.secret, letter.at, letter.body))
         .body(Full::new(Bytes::copy_from_slice(letter.body.as_bytes())))
         .map_err(|error| error.to_string())?;
-    let stream = dialer.dial(&to.host, to.port, to.secure, judge).await.map_err(|why| why.to_string())?;
+    let stream = dialer.dial(&to.host, to.port, to.secure, judge).await.map_err(|why| to.unreached(&why))?;
     let no_answer = |error: hyper::Error| format!("there was no whole answer: {error}");
     let mut builder = http1::Builder::new();
     builder.max_buf_size(HEAD);

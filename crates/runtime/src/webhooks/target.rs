@@ -1,8 +1,11 @@
 //! The address of a webhook. What two readers could read differently is none.
 
-use cabana_egress::Host;
+use cabana_egress::{Host, NotReached};
 
 const LONGEST: usize = 2000;
+
+const NO_PUBLIC_NAME: &str = "there is no such host name, or it leads to an address that is not public: only the operator can allow that, \
+                              with webhooks.allow";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
@@ -45,6 +48,15 @@ impl Target {
         }
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
         Ok(Self { secure, host, port, authority: authority.to_owned(), path })
+    }
+
+    /// Why it was not reached, as its tenant may know it: which inner names the operator has, and what they stand for, is in no answer.
+    pub(super) fn unreached(&self, why: &NotReached) -> String {
+        let is_name = matches!(self.host, Host::Name(_));
+        match why {
+            NotReached::Missing | NotReached::LookupFailed | NotReached::Refused(_) if is_name => NO_PUBLIC_NAME.into(),
+            why => why.to_string(),
+        }
     }
 }
 
