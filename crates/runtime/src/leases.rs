@@ -186,7 +186,7 @@ impl Sandboxes {
         if !self.store.end_lease(&slot.record().physical, token, self.clock.now()).await? {
             return Err(Error::LeaseLost);
         }
-        slot.set_lease(None);
+        slot.end_lease(token);
         slot.used();
         Ok(())
     }

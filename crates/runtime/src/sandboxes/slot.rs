@@ -7,7 +7,7 @@ use std::sync::{
 
 use cabana_model::{SandboxState, Time, Work};
 use cabana_sandbox::Sandbox;
-use cabana_store::{Lease, Record};
+use cabana_store::{Lease, Record, Token};
 
 use super::{Wanted, changing::Changing};
 use crate::{Clock, Result, quotas::Room};
@@ -86,6 +86,14 @@ impl Slot {
     pub(crate) fn set_lease(&self, lease: Option<Lease>) {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         *record = Arc::new(Record { lease, ..(**record).clone() });
+    }
+
+    /// Who waited for its end may have one of its own by now, which stays.
+    pub(crate) fn end_lease(&self, token: Token) {
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        if record.lease.as_ref().is_some_and(|lease| lease.token == token) {
+            *record = Arc::new(Record { lease: None, ..(**record).clone() });
+        }
     }
 
     pub(crate) fn is_deleting(&self) -> bool {
