@@ -2,13 +2,48 @@
 
 use std::{
     collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use cabana_model::{Amounts, KeyId, Quota, Tenant};
 use cabana_store::{Owner, Page, Usage};
+use tokio::time::timeout;
 
 use crate::{Caller, Error, Result, Role, Runtime};
+
+/// So long the next tenant waits for the one before it. A guest that holds a directory of its volume holds up who measures it.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest time between the measuring of a tenant and the next.
+const LONGEST_REST: Duration = Duration::from_secs(300);
+
+/// Tenants that were measured, and before when they are not measured again: `None` while one is.
+#[derive(Default)]
+pub(crate) struct Measuring(Mutex<HashMap<Tenant, Option<Instant>>>);
+
+impl Measuring {
+    fn tenants(&self) -> MutexGuard<'_, HashMap<Tenant, Option<Instant>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is to be measured now; then nobody else does until [`Self::end`].
+    fn begin(&self, tenant: &Tenant) -> bool {
+        let mut tenants = self.tenants();
+        match tenants.get(tenant) {
+            Some(None) => return false,
+            Some(Some(rests_until)) if *rests_until > Instant::now() => return false,
+            _ => tenants.insert(tenant.clone(), None),
+        };
+        true
+    }
+
+    /// Who has very many files must not keep a core busy with counting them.
+    fn end(&self, tenant: Tenant, begun: Instant) {
+        let spent = begun.elapsed();
+        let rest = if spent < PATIENCE { Duration::ZERO } else { LONGEST_REST.min(spent * 10) };
+        self.tenants().insert(tenant, Some(Instant::now() + rest));
+    }
+}
 
 /// What somebody may have, and what they have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,8 +140,7 @@ impl Runtime {
                 if let Err(error) = runtime.measure_stored().await {
                     tracing::warn!(%error, "what is stored could not be measured");
                 }
-                // Who has very many files must not keep a core busy with counting them.
-                if !runtime.closing_after(EVERY.max(begun.elapsed() * 10)).await {
+                if !runtime.closing_after(EVERY.max(LONGEST_REST.min(begun.elapsed() * 10))).await {
                     return;
                 }
             }
@@ -119,8 +153,18 @@ impl Runtime {
             return Ok(());
         }
         for tenant in self.0.store.tenants().await? {
-            if self.0.quotas.measures(&tenant) {
-                self.measure_tenant(&tenant).await?;
+            if !self.0.quotas.measures(&tenant) || !self.0.measuring.begin(&tenant) {
+                continue;
+            }
+            let (runtime, begun) = (self.clone(), Instant::now());
+            let measured = self.0.tasks.spawn(async move {
+                let measured = runtime.0.closing.run_until_cancelled(runtime.measure_tenant(&tenant)).await;
+                runtime.0.measuring.end(tenant, begun);
+                measured.unwrap_or(Ok(()))
+            });
+            // One that takes longer goes on by itself.
+            if let Ok(Ok(measured)) = timeout(PATIENCE, measured).await {
+                measured?;
             }
         }
         Ok(())

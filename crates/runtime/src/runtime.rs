@@ -17,6 +17,7 @@ use crate::{
     call::{Acting, Notes, RawCall, UnderWay, Work, outcome_of},
     events::Events,
     fault::{self, Point},
+    limits::Measuring,
     links::Links,
     memory::MemoryLedger,
     ports::Visits,
@@ -30,6 +31,7 @@ use crate::{
     space::Space,
     tasks::LiveTasks,
     tenant_permits::TenantPermits,
+    volumes::WALKS_AT_ONCE,
     watches::Watches,
     words,
 };
@@ -53,6 +55,8 @@ pub(crate) struct Inner {
     pub(crate) live_tasks: LiveTasks,
     pub(crate) watches: Watches,
     pub(crate) searches: TenantPermits,
+    pub(crate) volume_walks: TenantPermits,
+    pub(crate) measuring: Measuring,
     /// Of lists that are being made or sent.
     pub(crate) lists: MemoryLedger,
     pub(crate) series: AllSeries,
@@ -111,6 +115,8 @@ impl Runtime {
             live_tasks: LiveTasks::default(),
             watches: Watches::default(),
             searches: TenantPermits::new(SEARCHES_AT_ONCE),
+            volume_walks: TenantPermits::new(WALKS_AT_ONCE),
+            measuring: Measuring::default(),
             lists: MemoryLedger::new(LISTS_OF_TENANT, LISTS_OF_ALL),
             series: AllSeries::default(),
             visits: Visits::default(),

@@ -3,22 +3,38 @@
 //! The record of a volume is written before the provider makes it, and goes after the provider has removed it. So a crash leaves a
 //! record that says what to look for, and never a volume that nobody knows of.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use cabana_model::{Tenant, VolumeId, VolumeName, VolumeState};
 use cabana_store::{Page, Volume};
 use futures_util::TryStreamExt;
+use tokio::time::timeout;
 
 use crate::{Error, Result, Runtime};
+
+/// How many walks through volumes one tenant has at a time, and how long one more waits for its turn.
+pub(crate) const WALKS_AT_ONCE: usize = 2;
+const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Runtime {
     pub async fn volume(&self, tenant: &Tenant, name: &VolumeName) -> Result<Volume> {
         self.0.store.volume(tenant, name).await?.ok_or_else(|| Error::NoVolume(name.clone()))
     }
 
-    /// In bytes on the disk.
+    /// In bytes on the disk. Measuring is a walk on a thread that a guest can hold up, so a tenant has a few of them at a time, whether or
+    /// not somebody still waits for their answers.
     pub async fn volume_usage(&self, volume: &Volume) -> Result<u64> {
-        let usage = self.0.sandboxes.provider().volume_usage(volume.physical).await;
+        let held_up =
+            || cabana_sandbox::Error::TimedOut("a sandbox holds up the measuring of volumes: end its commands");
+        let permit = self.0.volume_walks.acquire(&volume.tenant);
+        let permit = timeout(PATIENCE, permit).await.map_err(|_| held_up())?;
+        let (runtime, physical) = (self.clone(), volume.physical);
+        let walk = self.0.tasks.spawn(async move {
+            let _permit = permit;
+            let usage = runtime.0.sandboxes.provider().volume_usage(physical);
+            runtime.0.closing.run_until_cancelled(usage).await.unwrap_or_else(|| Err(held_up()))
+        });
+        let usage = walk.await.unwrap_or_else(|error| Err(cabana_sandbox::Error::failed("measuring a volume", error)));
         usage.map_err(|error| match error {
             cabana_sandbox::Error::NoVolume(_) => Error::NoVolume(volume.name.clone()),
             error => error.into(),

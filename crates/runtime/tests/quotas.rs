@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used)] // a case that cannot go on says so by a panic
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use cabana_model::{Amounts, Exceeded, Quota, Resource};
+use cabana_model::{Amounts, Exceeded, Quota, Resource, VolumeName};
 use cabana_runtime::{
     Act, Ask, CallId, Caller, Clock, Code, Credential, Cx, Error, IdempotencyKey, Needs, Owner, Page, Place, Result,
     Role, Runtime, SandboxId, SandboxState, Scope, Settings, Standing, Tenant, Time, Wanted, Which,
@@ -13,14 +13,15 @@ use cabana_runtime::{
         files::{Alter, At, Step, Write},
         purge::Purge,
         sandbox::{Become, Change, Ensure, Shape},
+        volume,
     },
 };
 use cabana_sandbox::{Limits, Provider, SandboxSpec, State, WriteMode};
 use cabana_store::{Claim, Durability, Store};
 use cabana_testkit::Fake;
-use futures_util::{StreamExt, TryStreamExt, future::join_all, stream};
+use futures_util::{FutureExt, StreamExt, TryStreamExt, future::join_all, stream, stream::FuturesUnordered};
 use jiff::SignedDuration;
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, time::timeout};
 
 struct Stage {
     _dir: tempfile::TempDir,
@@ -31,6 +32,8 @@ struct Stage {
 }
 
 const NONE: Quota = Quota::NONE;
+/// Far more than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Stage {
     async fn new(quota: Quota) -> Self {
@@ -413,6 +416,49 @@ async fn who_stores_too_much_can_read_and_delete_and_store_nothing_more() {
     stage.runtime.measure_stored().await.unwrap();
     stage.write(&other, 10).await.unwrap();
     stage.ensure("two").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_volume_whose_measuring_stands_still_holds_up_no_other_tenant() {
+    let quota = Quota { stored_bytes: Some(1_000_000), ..NONE };
+    let mut stage = Stage::new(quota).await;
+    let of_default = stage.caller.clone();
+    let name = VolumeName::new("held").unwrap();
+    stage.runtime.call(stage.ask(Place::Nowhere), volume::Create(name.clone())).await.unwrap().answer().await.unwrap();
+    // One comes before that tenant, and one after it.
+    let mut others = Vec::new();
+    for tenant in ["a", "z"] {
+        let tenant = Tenant::new(tenant).unwrap();
+        let issued = stage.runtime.access().issue(tenant, Role::Use, "test".into(), None, None).await.unwrap();
+        stage.caller = stage.runtime.access().admit(Credential(&issued.text)).await.unwrap();
+        stage.set(quota).await.unwrap();
+        let sandbox = stage.ensure("one").await.unwrap();
+        stage.write(&sandbox, 2000).await.unwrap();
+        others.push((stage.caller.clone(), sandbox));
+    }
+    stage.fake.hold_volumes();
+    let measured = timeout(PATIENCE, stage.runtime.measure_stored()).await;
+    measured.expect("it waits for the volume").unwrap();
+    assert_eq!(stage.fake.volume_measurements(), 1, "the control: it stands still");
+    for (caller, sandbox) in &others {
+        stage.caller = caller.clone();
+        assert!(stage.used().await.stored_bytes >= 2000);
+        stage.write(sandbox, 5000).await.unwrap();
+    }
+    // The next pass leaves alone what still stands.
+    timeout(PATIENCE, stage.runtime.measure_stored()).await.expect("it waits for the volume").unwrap();
+    assert!(stage.used().await.stored_bytes >= 5000);
+    assert_eq!(stage.fake.volume_measurements(), 1);
+    // Who asks for its size again and again has no thread for each.
+    let volume = stage.runtime.volume(&of_default.tenant, &name).await.unwrap();
+    let mut asking: FuturesUnordered<_> = (0..10).map(|_| stage.runtime.volume_usage(&volume)).collect();
+    while stage.fake.volume_measurements() < 2 {
+        assert!(asking.next().now_or_never().is_none());
+        tokio::task::yield_now().await;
+    }
+    assert!(asking.next().now_or_never().is_none());
+    tokio::task::yield_now().await;
+    assert_eq!(stage.fake.volume_measurements(), 2);
 }
 
 #[tokio::test]

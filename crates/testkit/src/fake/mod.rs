@@ -13,7 +13,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -45,6 +45,9 @@ pub struct Fake {
     snapshots: Arc<Mutex<BTreeMap<SnapshotId, Kept>>>,
     templates: Arc<Mutex<BTreeMap<String, Made>>>,
     volumes: Arc<Mutex<BTreeSet<VolumeId>>>,
+    volumes_held: Arc<AtomicBool>,
+    /// How many times a volume was begun to be measured.
+    measurements: Arc<AtomicU64>,
     numbers: Arc<AtomicU64>,
     /// So many of the next stops and destroys fail.
     away: Arc<AtomicU64>,
@@ -72,6 +75,16 @@ impl Fake {
     /// So many of the next stops and destroys fail, and change nothing.
     pub fn be_away(&self, times: u64) {
         self.away.store(times, Ordering::Relaxed);
+    }
+
+    /// From now on the measuring of a volume does not end.
+    pub fn hold_volumes(&self) {
+        self.volumes_held.store(true, Ordering::Relaxed);
+    }
+
+    /// How many times a volume was begun to be measured.
+    pub fn volume_measurements(&self) -> u64 {
+        self.measurements.load(Ordering::Relaxed)
     }
 
     fn there(&self) -> Result<()> {
@@ -351,6 +364,10 @@ impl Provider for Fake {
     }
 
     async fn volume_usage(&self, name: VolumeId) -> Result<u64> {
+        self.measurements.fetch_add(1, Ordering::Relaxed);
+        if self.volumes_held.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
         let known = lock(&self.volumes).contains(&name) || self.has(Fault::AbsentVolumeIsMeasured);
         if known { Ok(0) } else { Err(Error::NoVolume(name)) }
     }
