@@ -29,7 +29,7 @@ async fn sandboxes_and_tasks_outlive_the_server() {
 async fn a_sandbox_that_starts_processes_all_the_time_outlives_the_server() {
     let mut server = Server::start();
     let limits = json!({ "memory_bytes": 512 << 20, "pids": 256 });
-    let created = json!({ "scope": { "scheme": "fixed", "name": "one" }, "limits": limits });
+    let created = json!({ "scope": { "scheme": "fixed", "name": "one" }, "spec": { "limits": limits } });
     good(server.post("/v1/sandboxes:ensure", &created).send().await.unwrap()).await;
     // Each has ended by the time it is found.
     let forks = "for i in 1 2 3 4 5 6 7 8; do (while :; do /bin/true; done) & done; touch up; wait";

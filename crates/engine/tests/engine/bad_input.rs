@@ -96,10 +96,10 @@ fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
 print('held', flush=True)
 time.sleep(600)";
         let namespace = inside.root("readlink /proc/self/ns/pid").await.ok();
-        let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+        let mut processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
         let is_inside =
             |process: &PathBuf| fs::read_link(process.join("ns/pid")).is_ok_and(|own| own == Path::new(&namespace));
-        let root = processes.filter(is_inside).next().expect("its init").join("root");
+        let root = processes.find(is_inside).expect("its init").join("root");
         let file = root.join(name.trim_start_matches('/'));
         let mut holder =
             std::process::Command::new("python3").args(["-c", HOLD]).arg(file).stdout(Stdio::piped()).spawn().unwrap();

@@ -58,7 +58,8 @@ impl Drop for Waiting<'_> {
 mod tests {
     use std::sync::Arc;
 
-    use futures_util::{FutureExt, future::join_all};
+    use futures_util::FutureExt;
+    use tokio::task::JoinSet;
 
     use super::*;
 
@@ -66,19 +67,18 @@ mod tests {
     async fn who_ends_it_waits_for_one_turn_alone() {
         let changing = Arc::new(Changing::default());
         let under_way = changing.lock_to_change().await.unwrap();
-        let queued: Vec<_> = (0..8)
-            .map(|_| {
-                let changing = changing.clone();
-                tokio::spawn(async move { changing.lock_to_change().await.map(drop) })
-            })
-            .collect();
+        let mut queued = JoinSet::new();
+        for _ in 0..8 {
+            let changing = changing.clone();
+            queued.spawn(async move { changing.lock_to_change().await.map(drop) });
+        }
         tokio::task::yield_now().await; // they stand in line
         let mut end = Box::pin(changing.lock_to_end());
         assert!(end.as_mut().now_or_never().is_none(), "one is under way");
         drop(under_way);
         let ending = end.await;
-        for refused in join_all(queued).await {
-            assert!(matches!(refused.unwrap(), Err(Error::Gone)));
+        for refused in queued.join_all().await {
+            assert!(matches!(refused, Err(Error::Gone)));
         }
         drop(ending);
         assert!(changing.lock_to_change().await.is_ok(), "those who come later have their turns");

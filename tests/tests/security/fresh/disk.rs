@@ -71,7 +71,7 @@ async fn a_look_that_descriptors_make_long() {
     let (said, status) = tokio::time::timeout(PATIENCE, rest(attack)).await.expect("it is found and ended");
     assert_eq!(status, Status::DiskFull, "{said}");
     let written = inside.user("stat -c %s /home/user/out").await.ok().trim().parse::<u64>().unwrap();
-    assert!(written < ASKED / 2 << 20, "{written}");
+    assert!(written < (ASKED / 2) << 20, "{written}");
     inside.user("rm /home/user/out").await.ok();
     inside.end().await;
 }
