@@ -34,6 +34,8 @@ pub enum Reason {
     /// HTTP/2 without TLS names its hosts where they cannot be checked.
     ClearHttp2,
     TooManyConnections,
+    /// All sandboxes together have as many connections as there may be.
+    NoPlace,
 }
 
 impl Decision {
@@ -68,6 +70,9 @@ impl Reason {
             Reason::Unreadable => "Send a TLS or HTTP handshake that follows the standards.".into(),
             Reason::ClearHttp2 => "Use HTTP/1.1, or HTTP/2 over TLS.".into(),
             Reason::TooManyConnections => "Close connections that are no longer needed.".into(),
+            Reason::NoPlace => {
+                "Try again later, or have the operator raise the limit of open files of the server.".into()
+            }
         }
     }
 }
@@ -88,6 +93,7 @@ impl fmt::Display for Reason {
             Reason::Unreadable => f.write_str("the host that the connection speaks for cannot be read"),
             Reason::ClearHttp2 => f.write_str("HTTP/2 without TLS cannot be checked"),
             Reason::TooManyConnections => f.write_str("the sandbox has too many connections"),
+            Reason::NoPlace => f.write_str("all sandboxes together have too many connections"),
         }
     }
 }

@@ -38,8 +38,8 @@ use crate::{
 };
 
 const MOST: usize = 16 * 1024 + 1024;
-/// No server reads a longer first line.
-const MAX_LINE: usize = 64 * 1024;
+/// A method, and what follows it.
+const LONGEST_BEGIN: usize = 16;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum First {
@@ -132,7 +132,10 @@ async fn rest_of_line(
     to: &mut (impl AsyncWrite + Unpin),
     activity: &Activity,
 ) -> io::Result<After> {
-    let mut text = skip_spaces(bytes).to_vec();
+    // Of the line, what a method may be in, and what may be the beginning of a version.
+    let text = skip_spaces(bytes);
+    let mut begin = text[..text.len().min(LONGEST_BEGIN)].to_vec();
+    let mut tail = text[text.len().saturating_sub(HTTP.len() - 1)..].to_vec();
     let mut piece = bytes.to_vec();
     loop {
         write(to, &piece).await?;
@@ -141,18 +144,18 @@ async fn rest_of_line(
             return Ok(After::Stream); // which finds the same end
         }
         activity.note();
-        // Each byte is looked at once, however small the pieces are.
-        let known = text.len();
-        text.extend_from_slice(if text.is_empty() { skip_spaces(&piece) } else { &piece });
-        let end = text[known..].iter().position(|byte| *byte == b'\n').map(|at| known + at);
-        let line = &text[..end.unwrap_or(text.len())];
-        if names_a_method(line) || names_http(&line[known.saturating_sub(HTTP.len() - 1)..]) {
+        let text = if begin.is_empty() { skip_spaces(&piece) } else { &piece };
+        let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        begin.extend_from_slice(&line[..line.len().min(LONGEST_BEGIN - begin.len())]);
+        tail.extend_from_slice(line);
+        if names_a_method(&begin) || names_http(&tail) {
             return Err(refused(gateway, flow, Reason::Unreadable));
         }
-        if end.is_some() || text.len() > MAX_LINE {
+        if line.len() < text.len() {
             write(to, &piece).await?;
             return Ok(After::Stream);
         }
+        tail.drain(..tail.len().saturating_sub(HTTP.len() - 1));
     }
 }
 
@@ -181,8 +184,10 @@ async fn collect(gateway: &Gateway, bytes: &mut Vec<u8>, from: &mut (impl AsyncR
             },
         };
         if len == 0 {
-            // A line without an end is no request; a hello without an end is no hello, and might be one to others.
-            let begun = tls::begins(bytes) || names_a_method(skip_spaces(bytes));
+            // A line without an end is no request; a hello or a head without an end is none, and might be one to others.
+            let text = skip_spaces(bytes);
+            let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+            let begun = tls::begins(bytes) || names_a_method(text) || names_http(line);
             return Ok(if begun { First::Unreadable } else { First::Other });
         }
         let piece = &piece[..len];
@@ -366,13 +371,8 @@ mod tests {
         ] {
             assert_eq!(read(bytes), First::Other, "{:?}", String::from_utf8_lossy(bytes));
         }
-        for bytes in [
-            &b"0032git-upload-pack /x\0host=a\0"[..],
-            b"\x13BitTorrent protocol",
-            b"\x16\x02not tls",
-            b"\x01",
-            b"FOO /\xff HTTP",
-        ] {
+        for bytes in [&b"0032git-upload-pack /x\0host=a\0"[..], b"\x13BitTorrent protocol", b"\x01", b"FOO /\xff HTTP"]
+        {
             assert_eq!(read(bytes), First::OpenLine, "{:?}", String::from_utf8_lossy(bytes));
         }
         for bytes in [&b""[..], b"S", b"SSH-2.0", b"GET / HT", b"\x16", b"\x16\x03\x01"] {

@@ -28,6 +28,7 @@ use crate::{
     http,
     lookup::Lookup,
     outside::{Outside, tune},
+    places::{Place, Places},
     policy::Policy,
     relay::reset,
     socks,
@@ -58,13 +59,22 @@ pub struct Config {
     pub outside: Outside,
     pub events: Arc<dyn Sink>,
     pub original: Original,
+    /// For the connections of all sandboxes together. One that finds none is reset.
+    pub places: Places,
 }
 
 impl Config {
     /// With the kernel's word for original destinations, this host's resolver and routes, and the usual limits.
     pub fn new(policy: Policy, events: Arc<dyn Sink>) -> Config {
         let original: Original = Arc::new(original_destination);
-        Config { policy, limits: Limits::default(), outside: Outside::system(), events, original }
+        Config {
+            policy,
+            limits: Limits::default(),
+            outside: Outside::system(),
+            events,
+            original,
+            places: Places::default(),
+        }
     }
 }
 
@@ -104,14 +114,13 @@ impl Default for Limits {
 pub struct Egress {
     policy: watch::Sender<Arc<Policy>>,
     tasks: Tasks,
-    most: usize,
 }
 
 /// Takes the listeners and serves them. Must be called within a tokio runtime.
 pub fn serve(listeners: Listeners, config: Config) -> io::Result<Egress> {
-    let Config { policy, limits, outside, events, original } = config;
+    let Config { policy, limits, outside, events, original, places } = config;
     let (policy, watched) = watch::channel(Arc::new(policy));
-    let tasks = Tasks::new(&limits);
+    let tasks = Tasks::new(&limits, places);
     let (tracker, stop) = (tasks.tracker.clone(), tasks.stop.clone());
     let gateway = Arc::new(Gateway {
         limits,
@@ -140,7 +149,7 @@ pub fn serve(listeners: Listeners, config: Config) -> io::Result<Egress> {
     for socket in datagrams {
         tasks.spawn(dns::serve_udp(gateway.clone(), tasks.clone(), socket));
     }
-    Ok(Egress { policy, tasks, most: limits.connections })
+    Ok(Egress { policy, tasks })
 }
 
 impl Egress {
@@ -151,7 +160,7 @@ impl Egress {
 
     /// Connections that are open now.
     pub fn connections(&self) -> usize {
-        self.most - self.tasks.connections.available_permits()
+        self.tasks.connections()
     }
 
     /// Ends everything and waits until it has ended.
@@ -187,11 +196,16 @@ async fn accept(gateway: Arc<Gateway>, tasks: Tasks, way: Way, listener: TcpList
             reset(&guest);
             continue;
         };
-        tasks.spawn(connection(gateway.clone(), way.clone(), guest, place));
+        let Some(shared) = tasks.places.take(tasks.connections() - 1) else {
+            gateway.refuse(way.how(), "", 0, Reason::NoPlace);
+            reset(&guest);
+            continue;
+        };
+        tasks.spawn(connection(gateway.clone(), way.clone(), guest, (place, shared)));
     }
 }
 
-async fn connection(gateway: Arc<Gateway>, way: Way, guest: TcpStream, _place: OwnedSemaphorePermit) {
+async fn connection(gateway: Arc<Gateway>, way: Way, guest: TcpStream, _places: (OwnedSemaphorePermit, Place)) {
     match way {
         Way::Transparent(original) => transparent::serve(&gateway, &original, guest).await,
         Way::DnsTcp => dns::serve_tcp(&gateway, guest).await,
@@ -216,18 +230,27 @@ impl Way {
 pub(crate) struct Tasks {
     tracker: TaskTracker,
     stop: CancellationToken,
+    /// Of this sandbox, and of all.
     connections: Arc<Semaphore>,
+    most: usize,
+    places: Places,
     pub(crate) questions: Arc<Semaphore>,
 }
 
 impl Tasks {
-    fn new(limits: &Limits) -> Tasks {
+    fn new(limits: &Limits, places: Places) -> Tasks {
         Tasks {
             tracker: TaskTracker::new(),
             stop: CancellationToken::new(),
             connections: Arc::new(Semaphore::new(limits.connections)),
+            most: limits.connections,
+            places,
             questions: Arc::new(Semaphore::new(limits.questions)),
         }
+    }
+
+    fn connections(&self) -> usize {
+        self.most - self.connections.available_permits()
     }
 
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {

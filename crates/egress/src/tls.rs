@@ -41,10 +41,10 @@ const RETRY_RANDOM: [u8; 32] = [
     0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
 ];
 
-/// Do these first bytes belong to TLS? One byte is enough to think so. Records of other types count: a server may skip an
-/// alert that comes before the hello.
+/// Do these first bytes belong to TLS? One byte is enough to think so: some servers look at no version of a first record. Records of
+/// other types count: a server may skip an alert that comes before the hello.
 pub(crate) fn begins(bytes: &[u8]) -> bool {
-    matches!(bytes, [20..=24] | [20..=24, 3, ..])
+    matches!(bytes, [20..=24, ..])
 }
 
 pub(crate) fn is_handshake(bytes: &[u8]) -> bool {

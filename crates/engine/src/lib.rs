@@ -55,6 +55,7 @@ mod open_files;
 mod output;
 mod output_memory;
 mod output_rate;
+mod places;
 mod plan;
 mod presence;
 pub mod rootless;

@@ -1,15 +1,15 @@
 //! What a hostile guest tries. Each test is named after what must not happen.
 
-use std::{fs, time::Duration};
+use std::{fs, sync::Arc, time::Duration};
 
-use cabana_egress::{Limits, Outside, Reason};
+use cabana_egress::{Limits, Outside, Places, Reason};
 use cabana_sandbox::NetworkPolicy;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 
-use crate::stage::{EXAMPLE, Stage, Web, allow, ask, client_hello, echo, eventually, is_reset, limits, server};
+use crate::stage::{EXAMPLE, Stage, Web, World, allow, ask, client_hello, echo, eventually, is_reset, limits, server};
 
 #[tokio::test]
 async fn an_allowed_name_is_no_front_for_another_tls_name() {
@@ -252,6 +252,31 @@ async fn a_flood_of_connections_is_bounded_and_over_when_it_is_over() {
 }
 
 #[tokio::test]
+async fn one_sandbox_leaves_connections_to_the_others() {
+    let places = Places::new(40);
+    let outside = |world: Arc<World>| Outside { resolve: world.clone(), connect: world };
+    let [greedy, modest] = [(), ()].map(|()| Stage::among(places.clone(), &NetworkPolicy::Public, limits(), outside));
+    modest.example(7, echo());
+    let mut held = Vec::new();
+    for _ in 0..30 {
+        held.push(TcpStream::connect(greedy.http).await.unwrap());
+    }
+    eventually("it has three quarters", || greedy.egress.connections() == 30).await;
+    for _ in 0..20 {
+        assert!(is_reset(&mut TcpStream::connect(greedy.http).await.unwrap()).await);
+    }
+    assert_eq!(greedy.last_refusal().reason, Reason::NoPlace);
+    for _ in 0..8 {
+        assert!(modest.tunnel("example.com:7").await.1.starts_with("HTTP/1.1 200 "));
+    }
+    drop(held);
+    eventually("the places are free", || greedy.egress.connections() == 0).await;
+    held = vec![TcpStream::connect(greedy.http).await.unwrap()];
+    eventually("it has one again", || greedy.egress.connections() == 1).await;
+    drop(held);
+}
+
+#[tokio::test]
 async fn a_client_that_never_finishes_its_handshake_is_let_go() {
     let short = Limits { handshake: Duration::from_millis(50), ..limits() };
     let stage = Stage::with(&NetworkPolicy::Public, short, |world| Outside { resolve: world.clone(), connect: world });
@@ -345,6 +370,53 @@ async fn a_request_with_odd_bytes_in_its_first_line_is_no_front() {
     }
     let reached = |request: &String| request.contains('\n') && !request.trim().is_empty();
     assert_eq!(web.requests().iter().filter(|request| reached(request)).count(), ODD_REQUESTS.len(), "the controls");
+}
+
+/// Sends it in pieces, and the end of what is sent with the last.
+async fn send_and_end(stream: &mut TcpStream, pieces: &[&[u8]]) {
+    for piece in pieces {
+        let _reset_already = stream.write_all(piece).await;
+        tokio::task::yield_now().await;
+    }
+    let _reset_already = stream.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_first_line_without_a_bound_and_a_head_without_an_end_are_no_front() {
+    let (web, address) = Web::hello();
+    let stage = Stage::new(&allow(&["example.com"]));
+    stage.example(80, address);
+    let long = [&b"QUERY /\xff?"[..], &vec![b'a'; 200_000]].concat();
+    let requests: [&[&[u8]]; 3] = [
+        &[&long, b" HTTP/1.1\r\nHost: other.com\r\n\r\n"],
+        &[&long, b" HT", b"TP/1.1\r\nHost: other.com\r\n\r\n"],
+        &[b"PROPFIND / HTTP/1.1\r\nHost: other.com\r\n"],
+    ];
+    for pieces in requests {
+        let mut stream = stage.redirected_to_name("example.com", 80).await;
+        send_and_end(&mut stream, pieces).await;
+        assert!(is_reset(&mut stream).await);
+        assert_eq!(stage.last_refusal().reason, Reason::Unreadable);
+    }
+    assert!(!web.requests().iter().any(|request| request.contains("other.com")), "{:?}", web.requests());
+}
+
+#[tokio::test]
+async fn a_hello_in_a_record_of_no_known_version_reaches_nobody() {
+    let stage = Stage::new(&allow(&["example.com"]));
+    stage.example(443, echo());
+    let hello = client_hello(Some("other.com"), 9999);
+    for version in [[1, 1], [2, 0], [0, 3], [4, 1], [255, 255]] {
+        let mut odd = hello.clone();
+        odd[1..3].copy_from_slice(&version);
+        let mut stream = stage.redirected_to_name("example.com", 443).await;
+        let _reset_already = stream.write_all(&odd).await;
+        assert!(is_reset(&mut stream).await, "{version:?}");
+    }
+    // The control: with the usual version the name is what decides.
+    let mut stream = stage.redirected_to_name("example.com", 443).await;
+    stream.write_all(&client_hello(Some("example.com"), 9999)).await.unwrap();
+    assert!(stream.read_u8().await.is_ok());
 }
 
 #[tokio::test]

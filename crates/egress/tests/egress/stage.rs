@@ -14,7 +14,8 @@ use std::{
 
 use async_trait::async_trait;
 use cabana_egress::{
-    Config, Connect, Egress, Event, Limits, Listeners, Name, Outer, Outside, Policy, Resolve, ResolveError, serve,
+    Config, Connect, Egress, Event, Limits, Listeners, Name, Outer, Outside, Places, Policy, Resolve, ResolveError,
+    serve,
 };
 use cabana_sandbox::NetworkPolicy;
 use tokio::{
@@ -95,6 +96,16 @@ impl Stage {
     }
 
     pub(crate) fn with(wanted: &NetworkPolicy, limits: Limits, outside: impl FnOnce(Arc<World>) -> Outside) -> Stage {
+        Stage::among(Places::default(), wanted, limits, outside)
+    }
+
+    /// One of several sandboxes that share these places.
+    pub(crate) fn among(
+        places: Places,
+        wanted: &NetworkPolicy,
+        limits: Limits,
+        outside: impl FnOnce(Arc<World>) -> Outside,
+    ) -> Stage {
         let listen = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let at = |listener: &std::net::TcpListener| listener.local_addr().unwrap();
         let (transparent, dns_tcp, http, socks) = (listen(), listen(), listen(), listen());
@@ -104,6 +115,7 @@ impl Stage {
         let (kept, goal) = (events.clone(), going_to.clone());
         let mut config = Config::new(policy(wanted), Arc::new(move |event| kept.lock().unwrap().push(event)));
         config.limits = limits;
+        config.places = places;
         config.outside = outside(world.clone());
         config.original = Arc::new(move |_| Ok(*goal.lock().unwrap()));
         let addresses = (at(&transparent), dns_udp.local_addr().unwrap(), at(&dns_tcp), at(&http), at(&socks));
@@ -191,13 +203,13 @@ pub(crate) async fn is_reset(stream: &mut TcpStream) -> bool {
 }
 
 pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..1000 {
+    for _ in 0..6000 {
         if holds() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("in ten seconds it did not become true that {what}");
+    panic!("in a minute it did not become true that {what}");
 }
 
 /// A server of the test's own: each connection is handled on a thread.

@@ -25,6 +25,7 @@ use tokio::{sync::mpsc, task::spawn_blocking};
 use self::rules::Way;
 pub use self::settings::NetworkSettings;
 pub(crate) use self::settings::Ways;
+use crate::places;
 
 /// The network of one live sandbox. It ends with it.
 pub(crate) struct Network(Egress);
@@ -47,7 +48,8 @@ impl Network {
             let told = SandboxEvent::Network { host, port, allowed, rule, reason: reason.to_string() };
             let _ = happened.try_send((id.clone(), told));
         };
-        let config = Config { outside: ways.outside.clone(), ..Config::new(policy, Arc::new(tell)) };
+        let places = places::CONNECTIONS.clone();
+        let config = Config { outside: ways.outside.clone(), places, ..Config::new(policy, Arc::new(tell)) };
         Ok(Self(cabana_egress::serve(listeners, config).map_err(failed)?))
     }
 

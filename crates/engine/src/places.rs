@@ -1,0 +1,22 @@
+//! Descriptors of this process, which all sandboxes share: what a guest can have many of is counted.
+//!
+//! Half of them are for commands that run, and a quarter for connections out of sandboxes. The rest is for what comes from outside, for
+//! files, and for the sandboxes themselves.
+
+use std::sync::LazyLock;
+
+use cabana_egress::Places;
+use rustix::process::{Resource, getrlimit};
+
+/// Output, errors, input or a terminal, and what is kept of them.
+const OF_COMMAND: usize = 6;
+/// To the guest, and to where it is connected to.
+const OF_CONNECTION: usize = 2;
+
+pub(crate) static COMMANDS: LazyLock<Places> = LazyLock::new(|| Places::new(descriptors() / 2 / OF_COMMAND));
+pub(crate) static CONNECTIONS: LazyLock<Places> = LazyLock::new(|| Places::new(descriptors() / 4 / OF_CONNECTION));
+
+fn descriptors() -> usize {
+    let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(most).unwrap_or(usize::MAX)
+}
