@@ -11,6 +11,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use cabana_egress::Place;
 use cabana_guest::Account;
 use cabana_sandbox::{
     Channel, Command, Control, Error, ExecId, ExecSpec, Exit, NotRun, Position, Process, Reattached, Result, Status,
@@ -28,6 +29,7 @@ use crate::{
     lane::SharedFd,
     live::Live,
     output::{Log, Source},
+    places,
     spool::Spool,
     wire::{ExecPlan, Failure, KeptExec, MAX_LONG, Step, ToInit},
 };
@@ -106,6 +108,14 @@ struct Exec {
     terminal: Option<Arc<AsyncFd<SharedFd>>>,
     /// Of one that was found: for the first who asks.
     stdin: Mutex<Option<Stdin>>,
+    /// Until it has ended. One that was found has none, and is not ended for it.
+    place: Mutex<Option<Place>>,
+}
+
+impl Exec {
+    fn give_place_back(&self) {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
 }
 
 impl Execs {
@@ -133,6 +143,7 @@ impl Execs {
         let mut table = self.table();
         let Some(exec) = table.by_number.remove(&number) else { return Vec::new() };
         let _ = exec.exited.send(Some(exit));
+        exec.give_place_back();
         table.ended.push_back(exec.id);
         table.forget_the_oldest()
     }
@@ -153,6 +164,7 @@ impl Execs {
         drop(table);
         for (_, exec) in running {
             let _ = exec.exited.send(Some(killed()));
+            exec.give_place_back();
             exec.starting.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
     }
@@ -190,6 +202,10 @@ impl Execs {
     /// Those that have not ended, by the numbers that init knows.
     pub(crate) fn numbers(&self) -> Vec<u64> {
         self.table().by_number.keys().copied().collect()
+    }
+
+    pub(crate) fn running_count(&self) -> usize {
+        self.table().by_number.len()
     }
 
     pub(crate) fn running(&self) -> Vec<(ExecId, u32)> {
@@ -244,6 +260,8 @@ impl Execs {
 /// Runs a command: everything is decided here, and init only does it.
 pub(crate) async fn exec(live: &Arc<Live>, spec: ExecSpec) -> Result<Process> {
     spec.check()?;
+    let place = places::COMMANDS.take(live.execs.running_count());
+    let place = place.ok_or(Error::Exhausted("descriptors of the server, for the commands of all sandboxes"))?;
     let account = live.account_of(spec.user.as_ref()).await?;
     let shell = match spec.command {
         Command::Shell(_) => live.shell().await?,
@@ -272,6 +290,7 @@ pub(crate) async fn exec(live: &Arc<Live>, spec: ExecSpec) -> Result<Process> {
         pid: Mutex::default(),
         terminal: terminal.clone(),
         stdin: Mutex::default(),
+        place: Mutex::new(Some(place)),
     })?;
     let message = match plan(live, &spec, &account, shell, exec.number) {
         Ok(message) => message,
@@ -360,6 +379,7 @@ pub(crate) fn take_up(live: &Arc<Live>, kept: &KeptExec, exit: Option<Exit>, fds
         pid: Mutex::new(Some(kept.pid)),
         terminal: master,
         stdin: Mutex::new(stdin),
+        place: Mutex::default(),
     });
     let mut table = live.execs.table();
     table.by_id.insert(id, exec.clone());

@@ -163,8 +163,8 @@ impl Runtime {
                 measured.unwrap_or(Ok(()))
             });
             // One that takes longer goes on by itself.
-            if let Ok(Ok(measured)) = timeout(PATIENCE, measured).await {
-                measured?;
+            if let Ok(Ok(Err(error))) = timeout(PATIENCE, measured).await {
+                tracing::warn!(%error, "what a tenant stores could not be measured");
             }
         }
         Ok(())
@@ -180,8 +180,11 @@ impl Runtime {
             said.insert(of_key.key, bytes);
         }
         let held = self.0.store.held(tenant, None).await?.tenant.stored_bytes;
-        let in_volumes = self.measure_volumes(tenant).await?;
-        self.0.quotas.stored(&Owner { tenant: tenant.clone(), key: None }, in_all + held + in_volumes);
+        let owner = Owner { tenant: tenant.clone(), key: None };
+        match self.measure_volumes(tenant).await? {
+            Volumes::All(bytes) => self.0.quotas.stored(&owner, in_all + held + bytes),
+            Volumes::AtLeast(bytes) => self.0.quotas.stored_at_least(&owner, in_all + held + bytes),
+        }
         for key in self.0.store.keys(Some(tenant)).await? {
             let owner = Owner { tenant: tenant.clone(), key: Some(key.id) };
             let held = self.0.store.held(tenant, owner.key).await?.key.stored_bytes;
@@ -191,22 +194,33 @@ impl Runtime {
     }
 
     /// They are the tenant's, and no key's: whoever made one need not be the one who fills it.
-    async fn measure_volumes(&self, tenant: &Tenant) -> Result<u128> {
+    async fn measure_volumes(&self, tenant: &Tenant) -> Result<Volumes> {
         const AT_ONCE: u32 = 1000;
-        let (mut sum, mut after) = (0, None);
+        let (mut sum, mut after, mut all) = (0, None, true);
         loop {
             let volumes = self.0.store.volumes(tenant, Page { after: after.take(), limit: AT_ONCE }).await?;
             for volume in &volumes {
                 match self.volume_usage(volume).await {
                     Ok(bytes) => sum += u128::from(bytes),
                     Err(Error::NoVolume(_)) => {} // it is going
-                    Err(error) => tracing::warn!(volume = %volume.name, %error, "a volume could not be measured"),
+                    Err(error) => {
+                        all = false;
+                        tracing::warn!(volume = %volume.name, %error, "a volume could not be measured");
+                    }
                 }
             }
             match volumes.last() {
                 Some(last) if volumes.len() == AT_ONCE as usize => after = Some(last.cursor()),
-                _ => return Ok(sum),
+                _ if all => return Ok(Volumes::All(sum)),
+                _ => return Ok(Volumes::AtLeast(sum)),
             }
         }
     }
+}
+
+/// Bytes of a tenant's volumes.
+enum Volumes {
+    All(u128),
+    /// Some could not be measured, and a tenant may have seen to that.
+    AtLeast(u128),
 }

@@ -213,6 +213,15 @@ impl Quotas {
         self.counted(|counted| counted.used(&who, now).now.stored_bytes = bytes);
     }
 
+    /// Where not all of it could be measured: what was known before may still be there.
+    pub(crate) fn stored_at_least(&self, owner: &Owner, bytes: u128) {
+        let (who, now) = (Who::of(owner), self.0.clock.now());
+        self.counted(|counted| {
+            let stored = &mut counted.used(&who, now).now.stored_bytes;
+            *stored = (*stored).max(bytes);
+        });
+    }
+
     /// Whether the call may begin.
     pub(crate) fn call(&self, caller: &Caller, wants: Wants) -> Result<Pass> {
         let (whos, now) = (whos(&caller.tenant, Some(caller.key)), self.0.clock.now());

@@ -462,6 +462,18 @@ async fn a_volume_whose_measuring_stands_still_holds_up_no_other_tenant() {
 }
 
 #[tokio::test]
+async fn a_volume_that_cannot_be_measured_counts_as_before() {
+    let stage = Stage::new(Quota { stored_bytes: Some(1_000_000), ..NONE }).await;
+    let name = VolumeName::new("large").unwrap();
+    stage.runtime.call(stage.ask(Place::Nowhere), volume::Create(name)).await.unwrap().answer().await.unwrap();
+    for (size, counted) in [(Some(700_000), 700_000), (None, 700_000), (Some(800_000), 800_000), (Some(5), 5)] {
+        stage.fake.set_volume_size(size);
+        stage.runtime.measure_stored().await.unwrap();
+        assert_eq!(stage.used().await.stored_bytes, counted, "{size:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_a_crash_left_half_made_waits_until_there_is_room_for_it() {
     let stage = Stage::new(Quota { running: Some(1), ..NONE }).await;
     let (one, two) = (stage.ensure("one").await.unwrap(), SandboxId::random());

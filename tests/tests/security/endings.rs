@@ -75,13 +75,23 @@ os.execv('/usr/bin/python3', ['python3', '-c', open('/proc/self/cmdline').read()
     inside.end().await;
 }
 
-/// Seizes every thread of the process of this number, to have it stand still at its exit or not, and never waits for any.
+/// Seizes every thread of the process of this number, to have it stand still at its exit or not, and never waits for any. From a
+/// thread, or while somebody does the same to the tracer.
 const TRACES: &str = "
-at_exit = ctypes.c_long(0x40 if sys.argv[2] == 'exit' else 0)
-seize = lambda thread: libc.ptrace(0x4206, int(thread), ctypes.c_long(0), at_exit)
-done = [seize(thread) for thread in os.listdir(f'/proc/{sys.argv[1]}/task')]
-print('begun' if not any(done) else 'refused', flush=True)
-while True: time.sleep(300)";
+way = sys.argv[2]
+seize = lambda thread: libc.ptrace(0x4206, int(thread), ctypes.c_long(0), ctypes.c_long(0 if way == 'end' else 0x40))
+def trace():
+    done = [seize(thread) for thread in os.listdir(f'/proc/{sys.argv[1]}/task')]
+    print('begun' if not any(done) else 'refused', flush=True)
+    while True: time.sleep(300)
+child = os.fork() if way == 'chain' else 0
+if child:
+    seize(child)
+    while True: time.sleep(300)
+if way == 'chain':
+    while 'TracerPid:\\t0' in open('/proc/self/status').read(): time.sleep(0.01)
+if way == 'thread': threading.Thread(target=trace).start()
+else: trace()";
 
 /// Lets anybody trace the caller, where the kernel asks for that.
 const TRACEABLE: &str = "libc.prctl(0x59616d61, ctypes.c_ulong(-1), 0, 0, 0)";
@@ -119,7 +129,7 @@ threading.Thread(target=lambda: time.sleep(300)).start()
 begun()
 time.sleep(300)"
     );
-    for way in ["exit", "end"] {
+    for way in ["exit", "end", "chain"] {
         let victim = begun(inside, &threads, &[], Some(Duration::from_secs(4))).await;
         let _tracer = begun(inside, TRACES, &[&victim.pid.unwrap().to_string(), way], None).await;
         assert_eq!(soon("the end by its timeout", rest(victim)).await.1, Status::TimedOut, "{way}");
@@ -157,7 +167,7 @@ begun()
 while not os.path.exists(sys.argv[1]): time.sleep(0.01)
 os.execv('/bin/sleep', ['sleep', '300'])"
     );
-    for way in ["exit", "end"] {
+    for way in ["exit", "end", "thread", "chain"] {
         let go = format!("/tmp/go-{way}");
         let victim = begun(&inside, &executes, &[&go], None).await;
         let pid = victim.pid.unwrap();
@@ -170,6 +180,44 @@ os.execv('/bin/sleep', ['sleep', '300'])"
         inside.still_works().await;
     }
     inside.end().await;
+}
+
+/// Two that held each other at their exits would end by no signal, and no sandbox with them.
+#[tokio::test]
+async fn two_processes_that_would_hold_each_other_at_their_exits() {
+    let inside = Inside::new().await;
+    let script = format!(
+        "{RESISTS}{TRACEABLE}
+seize = lambda pid, options: 'done' if libc.ptrace(0x4206, pid, ctypes.c_long(0), ctypes.c_long(options)) == 0 else 'refused'
+first, (hear, tell) = os.getpid(), os.pipe()
+second = os.fork()
+if second == 0:
+    os.read(hear, 1)
+    print('back, at its exit', seize(first, 0x40))
+    print('back, as usual', seize(first, 0))
+    print('back, at its exit by an option', libc.ptrace(0x4200, first, ctypes.c_long(0), ctypes.c_long(0x40)) == 0)
+    sys.stdout.flush()
+    os._exit(0)
+print('at its exit', seize(second, 0x40), flush=True)
+os.write(tell, b'x')
+while True:
+    _, status = os.waitpid(second, 0)
+    if os.WIFEXITED(status): break
+    libc.ptrace(7, second, ctypes.c_long(0), ctypes.c_long(0))"
+    );
+    let spec = ExecSpec::argv(["python3", "-c", &script], path("/"));
+    let said = inside.command("user", spec).await.ok();
+    let expected = [
+        "at its exit done",
+        "back, at its exit refused",
+        "back, as usual done",
+        "back, at its exit by an option False",
+    ];
+    for line in expected {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+    inside.still_works().await;
+    soon("the end of the sandbox", inside.end()).await;
 }
 
 /// Where there are no groups, a process of ours keeps the tree of a command together, and root inside can reach that.

@@ -184,7 +184,7 @@ impl Cgroup {
     /// A tracer that does not let a thread go which ends holds up an exec of the others in the kernel, where nobody stands still.
     fn kill_tracers_that_hold(&self) {
         let pids = self.commands();
-        for tracer in pids.iter().flat_map(|pid| proc::tracers_that_hold(*pid as i32)) {
+        for tracer in proc::tracers_that_hold(pids.iter().map(|pid| *pid as i32)) {
             if pids.contains(&(tracer as u32)) {
                 sys::kill(tracer, libc::SIGKILL).unwrap_or_default();
             }

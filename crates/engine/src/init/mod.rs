@@ -10,6 +10,7 @@ mod binding;
 mod broker;
 mod caller;
 mod exec;
+mod exit_tracers;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
 mod keep;

@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use super::broker::Broker;
+use super::{broker::Broker, exit_tracers::ExitTracers};
 use crate::kernel::{
     mounts,
     notify::Listener,
@@ -29,6 +29,7 @@ pub(super) struct Notifications {
     /// Whether a process has built a wall of Landlock's around itself. Nobody can tell which ones stand behind it, and a broker
     /// that opens files would reach through it for them.
     has_landlock: bool,
+    exit_tracers: ExitTracers,
 }
 
 struct Running {
@@ -61,7 +62,15 @@ impl OwnMounts {
 
 impl Notifications {
     pub(super) fn new(listener: Option<Listener>, own_mounts: OwnMounts, memory: u64, secret: sys::Secret) -> Self {
-        Self { listener, own_mounts, memory, secret, brokers: Vec::new(), has_landlock: false }
+        Self {
+            listener,
+            own_mounts,
+            memory,
+            secret,
+            brokers: Vec::new(),
+            has_landlock: false,
+            exit_tracers: ExitTracers::default(),
+        }
     }
 
     pub(super) fn add_polled(&self, fds: &mut Vec<libc::pollfd>) {
@@ -88,6 +97,14 @@ impl Notifications {
             if notification.number == libc::SYS_landlock_restrict_self {
                 self.has_landlock = true;
                 listener.let_it_be_made(id);
+                continue;
+            }
+            if notification.number == libc::SYS_ptrace {
+                // All that it says is in its registers.
+                match self.exit_tracers.admit(notification.thread as i32, notification.args[1] as i32) {
+                    true => listener.let_it_be_made(id),
+                    false => listener.answer(id, Err(Errno(libc::EPERM))),
+                }
                 continue;
             }
             // SAFETY: this process has one thread, and the child does not return.

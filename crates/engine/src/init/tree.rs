@@ -194,7 +194,7 @@ impl Tree {
             Self::Cgroup(leaf) => leaf.pids(),
             Self::Supervised(supervised) => supervised.below(),
         };
-        for tracer in held.into_iter().chain([child]).flat_map(proc::tracers) {
+        for tracer in proc::tracers(held.into_iter().chain([child])) {
             sys::kill(tracer, libc::SIGKILL).unwrap_or_default();
         }
         if let Self::Supervised(supervised) = self {

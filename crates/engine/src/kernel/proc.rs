@@ -1,6 +1,6 @@
 //! What the kernel says about processes. All of it may be old by the time it is read.
 
-use std::os::fd::AsRawFd;
+use std::{collections::BTreeSet, os::fd::AsRawFd};
 
 use rustix::fs::{Dir, OFlags};
 
@@ -24,36 +24,67 @@ pub(crate) fn children(pid: i32) -> Vec<i32> {
     all.collect()
 }
 
-/// Who traces any thread of it. Nobody else hears that one has ended before its tracer has waited for it, and one that the tracer
-/// holds still at its exit is killed by nobody.
-pub(crate) fn tracers(pid: i32) -> Vec<i32> {
-    threads(pid).into_iter().filter_map(|thread| Traced::read(pid, thread)?.tracer).collect()
+/// Who traces any of them, who traces those, and so on: nobody else hears that one has ended before its tracer has waited for it, and
+/// one that a tracer holds still at its exit is killed by nobody.
+pub(crate) fn tracers(pids: impl IntoIterator<Item = i32>) -> BTreeSet<i32> {
+    follow(pids.into_iter().flat_map(|pid| all_traced(pid).into_iter().filter_map(|thread| thread.tracer)).collect())
 }
 
-/// The same where a thread waits in the kernel for one of the others to be gone, which its tracer does not let go.
-pub(crate) fn tracers_that_hold(pid: i32) -> Vec<i32> {
-    let threads: Vec<Traced> = threads(pid).into_iter().filter_map(|thread| Traced::read(pid, thread)).collect();
-    match threads.iter().any(|thread| thread.state == 'D') {
-        true => {
-            threads.iter().filter(|thread| "ZXt".contains(thread.state)).filter_map(|thread| thread.tracer).collect()
-        }
-        false => Vec::new(),
+/// The same where a thread waits in the kernel for another one of its process to be gone, which a tracer does not let go.
+pub(crate) fn tracers_that_hold(pids: impl IntoIterator<Item = i32>) -> BTreeSet<i32> {
+    let of_process = |pid| {
+        let threads = all_traced(pid);
+        let waits = threads.iter().any(|thread| thread.state == 'D');
+        threads
+            .into_iter()
+            .filter(move |thread| waits && "ZXt".contains(thread.state))
+            .filter_map(|thread| thread.tracer)
+    };
+    follow(pids.into_iter().flat_map(of_process).collect())
+}
+
+fn follow(mut tracers: BTreeSet<i32>) -> BTreeSet<i32> {
+    let mut next: Vec<i32> = tracers.iter().copied().collect();
+    while let Some(tracer) = next.pop() {
+        let above = all_traced(tracer).into_iter().filter_map(|thread| thread.tracer);
+        next.extend(above.filter(|above| tracers.insert(*above)).collect::<Vec<_>>());
     }
+    tracers
+}
+
+fn all_traced(pid: i32) -> Vec<Traced> {
+    threads(pid).into_iter().filter_map(|thread| Traced::read(pid, thread)).collect()
 }
 
 struct Traced {
     /// As ps shows it.
     state: char,
+    /// The process, of whose threads one is the tracer.
     tracer: Option<i32>,
 }
 
 impl Traced {
     fn read(pid: i32, thread: i32) -> Option<Self> {
         let status = read(&format!("/proc/{pid}/task/{thread}/status"));
-        let field = |name: &str| status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim()));
-        let tracer = field("TracerPid:")?.parse().ok().filter(|tracer| *tracer > 0);
-        Some(Self { state: field("State:")?.chars().next()?, tracer })
+        let tracer = field(&status, "TracerPid:")?.parse().ok().filter(|tracer| *tracer > 0).and_then(process_of);
+        Some(Self { state: field(&status, "State:")?.chars().next()?, tracer })
     }
+}
+
+/// The process that a thread belongs to.
+pub(crate) fn process_of(thread: i32) -> Option<i32> {
+    field(&read(&format!("/proc/{thread}/status")), "Tgid:")?.parse().ok()
+}
+
+/// When it began: with its number, that is who it is.
+pub(crate) fn began(pid: i32) -> Option<u64> {
+    const FIELDS_BEHIND: usize = 19; // the name may hold anything, so it is counted from its end on
+    let stat = read(&format!("/proc/{pid}/stat"));
+    stat.rsplit(") ").next()?.split(' ').nth(FIELDS_BEHIND)?.parse().ok()
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim()))
 }
 
 fn threads(pid: i32) -> Vec<i32> {

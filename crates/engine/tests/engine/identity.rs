@@ -63,14 +63,14 @@ async fn live_sandboxes_have_ranges_of_their_own_also_from_two_engines() {
 async fn a_range_comes_back_when_its_sandbox_stops() {
     let inside = Inside::new().await;
     let mut bases = std::collections::BTreeSet::new();
-    for _ in 0..20 {
+    for _ in 0..40 {
         let id = SandboxId::random();
         let sandbox = inside.engine.create(&id, &passing()).await.unwrap();
         bases.insert(base_of(&*sandbox).await);
         inside.engine.stop(&id).await.unwrap();
     }
-    // An engine may keep a few ranges ready, but it does not take a new one each time.
-    assert!(bases.len() < 10, "{bases:x?}");
+    // Each rests for a while, but an engine does not take a new one each time.
+    assert!(bases.len() < 30, "{bases:x?}");
     inside.end().await;
 }
 

@@ -46,6 +46,9 @@ pub struct Fake {
     templates: Arc<Mutex<BTreeMap<String, Made>>>,
     volumes: Arc<Mutex<BTreeSet<VolumeId>>>,
     volumes_held: Arc<AtomicBool>,
+    /// What each takes, and whether that cannot be told.
+    volume_bytes: Arc<AtomicU64>,
+    volumes_unknown: Arc<AtomicBool>,
     /// How many times a volume was begun to be measured.
     measurements: Arc<AtomicU64>,
     numbers: Arc<AtomicU64>,
@@ -80,6 +83,12 @@ impl Fake {
     /// From now on the measuring of a volume does not end.
     pub fn hold_volumes(&self) {
         self.volumes_held.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on each volume takes so much, or cannot be measured.
+    pub fn set_volume_size(&self, bytes: Option<u64>) {
+        self.volume_bytes.store(bytes.unwrap_or(0), Ordering::Relaxed);
+        self.volumes_unknown.store(bytes.is_none(), Ordering::Relaxed);
     }
 
     /// How many times a volume was begun to be measured.
@@ -368,8 +377,11 @@ impl Provider for Fake {
         if self.volumes_held.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
+        if self.volumes_unknown.load(Ordering::Relaxed) {
+            return Err(Error::TimedOut("the volume"));
+        }
         let known = lock(&self.volumes).contains(&name) || self.has(Fault::AbsentVolumeIsMeasured);
-        if known { Ok(0) } else { Err(Error::NoVolume(name)) }
+        if known { Ok(self.volume_bytes.load(Ordering::Relaxed)) } else { Err(Error::NoVolume(name)) }
     }
 
     async fn remove_volume(&self, name: VolumeId) -> Result<()> {

@@ -145,6 +145,16 @@ fn no_protocol_is_put_on_top_of_a_connection() {
 }
 
 #[test]
+fn no_socket_of_ipv6_joins_a_group() {
+    let join = |level: libc::c_int, name: u64| verdict("setsockopt", &[3, level as u64, name]);
+    for name in [libc::IPV6_ADD_MEMBERSHIP as u64, 27, 42, 46] {
+        assert_eq!(join(libc::IPPROTO_IPV6, name), EPERM, "{name}");
+    }
+    assert_eq!(join(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY as u64), Verdict::Allow);
+    assert_eq!(join(libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP as u64), Verdict::Allow);
+}
+
+#[test]
 fn no_flag_makes_a_namespace() {
     for flag in [0x80, 0x2_0000, 0x200_0000, 0x400_0000, 0x800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000] {
         assert_eq!(verdict("clone", &[flag | libc::SIGCHLD as u64]), EPERM, "{flag:#x}");

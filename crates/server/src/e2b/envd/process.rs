@@ -156,7 +156,9 @@ async fn begin(app: &App, guest: &Guest, headers: &HeaderMap, asked: StartReques
         ..Asked::new(Command::Argv(std::iter::once(cmd).chain(args).collect()))
     };
     asked.check().map_err(|error| connect_error(&error))?;
-    let note = serde_json::to_value(Note { config: shown(&asked, cwd), tag }).ok();
+    // As it was given, which may be many times as long as what it means.
+    let given = cwd.filter(|cwd| cwd.len() <= MAX_SHOWN);
+    let note = serde_json::to_value(Note { config: shown(&asked, given), tag }).ok();
     let begun = async { app.runtime.call(guest.ask(), Start { asked, typed, note }).await?.answer().await };
     let answer = begun.await.map_err(|error| not_begun(&error, &dir))?;
     Ok((answer, typed))
