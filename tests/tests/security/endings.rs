@@ -194,8 +194,11 @@ second = os.fork()
 if second == 0:
     os.read(hear, 1)
     print('back, at its exit', seize(first, 0x40))
-    print('back, as usual', seize(first, 0))
     print('back, at its exit by an option', libc.ptrace(0x4200, first, ctypes.c_long(0), ctypes.c_long(0x40)) == 0)
+    third = os.fork()
+    if third == 0: time.sleep(300)
+    print('another at its exit', seize(third, 0x40))
+    os.kill(third, 9)
     sys.stdout.flush()
     os._exit(0)
 print('at its exit', seize(second, 0x40), flush=True)
@@ -210,8 +213,8 @@ while True:
     let expected = [
         "at its exit done",
         "back, at its exit refused",
-        "back, as usual done",
         "back, at its exit by an option False",
+        "another at its exit done",
     ];
     for line in expected {
         assert!(said.contains(line), "{line}: {said}");
