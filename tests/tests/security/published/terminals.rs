@@ -60,7 +60,7 @@ async fn in_terminal(inside: &Inside, user: &str, spec: ExecSpec) -> (Process, S
 async fn held_slave_does_not_reach_the_next_terminal() {
     let inside = Inside::new().await;
     let holder = "import os, signal, time
-name = os.ttyname(0)
+print(os.ttyname(0), flush=True)
 if os.fork() == 0:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.setsid()
@@ -72,7 +72,6 @@ if os.fork() == 0:
     open('/tmp/tried', 'w').close()
     while not os.path.exists('/tmp/end'): time.sleep(0.01)
     os._exit(0)
-print(name, flush=True)
 while not os.path.exists('/tmp/held'): time.sleep(0.01)";
     let (first, was) = in_terminal(&inside, "user", python(holder)).await;
     let (rest_of_first, _kept) = until_exit(first).await;
