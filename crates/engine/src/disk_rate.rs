@@ -9,6 +9,7 @@
 //! is no server.
 
 use std::{
+    io,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -16,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::Notify, time::Instant};
+use tokio::{sync::Notify, task::spawn_blocking, time::Instant};
 
 use crate::{cgroup::DiskTraffic, freezer::Reason, live::Live};
 
@@ -28,26 +29,22 @@ const LATEST: Duration = Duration::from_millis(100);
 const BURST_PER_SECOND: u64 = 4;
 const LEAST_BURST: u64 = 1 << 20;
 
+/// What was moved too early is waited for so long and no longer. The kernel counts what is written later to whom a file belongs,
+/// and in a volume that can be what another sandbox wrote.
+const MAX_DEBT_SECONDS: u64 = 30;
+
 /// Of one live sandbox.
 #[derive(Default)]
 pub(crate) struct DiskRate {
-    state: Mutex<State>,
+    per_second: Mutex<Option<u64>>,
     /// A command has begun, or the rate is another.
     changed: Notify,
     is_watched: AtomicBool,
 }
 
-#[derive(Default)]
-struct State {
-    per_second: Option<u64>,
-    /// How long the commands have been frozen, and since when they are.
-    frozen_for: Duration,
-    frozen_since: Option<Instant>,
-}
-
 impl DiskRate {
     pub(crate) fn set(&self, per_second: Option<u64>) {
-        self.state().per_second = per_second;
+        *self.per_second.lock().unwrap_or_else(PoisonError::into_inner) = per_second;
         self.wake();
     }
 
@@ -56,26 +53,8 @@ impl DiskRate {
         self.changed.notify_one();
     }
 
-    /// How long the commands were frozen because of it, in all.
-    pub(crate) fn frozen_for(&self) -> Duration {
-        let state = self.state();
-        state.frozen_for + state.frozen_since.map_or(Duration::ZERO, |since| since.elapsed())
-    }
-
-    fn note_frozen(&self, frozen: bool) {
-        let mut state = self.state();
-        if let Some(since) = state.frozen_since.take() {
-            state.frozen_for += since.elapsed();
-        }
-        state.frozen_since = frozen.then(Instant::now);
-    }
-
     fn per_second(&self) -> Option<u64> {
-        self.state().per_second
-    }
-
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.per_second.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -102,8 +81,14 @@ pub(crate) async fn watch(live: Arc<Live>) {
         seen = now;
         let wait = live.disk_rate.per_second().and_then(|rate| bucket.spend(moved, rate, Instant::now()));
         if wait.is_some() != frozen {
-            frozen = wait.is_some();
-            turn(&live, frozen).await;
+            match turn(&live, wait.is_some()).await {
+                Ok(()) => frozen = !frozen,
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => return, // somebody else has it now
+                Err(_) => {
+                    pause = LATEST; // and then it is tried again
+                    continue;
+                }
+            }
         }
         pause = match wait {
             // What was under way when they were frozen counts, too.
@@ -114,15 +99,13 @@ pub(crate) async fn watch(live: Arc<Live>) {
     }
 }
 
-async fn turn(live: &Arc<Live>, frozen: bool) {
-    let told = live.clone();
-    let turned = tokio::task::spawn_blocking(move || match frozen {
-        true => told.freezer.begin_freeze(Reason::DiskRate),
-        false => told.freezer.thaw(Reason::DiskRate),
+async fn turn(live: &Arc<Live>, frozen: bool) -> io::Result<()> {
+    let live = live.clone();
+    let turned = spawn_blocking(move || match frozen {
+        true => live.freezer.begin_freeze(Reason::DiskRate),
+        false => live.freezer.thaw(Reason::DiskRate),
     });
-    // One that cannot be frozen or thawed any more has ended.
-    let _ = turned.await;
-    live.disk_rate.note_frozen(frozen);
+    turned.await.map_err(io::Error::other).flatten()
 }
 
 /// What may be moved, each way, in bytes. Below zero: what was moved too early.
@@ -146,7 +129,8 @@ impl Bucket {
         let gained = u64::try_from(passed * u128::from(per_second) / 1_000_000).unwrap_or(u64::MAX);
         self.filled = now;
         for (credit, moved) in [(&mut self.read, moved.read), (&mut self.written, moved.written)] {
-            *credit = credit.saturating_add(bytes(gained)).min(bytes(burst)).saturating_sub(bytes(moved));
+            let left = credit.saturating_add(bytes(gained)).min(bytes(burst)).saturating_sub(bytes(moved));
+            *credit = left.max(-bytes(per_second.saturating_mul(MAX_DEBT_SECONDS)));
         }
         let aim = if self.overdrawn { bytes(burst / 2) } else { 0 };
         let missing = aim.saturating_sub(self.read.min(self.written));
@@ -216,16 +200,12 @@ mod tests {
         assert!(bucket.spend(DiskTraffic { read: 0, written: 9 * MIB }, MIB, later).is_some());
     }
 
-    #[tokio::test]
-    async fn time_that_was_spent_frozen_is_counted() {
-        let rate = DiskRate::default();
-        assert_eq!(rate.frozen_for(), Duration::ZERO);
-        rate.note_frozen(true);
-        tokio::time::sleep(Duration::from_millis(5)).await;
-        let so_far = rate.frozen_for();
-        assert!(so_far >= Duration::from_millis(5));
-        rate.note_frozen(false);
-        let all = rate.frozen_for();
-        assert!(all >= so_far && rate.frozen_for() == all);
+    #[test]
+    fn a_debt_that_others_can_make_is_bounded() {
+        let begin = Instant::now();
+        let mut bucket = Bucket::new(begin);
+        bucket.spend(DiskTraffic { read: 0, written: 100 << 30 }, MIB, begin);
+        let later = begin + Duration::from_secs(MAX_DEBT_SECONDS + 1);
+        assert_eq!(bucket.spend(DiskTraffic::default(), MIB, later), None);
     }
 }

@@ -321,12 +321,12 @@ pub(crate) async fn exec(live: &Arc<Live>, spec: ExecSpec) -> Result<Process> {
     Ok(Process { pid: Some(pid), stdin, events: reader.events(), control })
 }
 
-/// `None` when it took too long. Time in which nothing can start, since the sandbox is over its rate of the disk, does not count.
+/// `None` when it took too long. Time in which nothing can start, since the commands are frozen, does not count.
 async fn until_started<T>(live: &Live, started: impl Future<Output = T>) -> Option<T> {
-    let (begun, frozen_before) = (Instant::now(), live.disk_rate.frozen_for());
+    let (begun, frozen_before) = (Instant::now(), live.freezer.frozen_for());
     let mut started = pin!(started);
     loop {
-        let frozen_for = live.disk_rate.frozen_for() - frozen_before;
+        let frozen_for = live.freezer.frozen_for() - frozen_before;
         let left = (START + frozen_for).checked_sub(begun.elapsed())?;
         if let Ok(started) = tokio::time::timeout(left, &mut started).await {
             return Some(started);

@@ -10,6 +10,7 @@ use std::{
     collections::BTreeSet,
     io,
     sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 use crate::cgroup::Cgroup;
@@ -37,6 +38,9 @@ pub(crate) struct Freezer {
 #[derive(Default)]
 struct State {
     reasons: BTreeSet<Reason>,
+    /// How long they have been frozen, and since when they are.
+    frozen_for: Duration,
+    frozen_since: Option<Instant>,
     /// The group is somebody else's.
     closed: bool,
 }
@@ -56,17 +60,27 @@ impl Freezer {
     pub(crate) fn begin_freeze(&self, reason: Reason) -> io::Result<()> {
         let mut state = self.open_state()?;
         state.reasons.insert(reason);
+        state.frozen_since.get_or_insert_with(Instant::now);
         self.group()?.set_frozen(true)
     }
 
-    /// They go on, unless there is another reason.
+    /// They go on, unless there is another reason. An error leaves the reason in place: it has to be tried again.
     pub(crate) fn thaw(&self, reason: Reason) -> io::Result<()> {
         let mut state = self.open_state()?;
-        state.reasons.remove(&reason);
-        match state.reasons.is_empty() {
-            true => self.group()?.set_frozen(false), // also where a server that was killed froze them
-            false => Ok(()),
+        if state.reasons.iter().all(|left| *left == reason) {
+            self.group()?.set_frozen(false)?; // also where a server that was killed froze them
+            if let Some(since) = state.frozen_since.take() {
+                state.frozen_for += since.elapsed();
+            }
         }
+        state.reasons.remove(&reason);
+        Ok(())
+    }
+
+    /// How long nothing inside has run, in all.
+    pub(crate) fn frozen_for(&self) -> Duration {
+        let state = self.state();
+        state.frozen_for + state.frozen_since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// As the kernel has it.
@@ -129,6 +143,41 @@ mod tests {
         assert!(frozen());
         freezer.thaw(Reason::Hold).unwrap();
         assert!(!frozen());
+    }
+
+    #[test]
+    fn what_cannot_be_thawed_is_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("run");
+        fs::create_dir(&run).unwrap();
+        let freezer = Freezer::new(Some(Cgroup::at(dir.path())));
+        freezer.begin_freeze(Reason::DiskRate).unwrap();
+        fs::rename(&run, dir.path().join("away")).unwrap();
+        assert!(freezer.thaw(Reason::DiskRate).is_err());
+        fs::rename(dir.path().join("away"), &run).unwrap();
+        freezer.begin_freeze(Reason::Hold).unwrap();
+        freezer.thaw(Reason::Hold).unwrap();
+        assert!(freezer.is_frozen(), "the reason was forgotten");
+        freezer.thaw(Reason::DiskRate).unwrap();
+        assert!(!freezer.is_frozen());
+    }
+
+    #[test]
+    fn time_that_was_spent_frozen_is_counted_whatever_the_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("run")).unwrap();
+        let freezer = Freezer::new(Some(Cgroup::at(dir.path())));
+        assert_eq!(freezer.frozen_for(), Duration::ZERO);
+        for reason in [Reason::Hold, Reason::DiskRate, Reason::DiskLook, Reason::Pause] {
+            let before = freezer.frozen_for();
+            freezer.begin_freeze(reason).unwrap();
+            std::thread::sleep(Duration::from_millis(2));
+            let meanwhile = freezer.frozen_for();
+            assert!(meanwhile >= before + Duration::from_millis(2), "{reason:?}");
+            freezer.thaw(reason).unwrap();
+            let after = freezer.frozen_for();
+            assert!(after >= meanwhile && freezer.frozen_for() == after, "{reason:?}");
+        }
     }
 
     #[test]

@@ -4,8 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Of one sandbox, ended commands among them. More only where its limits say so of each command.
 const MAX_SANDBOX: u64 = 32 << 20;
-/// Of all sandboxes.
+/// Of all sandboxes. The last quarter is for those that have little, so that none takes it from the others by holding on to much.
 const MAX_ALL: u64 = 512 << 20;
+const RESERVE: u64 = MAX_ALL / 4;
+/// As much as one command may keep, and where its output changes between channels.
+const LITTLE: u64 = 2 << 20;
 
 static ALL: AtomicU64 = AtomicU64::new(0);
 
@@ -31,6 +34,27 @@ impl OutputMemory {
 
     /// Whether a command that says more has to let go of what it said before. `kept` is what each may have.
     pub(crate) fn is_short(&self, kept: u64) -> bool {
-        self.0.load(Ordering::Relaxed) > MAX_SANDBOX.max(kept) || ALL.load(Ordering::Relaxed) > MAX_ALL
+        is_short(self.0.load(Ordering::Relaxed), ALL.load(Ordering::Relaxed), kept)
+    }
+}
+
+fn is_short(own: u64, all: u64, kept: u64) -> bool {
+    own > MAX_SANDBOX.max(kept) || all > if own > LITTLE { MAX_ALL - RESERVE } else { MAX_ALL }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn those_who_have_much_are_short_first() {
+        assert!(!is_short(32 * MIB, 100 * MIB, MIB));
+        assert!(is_short(33 * MIB, 100 * MIB, MIB), "more than one sandbox may have");
+        assert!(!is_short(33 * MIB, 100 * MIB, 64 * MIB), "unless its limits say so");
+        assert!(is_short(8 * MIB, 400 * MIB, MIB), "the last quarter is for others");
+        assert!(!is_short(2 * MIB, 400 * MIB, MIB), "for this one");
+        assert!(is_short(0, 513 * MIB, MIB));
     }
 }

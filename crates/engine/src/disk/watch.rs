@@ -85,25 +85,21 @@ async fn look(live: &Arc<Live>, before: &Look) -> std::io::Result<Measured> {
             () = tokio::time::sleep(SOONEST), if !frozen => {
                 if before.is_urgent(free(live.disk.own())) {
                     frozen = true;
-                    freeze(live, true).await;
+                    freeze(live).await;
                 }
             }
         }
     };
     if frozen {
-        freeze(live, false).await;
+        let _ = live.thaw_at_last(Reason::DiskLook).await; // what cannot be thawed has ended, or never stood still
     }
     measured
 }
 
 /// Without control groups nothing stands still.
-async fn freeze(live: &Arc<Live>, frozen: bool) {
+async fn freeze(live: &Arc<Live>) {
     let live = live.clone();
-    let told = spawn_blocking(move || match frozen {
-        true => live.freezer.begin_freeze(Reason::DiskLook),
-        false => live.freezer.thaw(Reason::DiskLook),
-    });
-    let _ = told.await;
+    let _ = spawn_blocking(move || live.freezer.begin_freeze(Reason::DiskLook)).await;
 }
 
 impl Look {

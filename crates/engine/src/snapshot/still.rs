@@ -20,6 +20,7 @@
 
 use std::{
     fs::File,
+    io,
     os::fd::AsFd,
     path::Path,
     sync::Arc,
@@ -137,10 +138,13 @@ impl Shared {
     }
 }
 
-/// Whether somebody has a hold on an overlay of these layers. An ordinary user cannot ask.
+/// Whether somebody has a hold on an overlay of these layers, or may have. An ordinary user cannot ask.
 fn is_kept_alive(own: &Path, plan: &Plan) -> bool {
-    let is_upper = |dir: File| mounts::is_upper_of_overlay(dir.as_fd()).unwrap_or(false);
-    (0..plan.overlays()).any(|overlay| File::open(upper(own, overlay)).is_ok_and(is_upper))
+    let is_upper = |overlay| {
+        let asked = File::open(upper(own, overlay)).and_then(|dir| mounts::is_upper_of_overlay(dir.as_fd()));
+        asked.unwrap_or_else(|error| error.kind() != io::ErrorKind::PermissionDenied)
+    };
+    (0..plan.overlays()).any(is_upper)
 }
 
 /// Ends what [`Shared::still`] began with a stopped sandbox and a sudden end left undone. Costs some looks if there is
