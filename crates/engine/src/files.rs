@@ -11,6 +11,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicBool, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -571,17 +572,32 @@ impl Watching {
             if let Some(event) = self.told.pop_front() {
                 return Ok(event);
             }
-            let watch = self.watch.clone();
-            self.told.extend(self.files.act(move |_| watch.with(Watch::take)).await?);
+            self.look().await?;
             if self.told.is_empty() {
                 let mut guard = self.ready.readable().await.map_err(|error| Error::failed("watching", error))?;
                 // Before the events are taken: one that comes in between makes it ready again.
                 guard.clear_ready();
                 drop(guard);
-                let watch = self.watch.clone();
-                self.told.extend(self.files.act(move |_| watch.with(Watch::take)).await?);
+                self.look().await?;
             }
         }
+    }
+
+    async fn look(&mut self) -> Result<()> {
+        let (files, watch) = (&self.files, self.watch.clone());
+        let look = async {
+            let looked = files.act(move |_| {
+                let begun = Instant::now();
+                let seen = watch.with(Watch::take)?;
+                Ok((seen, begun.elapsed()))
+            });
+            match looked.await {
+                Ok((seen, took)) => (Ok(seen), took),
+                Err(error) => (Err(error), Duration::ZERO),
+            }
+        };
+        self.told.extend(files.live.watch_time.spend(look).await?);
+        Ok(())
     }
 }
 

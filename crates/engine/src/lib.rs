@@ -68,6 +68,7 @@ mod views;
 mod volumes;
 mod walls;
 mod warm;
+mod watch_time;
 mod wire;
 
 pub use data_dir::{DataDir, OpenError};

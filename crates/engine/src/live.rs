@@ -35,7 +35,12 @@ use crate::{
     greeting::Found,
     home::Owned,
     identity::Lease,
-    kernel::{mounts, readiness, sys, thread_identity::ActingAs},
+    kernel::{
+        mounts, readiness,
+        shortage::{is_shortage, told_apart},
+        sys,
+        thread_identity::ActingAs,
+    },
     lane::Lane,
     left_behind::LeftBehind,
     network::{Namespace, Network, Outlet, Ways},
@@ -43,6 +48,7 @@ use crate::{
     output_memory::OutputMemory,
     output_rate::OutputRate,
     spool,
+    watch_time::WatchTime,
     wire::{Ended, Failure, FromInit, LONG, PROTOCOL, Stillness, ToInit},
 };
 
@@ -65,6 +71,7 @@ pub(crate) struct Live {
     pub(crate) walk_lane: Lane,
     pub(crate) output_rate: Arc<OutputRate>,
     pub(crate) output_memory: Arc<OutputMemory>,
+    pub(crate) watch_time: WatchTime,
     pub(crate) left_behind: Arc<LeftBehind>,
     channel: Channel,
     pidfd: AsyncFd<OwnedFd>,
@@ -170,6 +177,7 @@ impl Live {
             walk_lane: Lane::of_walks(),
             output_rate: Arc::new(OutputRate::new(&limits)),
             output_memory: Arc::default(),
+            watch_time: WatchTime::new(),
             left_behind: Arc::default(),
             channel,
             pidfd,
@@ -213,10 +221,15 @@ impl Live {
 
     /// Hears what init says until it ends. True when nobody had asked for the end.
     pub(crate) async fn listen(self: &Arc<Self>) -> bool {
-        while let Some(Ok(Some((bytes, fds)))) = self.left.run_until_cancelled(self.channel.receive()).await {
-            match FromInit::decode(&bytes) {
-                Ok(message) => self.heard(message, fds),
-                Err(_) => break, // not our init any more
+        while let Some(received) = self.left.run_until_cancelled(self.channel.receive()).await {
+            match received {
+                Ok(Some((bytes, fds))) => match FromInit::decode(&bytes) {
+                    Ok(message) => self.heard(message, fds),
+                    Err(_) => break, // not our init any more
+                },
+                // Ours to have room for, and no fault of the sandbox. Nothing but sockets comes so.
+                Err(error) if is_shortage(&error) => self.lose_sockets(&error),
+                Ok(None) | Err(_) => break,
             }
         }
         if self.left.is_cancelled() {
@@ -233,6 +246,14 @@ impl Live {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.ended.send_replace(true);
         !self.asked.load(Ordering::Acquire)
+    }
+
+    /// It is not known which of them it was.
+    fn lose_sockets(&self, why: &io::Error) {
+        for (_, waiting) in self.sockets.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            let _ =
+                waiting.send(Err(why.raw_os_error().map_or(io::ErrorKind::Other.into(), io::Error::from_raw_os_error)));
+        }
     }
 
     /// Lets go of it: it lives on. Waits until nothing here has a hand in it.
@@ -474,7 +495,7 @@ impl Live {
     }
 
     pub(crate) async fn let_go(self: &Arc<Self>) -> Result<()> {
-        self.thaw(Reason::Hold).await?;
+        self.thaw_at_last(Reason::Hold).await?;
         self.send(&ToInit::still(Stillness::Going), &[]).await
     }
 
@@ -485,9 +506,24 @@ impl Live {
     }
 
     async fn thaw(self: &Arc<Self>, reason: Reason) -> Result<()> {
+        self.try_to_thaw(reason).await.map_err(|error| freezer_error("resuming", error))
+    }
+
+    /// Tries again for as long as it may work: without it, nobody would let them go on.
+    pub(crate) async fn thaw_at_last(self: &Arc<Self>, reason: Reason) -> Result<()> {
+        const AGAIN: Duration = Duration::from_millis(100);
+        loop {
+            match self.try_to_thaw(reason).await {
+                Ok(()) => return Ok(()),
+                Err(error) if is_shortage(&error) && !*self.ended.borrow() => tokio::time::sleep(AGAIN).await,
+                Err(error) => return Err(freezer_error("resuming", error)),
+            }
+        }
+    }
+
+    async fn try_to_thaw(self: &Arc<Self>, reason: Reason) -> io::Result<()> {
         let live = self.clone();
-        let thawed = spawn_blocking(move || live.freezer.thaw(reason)).await;
-        thawed.map_err(io::Error::other).flatten().map_err(|error| freezer_error("resuming", error))
+        spawn_blocking(move || live.freezer.thaw(reason)).await.map_err(io::Error::other).flatten()
     }
 
     /// Made when the first policy asks for one, and kept: `Off` refuses everything then.
@@ -529,7 +565,7 @@ impl Live {
     }
 
     pub(crate) async fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
-        let lost = |_: io::Error| Error::Gone;
+        let lost = |error: io::Error| told_apart(error, |_| Error::Gone);
         if message.len() <= INLINE {
             return self.channel.send(message, fds).await.map_err(lost);
         }
@@ -600,16 +636,21 @@ impl Live {
         done.map_err(|error| match error.kind() {
             io::ErrorKind::ConnectionRefused => Error::PortClosed(port),
             io::ErrorKind::NotConnected => Error::Gone,
-            _ => Error::failed("connecting to a port of the sandbox", error),
+            _ => told_apart(error, |error| Error::failed("connecting to a port of the sandbox", error)),
         })
     }
 
     async fn connect_over(&self, port: u16, v6: bool) -> io::Result<TcpStream> {
         let tag = self.next_tag.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
-        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).push((tag, answer));
+        {
+            let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+            sockets.retain(|(_, waiting)| !waiting.is_closed()); // those that nobody waits for any more
+            sockets.push((tag, answer));
+        }
         let gone = || io::Error::from(io::ErrorKind::NotConnected);
-        self.channel.send(&ToInit::socket(tag, v6), &[]).await.map_err(|_| gone())?;
+        let sent = self.channel.send(&ToInit::socket(tag, v6), &[]).await;
+        sent.map_err(|error| if is_shortage(&error) { error } else { gone() })?;
         let socket = answered.await.map_err(|_| gone())??;
         check_socket(&socket, v6)?;
         rustix::io::ioctl_fionbio(&socket, true)?;

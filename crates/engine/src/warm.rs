@@ -19,7 +19,7 @@ use crate::{
     channel::Channel,
     engine::{Shared, launch_error, map_error},
     identity::Lease,
-    kernel::{fdpass, mounts, pidfd, readiness},
+    kernel::{fdpass, mounts, pidfd, readiness, shortage::told_apart},
     live,
     network::{Equipped, Namespace},
     plan::{Mount, Mounts, Owners},
@@ -258,7 +258,7 @@ impl Shared {
             shared_memory: spec.limits.memory.map_or(SHARED_MEMORY, |memory| SHARED_MEMORY.min(memory / 2)),
         };
         let sent = warm.channel.send(&plan.encode(), &fds).await;
-        sent.map_err(|error| Error::failed("telling init what to be", error))
+        sent.map_err(|error| told_apart(error, |error| Error::failed("telling init what to be", error)))
     }
 
     /// `maps` are those that are made already.

@@ -44,6 +44,13 @@ pub(super) struct Execs {
 /// How long a tracer may take to wait for a command that has ended, before it is killed. Nobody hears of the end meanwhile.
 const TRACER_NS: u64 = 2_000_000_000;
 
+/// What a process may have open where its limits do not say. Each descriptor can stand for memory of the kernel that no limit counts: a
+/// list of a directory's names, an entry of whoever waits for it.
+const OPEN_FILES: u64 = 8192;
+
+/// What a process may keep in memory, in bytes. Files of a layer that others see, too, are charged to who read them first, whoever locks them.
+const LOCKED_MEMORY: u64 = 64 << 10;
+
 /// How soon it is looked for strays again.
 const STRAYS_NS: u64 = 20_000_000;
 
@@ -71,8 +78,10 @@ struct Running {
 
 impl Execs {
     pub(super) fn new(null: OwnedFd, forest: Forest, secret: sys::Secret) -> Self {
-        let hard =
-            rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX).min(524_288);
+        let own = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX);
+        // The kernel counts descriptors that lie in Unix sockets for each user, and lets nobody send more than its own limit says. Init
+        // is root's, as its commands may be, and without ids of its own it is the server's user: half of them is for those.
+        let hard = own / 2;
         let open_files = (hard.min(1024), hard);
         Self {
             null,
@@ -143,7 +152,7 @@ impl Execs {
 
     fn open_files(&self, most: u32) -> (u64, u64) {
         let (soft, hard) = self.open_files;
-        let most = if most == 0 { hard } else { hard.min(most.into()) };
+        let most = hard.min(if most == 0 { OPEN_FILES } else { most.into() });
         (soft.min(most), most)
     }
 
@@ -297,6 +306,8 @@ impl Execs {
         if self.still.is_some() {
             return;
         }
+        // Nobody who is frozen can wait for anybody.
+        let frozen = self.running.values().any(|running| running.withheld.is_some()) && self.forest.is_frozen();
         for (child, running) in &mut self.running {
             if !running.timed_out && running.deadline.is_some_and(|deadline| deadline <= now) {
                 running.timed_out = true;
@@ -305,7 +316,9 @@ impl Execs {
             }
             if running.ended.is_none() && running.withheld.is_some_and(|since| since.saturating_add(TRACER_NS) <= now) {
                 running.withheld = Some(now);
-                running.tree.let_go_of(*child);
+                if !frozen {
+                    running.tree.let_go_of(*child);
+                }
             }
         }
         if self.strays {
@@ -441,6 +454,7 @@ impl Child {
             attempt!(1, sys::ioctl(0, libc::TIOCSCTTY, 0));
         }
         let _ = sys::set_rlimit(libc::RLIMIT_NOFILE, self.open_files.0, self.open_files.1);
+        let _ = sys::set_rlimit(libc::RLIMIT_MEMLOCK, LOCKED_MEMORY, LOCKED_MEMORY);
         // Refused where there is a single id, and then there are no groups to have.
         let groups = sys::setgroups(&self.groups);
         if self.groups != [self.gid] {

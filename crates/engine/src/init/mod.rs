@@ -29,7 +29,7 @@ use std::{
 pub(crate) use self::keep::ENDED;
 use self::{exec::Execs, keep::Keeper, notifications::Notifications};
 use crate::{
-    kernel::{fdpass, sys},
+    kernel::{fdpass, shortage::is_shortage, sys},
     wire::{ExecPlan, FromInit, LONG, MAX_LONG, PROTOCOL, SetupPlan, Stillness, ToInit},
 };
 
@@ -45,6 +45,8 @@ pub(crate) fn main(
     sys::default_signals();
     sys::set_blocked_signals(u64::MAX);
     sys::set_name(c"cabana-init");
+    // A host may share its processors out by sessions: one of a sandbox's own, lest root inside give that of all less.
+    let _ = sys::setsid();
     // The id maps are written by the parent; if it dies first, so does this.
     if !matches!(sys::read(go.as_raw_fd(), &mut [0]), Ok(1)) {
         sys::exit(1);
@@ -181,7 +183,7 @@ impl Init {
                 Ok((length, fds)) => self.handle(&buffer[..length], fds),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // Cut off: it was not for us. Its descriptors are closed, its sender hears nothing and gives up.
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
+                Err(error) if error.kind() == io::ErrorKind::InvalidData || is_shortage(&error) => {}
                 Err(_) => self.lose_the_server(),
             }
         }
@@ -321,7 +323,14 @@ impl Init {
             match fdpass::send(control.as_fd(), bytes, &fds) {
                 Ok(()) => drop(self.unsent.pop_front()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(_) => self.lose_the_server(),
+                Err(error) => match (is_shortage(&error), FromInit::decode(bytes)) {
+                    // Processes of this user hold too many in their sockets: who asked for this one hears that.
+                    (true, Ok(FromInit::Socket { tag, errno: 0 })) => {
+                        let errno = error.raw_os_error().unwrap_or(libc::EIO) as u32;
+                        self.unsent[0] = (FromInit::Socket { tag, errno }.encode(), Vec::new());
+                    }
+                    _ => self.lose_the_server(),
+                },
             }
         }
     }

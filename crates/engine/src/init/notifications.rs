@@ -14,6 +14,8 @@ use crate::kernel::{
 
 /// Further calls wait in the kernel.
 const MAX_BROKERS: usize = 8;
+/// How many calls are looked at before init sees to everything else again.
+const AT_A_TIME: usize = 16;
 
 /// Root inside may stop a broker. Its caller cannot be frozen before it has its answer, so it does not wait for ever.
 const MAX_TIME_NS: u64 = 5_000_000_000;
@@ -88,10 +90,14 @@ impl Notifications {
         self.brokers.iter().filter_map(|broker| broker.deadline).map(|deadline| deadline.saturating_sub(now)).min()
     }
 
-    /// Starts a broker for each call that waits.
+    /// Starts a broker for each call that waits, or decides it. Some at a time: there are always more where somebody wants that, and
+    /// timeouts are to be held in between.
     pub(super) fn take(&mut self) {
         let Some(listener) = &self.listener else { return };
-        while self.brokers.len() < MAX_BROKERS && listener.is_ready() {
+        for _ in 0..AT_A_TIME {
+            if self.brokers.len() >= MAX_BROKERS || !listener.is_ready() {
+                return;
+            }
             let Ok(notification) = listener.receive() else { return };
             let id = notification.id;
             if notification.number == libc::SYS_landlock_restrict_self {

@@ -45,13 +45,17 @@ pub(super) struct Prepared {
     signals: OwnedFd,
     forest: Forest,
     single_id: bool,
+    terminals: u64,
+    /// The setting of how much memory System V may share, for writing: all settings are read-only by now.
+    shared_pages: Option<OwnedFd>,
 }
 
 impl Prepared {
     /// The clone has whatever the spawner had open. Nothing of it stays.
     pub(super) fn close_all_others(&self, control: &OwnedFd) -> Done {
-        let kept = [control, &self.null, &self.signals].map(AsRawFd::as_raw_fd);
-        let mut kept: Vec<RawFd> = kept.into_iter().chain(self.forest.descriptors()).collect();
+        let kept = [Some(control), Some(&self.null), Some(&self.signals), self.shared_pages.as_ref()];
+        let kept = kept.into_iter().flatten().map(AsRawFd::as_raw_fd);
+        let mut kept: Vec<RawFd> = kept.chain(self.forest.descriptors()).collect();
         kept.sort_unstable();
         sys::close_all_but(&kept).map_err(sys_at(Step::Descriptors)) // the standard ones are /dev/null by now
     }
@@ -84,8 +88,9 @@ pub(super) fn prepare(hostname: &[u8], cgroup: Option<OwnedFd>, devices: Option<
     let signals = sys::signalfd(1 << (libc::SIGCHLD - 1)).map_err(sys_at(Step::Walls))?;
     // SAFETY: opened just now.
     let signals = unsafe { OwnedFd::from_raw_fd(signals) };
+    let shared_pages = mount_proc()?;
     walls::drop_bounding().map_err(io_at(Step::Walls))?;
-    Ok(Prepared { null, signals, forest, single_id })
+    Ok(Prepared { null, signals, forest, single_id, terminals: terminals_allowed(), shared_pages })
 }
 
 /// From here to the end somebody waits.
@@ -95,13 +100,13 @@ pub(super) fn finish(prepared: Prepared, plan: &SetupPlan, mounts: &[OwnedFd]) -
     let new_root = open_dir(c"/n", Step::Overlay)?;
     let mut own_mounts = overlays(plan, &new_root)?;
     own_mounts.extend(keep_writable(plan, new_root.as_fd())?);
-    let terminals = mount_dev(prepared.single_id, plan.shared_memory, new_root.as_fd())?;
+    let Prepared { null, signals, forest, single_id, terminals, shared_pages } = prepared;
+    let terminals = mount_dev(single_id, terminals, plan.shared_memory, new_root.as_fd())?;
     own_mounts.push(open_dir(c"/n/dev/shm", Step::Dev)?);
     let without_views = copy_own_mounts(plan, &new_root)?;
     mount_views(plan, mounts, new_root.as_fd())?;
-    mount_proc(new_root.as_fd(), plan.shared_memory)?;
-    hide_files_of_proc()?;
-    mount_boot_id()?;
+    bound_shared_memory(shared_pages, plan.shared_memory);
+    move_proc(new_root.as_fd())?;
     if plan.writable.is_some() {
         set_root_read_only(plan, &new_root, libc::MS_RDONLY)?;
     }
@@ -109,7 +114,6 @@ pub(super) fn finish(prepared: Prepared, plan: &SetupPlan, mounts: &[OwnedFd]) -
     mounts::pivot_here().map_err(io_at(Step::Pivot))?;
     let root = open_dir(c"/", Step::Pivot)?;
     let (secret, listener) = raise_walls(plan.sudo)?;
-    let Prepared { null, signals, forest, .. } = prepared;
     let own_mounts = OwnMounts::new(own_mounts, without_views).map_err(rx_at(Step::Overlay))?;
     let notifications = Notifications::new(listener.map(Listener::new), own_mounts, 2 * plan.shared_memory, secret);
     Ok(Ready { null, signals, forest, root, terminals, secret, notifications })
@@ -255,72 +259,100 @@ fn set_root_read_only(plan: &SetupPlan, root: &OwnedFd, read_only: u64) -> Done 
 
 /// Whoever unshares a user namespace has all capabilities in it again, whatever was taken away before: so there are none.
 fn forbid_user_namespaces() -> Done {
-    std::fs::write("/n/proc/sys/user/max_user_namespaces", "0").map_err(io_at(Step::Walls))
+    std::fs::write("/p/sys/user/max_user_namespaces", "0").map_err(io_at(Step::Walls))
+}
+
+/// Instances of inotify count for whoever owns the user namespace as well, who has 128: without ids of its own a sandbox takes those of
+/// the server. A program needs one.
+fn bound_watchers() {
+    let _ = std::fs::write("/p/sys/user/max_inotify_instances", "32");
 }
 
 /// Segments of System V stay without any process, as files in `/dev/shm` do: so they have the same bound. A kernel whose
 /// settings of a namespace are the host's to make refuses it, and counts them as memory all the same.
-fn bound_shared_memory(bytes: u64) {
+fn bound_shared_memory(setting: Option<OwnedFd>, bytes: u64) {
     let pages = bytes / rustix::param::page_size() as u64;
-    let _ = std::fs::write("/n/proc/sys/kernel/shmall", pages.max(1).to_string());
+    if let Some(setting) = setting {
+        let _ = rustix::io::write(setting, pages.max(1).to_string().as_bytes());
+    }
 }
 
 /// Queues of TCP connections that nobody accepts count for no limit, nor do options of sockets: both are short here.
 fn bound_queues() -> Done {
     let lengths = format!("4096 {TCP_QUEUE} {TCP_QUEUE}");
-    std::fs::write("/n/proc/sys/net/ipv4/tcp_rmem", lengths).map_err(io_at(Step::Network))?;
+    std::fs::write("/p/sys/net/ipv4/tcp_rmem", lengths).map_err(io_at(Step::Network))?;
     // The setting is the host's alone on older kernels. Options, and what is sent beside bytes, are some hundred bytes long.
-    let _ = std::fs::write("/n/proc/sys/net/core/optmem_max", "8192");
+    let _ = std::fs::write("/p/sys/net/core/optmem_max", "8192");
+    // Nor do notices of when something was sent, which have it with them: a message asks for one, and needs no option of its socket.
+    let _ = std::fs::write("/p/sys/net/core/tstamp_allow_data", "0");
+    // Connections that were closed with something left to send stay for minutes where nobody reads it, and the kernel counts them for
+    // the whole machine. All of these end on this machine, where who has not answered by then will not.
+    for (setting, value) in [("tcp_orphan_retries", "1"), ("tcp_fin_timeout", "5")] {
+        std::fs::write(format!("/p/sys/net/ipv4/{setting}"), value).map_err(io_at(Step::Network))?;
+    }
     Ok(())
 }
 
 /// What /proc tells of the host beyond what the kernel keeps to itself, and what could be written by mistake of a kernel.
 const HIDDEN: &[&CStr] = &[
-    c"/n/proc/acpi",
-    c"/n/proc/asound",
-    c"/n/proc/bus",
-    c"/n/proc/cmdline",
-    c"/n/proc/diskstats",
-    c"/n/proc/fs",
-    c"/n/proc/interrupts",
-    c"/n/proc/iomem",
-    c"/n/proc/ioports",
-    c"/n/proc/irq",
-    c"/n/proc/kcore",
-    c"/n/proc/key-users",
-    c"/n/proc/keys",
-    c"/n/proc/latency_stats",
-    c"/n/proc/locks",
-    c"/n/proc/mtrr",
-    c"/n/proc/partitions",
-    c"/n/proc/pressure",
-    c"/n/proc/scsi",
-    c"/n/proc/sysrq-trigger",
-    c"/n/proc/timer_list",
+    c"/p/acpi",
+    c"/p/asound",
+    c"/p/bus",
+    c"/p/cmdline",
+    c"/p/diskstats",
+    c"/p/fs",
+    c"/p/interrupts",
+    c"/p/iomem",
+    c"/p/ioports",
+    c"/p/irq",
+    c"/p/kcore",
+    c"/p/key-users",
+    c"/p/keys",
+    c"/p/latency_stats",
+    c"/p/locks",
+    c"/p/mtrr",
+    c"/p/partitions",
+    c"/p/pressure",
+    c"/p/scsi",
+    c"/p/sysrq-trigger",
+    c"/p/timer_list",
 ];
 
+/// Where it is made, ahead: most of what a sandbox has mounted hides something in it.
+const PROC: &CStr = c"/p";
+
 /// The settings of its namespaces are written through its own. In a `/proc` that all share, the kernel would look through
-/// those of every live sandbox for them.
-fn mount_proc(root: BorrowedFd<'_>, shared_memory: u64) -> Done {
-    let point = open_mount_point(root, c"proc", Step::Proc)?;
+/// those of every live sandbox for them. Gives one that is written later.
+fn mount_proc() -> Done<Option<OwnedFd>> {
     let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-    mounts::plain(c"proc", &path_of(&point), c"proc", flags, c"").map_err(io_at(Step::Proc))?;
+    mounts::plain(c"proc", PROC, c"proc", flags, c"").map_err(io_at(Step::Proc))?;
     forbid_user_namespaces()?;
-    bound_shared_memory(shared_memory);
+    bound_watchers();
     bound_queues()?;
+    let shared_pages = rustix::fs::open(c"/p/sys/kernel/shmall", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).ok();
     // The files of process 1 belong to root inside, who could have the kernel end it first when memory runs out.
-    for path in [c"/n/proc/sys", c"/n/proc/1"] {
+    for path in [c"/p/sys", c"/p/1"] {
         mounts::plain(path, path, c"none", libc::MS_BIND, c"").map_err(io_at(Step::Mask))?;
         let read_only = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | flags;
         mounts::plain(c"none", path, c"none", read_only, c"").map_err(io_at(Step::Mask))?;
     }
-    Ok(())
+    mounts::plain(c"cabana-masks", c"/m", c"tmpfs", flags, c"mode=0755,size=4k,nr_inodes=8")
+        .map_err(io_at(Step::Mask))?;
+    hide_files_of_proc()?;
+    mount_boot_id()?;
+    mounts::detach_lazily(c"/m").map_err(io_at(Step::Mask))?;
+    Ok(shared_pages)
 }
 
-/// Behind devices and a directory of the sandbox's own: who locks or watches them sees no neighbour. The directory is on the
-/// memory to share, and has no name there: nothing can be put into it. Nor can files without a name, its mounts are read-only.
+fn move_proc(root: BorrowedFd<'_>) -> Done {
+    let point = open_mount_point(root, c"proc", Step::Proc)?;
+    mounts::plain(PROC, &path_of(&point), c"none", libc::MS_MOVE, c"").map_err(io_at(Step::Proc))
+}
+
+/// Behind devices and a directory of the sandbox's own: who locks or watches them sees no neighbour. The directory has no name any
+/// more: nothing can be put into it. Nor can files without a name, its mounts are read-only.
 fn hide_files_of_proc() -> Done {
-    const EMPTY: &CStr = c"/n/dev/shm/empty";
+    const EMPTY: &CStr = c"/m/empty";
     rustix::fs::mkdir(EMPTY, 0o555.into()).map_err(rx_at(Step::Mask))?;
     for path in HIDDEN {
         let Ok(stat) = rustix::fs::stat(*path) else { continue };
@@ -339,19 +371,17 @@ fn hide_files_of_proc() -> Done {
 }
 
 /// The shared devices, terminals of its own, and memory to share. Gives the directory of the terminals.
-fn mount_dev(single_id: bool, shared_memory: u64, root: BorrowedFd<'_>) -> Done<OwnedFd> {
+fn mount_dev(single_id: bool, terminals: u64, shared_memory: u64, root: BorrowedFd<'_>) -> Done<OwnedFd> {
     let point = open_mount_point(root, c"dev", Step::Dev)?;
     mounts::plain(c"/dev", &path_of(&point), c"none", libc::MS_BIND | libc::MS_REC, c"").map_err(io_at(Step::Dev))?;
     let flags = libc::MS_NOSUID | libc::MS_NOEXEC;
     // Group 5 is `tty` wherever there is such a group; with a single id there is no other group.
     let group = if single_id { "" } else { ",gid=5" };
-    let options = format!("newinstance,ptmxmode=0666,mode=0620,max={}{group}", terminals_allowed());
+    let options = format!("newinstance,ptmxmode=0666,mode=0620,max={terminals}{group}");
     let options = CString::new(options).unwrap_or_default();
     mounts::plain(c"devpts", c"/n/dev/pts", c"devpts", flags, &options).map_err(io_at(Step::Dev))?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
-    // A page more than it is given: the boot id lies on it.
-    let size = shared_memory.saturating_add(rustix::param::page_size() as u64);
-    let options = CString::new(format!("mode=1777,size={size},nr_inodes=65536")).unwrap_or_default();
+    let options = CString::new(format!("mode=1777,size={shared_memory},nr_inodes=65536")).unwrap_or_default();
     mounts::plain(c"shm", c"/n/dev/shm", c"tmpfs", flags, &options).map_err(io_at(Step::Dev))?;
     open_dir(c"/n/dev/pts", Step::Dev)
 }
@@ -370,17 +400,17 @@ fn terminals_allowed() -> u64 {
 /// Another one at each start, as a machine of its own would have: the host's would tell sandboxes which of them are neighbours, and
 /// would tell nobody that everything in memory is gone. The file is on the memory to share, and has a mount and no name there.
 fn mount_boot_id() -> Done {
-    const MADE: &CStr = c"/n/dev/shm/boot_id";
-    const SEEN: &CStr = c"/n/proc/sys/kernel/random/boot_id";
+    const MADE: &CStr = c"/m/boot_id";
+    const SEEN: &CStr = c"/p/sys/kernel/random/boot_id";
     let id = make_secret()?.0.map(|half| format!("{half:016x}")).concat();
     // Chance in the form of a UUID: of the fourth version, and of the usual variant.
     let id = format!("{}-{}-4{}-a{}-{}\n", &id[..8], &id[8..12], &id[13..16], &id[17..20], &id[20..]);
-    std::fs::write("/n/dev/shm/boot_id", id).map_err(io_at(Step::Mask))?;
+    std::fs::write("/m/boot_id", id).map_err(io_at(Step::Mask))?;
     mounts::plain(MADE, SEEN, c"none", libc::MS_BIND, c"").map_err(io_at(Step::Mask))?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
     let read_only = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | flags;
     mounts::plain(c"none", SEEN, c"none", read_only, c"").map_err(io_at(Step::Mask))?;
-    std::fs::remove_file("/n/dev/shm/boot_id").map_err(io_at(Step::Mask))
+    std::fs::remove_file("/m/boot_id").map_err(io_at(Step::Mask))
 }
 
 fn bring_loopback_up() -> Done {

@@ -1,8 +1,9 @@
 //! Sockets whose queues are memory of the kernel that no limit counts: what a broker makes and sets, and how much of it.
 //!
-//! Answers of netlink lie in the socket's queue until somebody reads them, and a TCP connection is given to a group of the
-//! kernel's when it is accepted. So there is a bound on netlink's sockets, and on the connections that can wait at all
-//! sockets that listen; and both have short queues, whatever a guest asks for.
+//! Answers of netlink lie in the socket's queue until somebody reads them, a datagram that was begun until it is sent, and a TCP
+//! connection is given to a group of the kernel's when it is accepted. So there is a bound on netlink's sockets and on those for
+//! datagrams, and on the connections that can wait at all sockets that listen; and netlink's and TCP's have short queues, whatever
+//! a guest asks for.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -21,11 +22,18 @@ use crate::kernel::{
 /// How many sockets of netlink a sandbox may have. Who asks for addresses has one for a moment.
 const MAX_NETLINK: usize = 256;
 
+/// How many sockets for datagrams it may have, of all kinds. Nothing but questions to the DNS gets out by them.
+const MAX_DATAGRAM: usize = 512;
+const DATAGRAM: [&str; 6] = ["UDP", "UDPv6", "PING", "PINGv6", "RAW", "RAWv6"];
+
 /// How many sockets may listen for TCP connections.
 const MAX_LISTENERS: usize = 256;
 
 /// What may wait in one of netlink's sockets: an answer is at most 32 KiB. The kernel takes twice what it is told.
 const NETLINK_QUEUE: u32 = 32 << 10;
+
+/// What may wait at a socket for datagrams, and its own notices, which no limit counts. Somewhat more than what it has by itself.
+const DATAGRAM_QUEUE: u32 = 128 << 10;
 
 /// The longest queue of a TCP connection whose length a guest has set: what the others have (see [`TCP_QUEUE`]).
 const TCP_QUEUE_SET: u32 = TCP_QUEUE / 2;
@@ -36,23 +44,33 @@ pub(super) const TCP_QUEUE: u32 = 128 << 10;
 /// What a caller may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SocketCall {
-    Netlink { kind: i32 },
+    Make(Wanted),
     Listen { socket: i32, backlog: u32 },
     SetQueue { socket: i32, value: u64, size: i32 },
 }
 
 /// The same, with what lay in the caller's memory and among its descriptors.
 pub(super) enum SocketRequest {
-    Netlink { kind: i32 },
+    Make(Wanted),
     Listen { socket: OwnedFd, backlog: u32 },
     SetQueue { socket: OwnedFd, bytes: u32 },
 }
 
+/// A new socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    family: i32,
+    kind: i32,
+    protocol: i32,
+}
+
 impl SocketCall {
     pub(super) fn of(number: i64, args: &[u64; 6]) -> Option<Self> {
-        let [first, second, _, fourth, fifth, _] = *args;
+        let [first, second, third, fourth, fifth, _] = *args;
         Some(match number {
-            libc::SYS_socket => Self::Netlink { kind: second as i32 },
+            libc::SYS_socket => {
+                Self::Make(Wanted { family: first as i32, kind: second as i32, protocol: third as i32 })
+            }
             libc::SYS_listen => Self::Listen { socket: first as i32, backlog: second as u32 },
             libc::SYS_setsockopt => Self::SetQueue { socket: first as i32, value: fourth, size: fifth as i32 },
             _ => return None,
@@ -62,11 +80,15 @@ impl SocketCall {
     /// While it can be looked at what there is: the caller may have no `/proc`.
     pub(super) fn read(self, caller: &Caller, memory: u64) -> Result<SocketRequest> {
         Ok(match self {
-            Self::Netlink { kind } => {
-                if count_sockets("NETLINK")? >= MAX_NETLINK {
+            Self::Make(wanted) => {
+                let (protocols, most) = match wanted.family {
+                    libc::AF_NETLINK => (&["NETLINK"][..], MAX_NETLINK),
+                    _ => (&DATAGRAM[..], MAX_DATAGRAM),
+                };
+                if count_sockets(protocols)? >= most {
                     return Err(Errno(libc::EMFILE));
                 }
-                SocketRequest::Netlink { kind }
+                SocketRequest::Make(wanted)
             }
             Self::Listen { socket, backlog } => {
                 let socket = caller.duplicate(socket)?;
@@ -90,9 +112,11 @@ impl SocketRequest {
     /// As the caller.
     pub(super) fn make(&self, secret: Secret, listener: &Listener, id: u64) -> Result<()> {
         match self {
-            Self::Netlink { kind } => {
-                let socket = sys::netlink_socket(secret, *kind | libc::SOCK_CLOEXEC)?;
-                sys::set_receive_buffer(secret, socket.as_fd(), NETLINK_QUEUE)?;
+            Self::Make(Wanted { family, kind, protocol }) => {
+                let socket = sys::socket(secret, *family, *kind | libc::SOCK_CLOEXEC, *protocol)?;
+                if *family == libc::AF_NETLINK {
+                    sys::set_receive_buffer(secret, socket.as_fd(), NETLINK_QUEUE)?;
+                }
                 // Whether it waits is a trait of the socket; whether an exec closes it, of the descriptor.
                 return listener.answer_with(id, socket.as_fd(), kind & libc::SOCK_CLOEXEC != 0);
             }
@@ -114,6 +138,7 @@ fn most_queued(socket: &OwnedFd) -> u32 {
     match sockopt::socket_domain(socket) {
         Ok(AddressFamily::NETLINK) => NETLINK_QUEUE,
         _ if is_tcp(socket) => TCP_QUEUE_SET,
+        Ok(AddressFamily::INET | AddressFamily::INET6) => DATAGRAM_QUEUE,
         _ => u32::MAX,
     }
 }
@@ -136,7 +161,7 @@ fn share_of_waiting(memory: u64, others: usize) -> u32 {
 fn count_listeners() -> Result<usize> {
     // Most sandboxes have few sockets. To list them the kernel goes through those of the whole machine.
     const FEW: usize = 4;
-    let sockets = count_sockets("TCP")? + count_sockets("TCPv6")?;
+    let sockets = count_sockets(&["TCP", "TCPv6"])?;
     if sockets <= FEW {
         return Ok(sockets);
     }
@@ -150,10 +175,10 @@ fn listening(table: &str) -> usize {
 }
 
 /// Of the sandbox's network: those of the sandbox alone.
-fn count_sockets(protocol: &str) -> Result<usize> {
+fn count_sockets(protocols: &[&str]) -> Result<usize> {
     let table = read("/proc/self/net/protocols")?;
     // A kernel without IPv6 has no such sockets.
-    Ok(sockets_of(protocol, &table).unwrap_or(0))
+    Ok(protocols.iter().filter_map(|protocol| sockets_of(protocol, &table)).sum())
 }
 
 fn sockets_of(protocol: &str, table: &str) -> Option<usize> {

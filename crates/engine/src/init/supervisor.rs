@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::{
+    collections::BTreeSet,
     os::fd::{AsRawFd, OwnedFd, RawFd},
     sync::atomic::{AtomicI32, Ordering},
 };
@@ -103,13 +104,16 @@ impl Supervised {
         sys::kill(self.pid, 0).is_err()
     }
 
-    /// Everything below it; for a kill, until nothing is left, since what is forked meanwhile is below it, too.
+    /// Everything below it; for a kill, until nothing new is found, since what is forked meanwhile is below it, too. Who was hit forks
+    /// nothing more, but may stay for as long as a tracer holds it.
     pub(super) fn signal(&self, signal: i32) {
-        const ROUNDS: usize = 1000;
+        // Processes that end as fast as others begin are always new: those who wait for init are not to wait for that.
+        const ROUNDS: usize = 64;
+        let mut hit = BTreeSet::new();
         for _ in 0..ROUNDS {
-            let below = self.below();
-            below.iter().for_each(|pid| sys::kill(*pid, signal).unwrap_or_default());
-            if signal != libc::SIGKILL || below.is_empty() {
+            let missed: Vec<i32> = self.below().into_iter().filter(|pid| hit.insert(*pid)).collect();
+            missed.iter().for_each(|pid| sys::kill(*pid, signal).unwrap_or_default());
+            if signal != libc::SIGKILL || missed.is_empty() {
                 return;
             }
         }
@@ -126,6 +130,10 @@ pub(super) fn kill_strays(known: impl Fn(i32) -> bool) -> bool {
     const INIT: i32 = 1;
     let strays: Vec<i32> = proc::children(INIT).into_iter().filter(|pid| !known(*pid)).collect();
     strays.iter().for_each(|pid| sys::kill(*pid, libc::SIGKILL).unwrap_or_default());
+    // One that is traced stays until its tracer lets it go.
+    for tracer in proc::tracers(strays.iter().copied()) {
+        sys::kill(tracer, libc::SIGKILL).unwrap_or_default();
+    }
     !strays.is_empty()
 }
 

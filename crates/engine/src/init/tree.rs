@@ -116,6 +116,16 @@ impl Forest {
         Ok(Leaf { name, dir, events, killed: Cell::new(false) })
     }
 
+    /// Whether the commands do not run, whoever froze them.
+    pub(super) fn is_frozen(&self) -> bool {
+        let Self::Cgroups { run, .. } = self else { return false };
+        let Ok(fd) = sys::open_at(run.as_raw_fd(), c"cgroup.freeze", libc::O_RDONLY) else { return false };
+        // SAFETY: opened just now.
+        let file = unsafe { OwnedFd::from_raw_fd(fd) };
+        let mut text = [0];
+        sys::read(file.as_raw_fd(), &mut text) == Ok(1) && text == *b"1"
+    }
+
     /// All commands go on, whoever froze them.
     pub(super) fn thaw(&self) {
         if let Self::Cgroups { run, .. } = self {

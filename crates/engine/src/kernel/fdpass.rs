@@ -60,8 +60,8 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>])
     }
 }
 
-/// One message into `buffer`: its length and its descriptors. Zero is the end. A message that did not fit, or whose
-/// descriptors did not, is `InvalidData`, and what came with it is closed.
+/// One message into `buffer`: its length and its descriptors. Zero is the end. A message that did not fit is `InvalidData`; one whose
+/// descriptors this process has no numbers for is EMFILE. Either is gone then, and what came with it is closed.
 pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut control = [0u64; CONTROL_WORDS];
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -97,8 +97,11 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(
             at = libc::CMSG_NXTHDR(&raw const header, at);
         }
     }
-    if header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+    if header.msg_flags & libc::MSG_TRUNC != 0 {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a message was cut off"));
+    }
+    if header.msg_flags & libc::MSG_CTRUNC != 0 {
+        return Err(io::Error::from_raw_os_error(libc::EMFILE));
     }
     Ok((length, fds))
 }

@@ -6,5 +6,6 @@ pub(crate) mod notify;
 pub(crate) mod pidfd;
 pub(crate) mod proc;
 pub(crate) mod readiness;
+pub(crate) mod shortage;
 pub(crate) mod sys;
 pub(crate) mod thread_identity;

@@ -582,10 +582,10 @@ fn leader_of(thread: u32) -> Result<u32> {
 }
 
 /// One that asks the kernel for addresses and routes.
-pub(crate) fn netlink_socket(secret: Secret, kind: i32) -> Result<OwnedFd> {
+pub(crate) fn socket(secret: Secret, family: i32, kind: i32, protocol: i32) -> Result<OwnedFd> {
     let [fifth, sixth] = secret.with(0);
     // SAFETY: plain numbers.
-    let fd = unsafe { sys!(SYS_socket, libc::AF_NETLINK, kind, libc::NETLINK_ROUTE, 0, fifth, sixth) }?;
+    let fd = unsafe { sys!(SYS_socket, family, kind, protocol, 0, fifth, sixth) }?;
     // SAFETY: opened just now.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }

@@ -108,7 +108,7 @@ fn enter_own_root() -> io::Result<()> {
     mounts::plain(c"cabana", place, c"tmpfs", libc::MS_NOSUID, c"mode=0755,size=1m").map_err(said("a tmpfs"))?;
     // The devices may have to be bound from the host's /dev, which is only there before the change of root.
     rustix::process::chdir(place)?;
-    for dir in ["n", "u", "l", "dev", "proc"] {
+    for dir in ["n", "u", "l", "p", "m", "dev", "proc"] {
         rustix::fs::mkdir(dir, 0o755.into())?;
     }
     for number in 0..MAX_LOWER {

@@ -66,3 +66,33 @@ async fn outputs_of_many_running_commands_share_a_bounded_memory() {
     assert_eq!(inside.user("echo as ever").await.ok().trim(), "as ever");
     inside.end().await;
 }
+
+/// Fills the table of this process, until they are dropped.
+fn all_descriptors() -> Vec<fs::File> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let highest = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let highest = highest.filter_map(|entry| entry.file_name().to_str()?.parse::<u64>().ok()).max().unwrap();
+    let limit = Rlimit { current: Some(highest + 16), ..getrlimit(Resource::Nofile) };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    std::iter::from_fn(|| fs::File::open("/dev/null").ok()).collect()
+}
+
+/// Whose connection there is no room for hears that. It is no fault of the sandbox.
+#[tokio::test]
+async fn a_server_without_descriptors_ends_no_sandbox_whose_port_is_visited() {
+    let inside = Inside::new().await;
+    let listen = "echo mine > /dev/shm/mark; exec python3 -m http.server 8000 >/dev/null 2>&1";
+    let server = inside.sandbox.exec(ExecSpec::shell(listen, SandboxPath::root())).await.unwrap();
+    inside.user("until (exec 3<>/dev/tcp/127.0.0.1/8000) 2>/dev/null; do sleep 0.05; done").await.ok();
+    inside.sandbox.connect(8000).await.expect("the control");
+    let taken = all_descriptors();
+    for _ in 0..3 {
+        let refused = inside.sandbox.connect(8000).await.err().expect("there is no descriptor for it");
+        assert_eq!(refused.code(), cabana_sandbox::Code::HostExhausted, "{refused}");
+    }
+    drop(taken);
+    inside.sandbox.connect(8000).await.expect("as before");
+    assert_eq!(inside.user("cat /dev/shm/mark").await.ok(), "mine");
+    drop(server);
+    inside.end().await;
+}
