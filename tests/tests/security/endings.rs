@@ -194,7 +194,11 @@ second = os.fork()
 if second == 0:
     os.read(hear, 1)
     print('back, at its exit', seize(first, 0x40))
-    print('back, at its exit by an option', libc.ptrace(0x4200, first, ctypes.c_long(0), ctypes.c_long(0x40)) == 0)
+    import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # each would stop it, for who is stopped itself
+    ask = lambda request, option: libc.ptrace(request, first, ctypes.c_long(0), ctypes.c_long(option)) == 0
+    print('back', seize(first, 0), 'and stopped', ask(0x4207, 0) and os.waitpid(first, 0x40000000)[0] == first)
+    print('back, by an option', ask(0x4200, 1), 'at its exit', ask(0x4200, 0x40), 'the old way', ask(21, 0x40))
+    print('let go', ask(17, 0))
     third = os.fork()
     if third == 0: time.sleep(300)
     print('another at its exit', seize(third, 0x40))
@@ -213,7 +217,9 @@ while True:
     let expected = [
         "at its exit done",
         "back, at its exit refused",
-        "back, at its exit by an option False",
+        "back done and stopped True",
+        "back, by an option True at its exit False the old way False",
+        "let go True",
         "another at its exit done",
     ];
     for line in expected {

@@ -54,7 +54,7 @@ if what == "signal":
                 raise OSError(ctypes.get_errno(), "")
 
         def priority():
-            os.setpriority(os.PRIO_PROCESS, process, 0)
+            os.setpriority(os.PRIO_PROCESS, process, -1)
 
         def affinity():
             os.sched_setaffinity(process, os.sched_getaffinity(process))

@@ -117,6 +117,28 @@ def netlink():
     return waiting
 
 
+def begun():
+    """A datagram that is never sent."""
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    one.connect(("127.0.0.1", 9))
+    held.append(one)
+    return sum(one.send(b"x" * 13000, socket.MSG_MORE) for _ in range(5))
+
+
+def notices():
+    """When each datagram was sent, with all of it: asked for by a control message."""
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 30)
+    asks = [(socket.SOL_SOCKET, 37, struct.pack("I", 2 | 256))]  # SO_TIMESTAMPING: by software, and in the queue
+    held.append(one)
+    for _ in range(60):
+        try:
+            one.sendmsg([b"x" * 60000], asks, 0, ("127.0.0.1", 9))
+        except (ConnectionRefusedError, BlockingIOError):
+            pass
+    return struct.unpack("9I", one.getsockopt(socket.SOL_SOCKET, 55, 36))[0]  # SO_MEMINFO
+
+
 def pending():
     """Connections that nobody accepts, as many as wait at one more socket that listens."""
     listener = socket.socket()
@@ -141,7 +163,9 @@ def pending():
 
 
 KINDS = {
+    "begun": begun,
     "netlink": netlink,
+    "notices": notices,
     "pending": pending,
     "tcp": tcp,
     "udp": udp,

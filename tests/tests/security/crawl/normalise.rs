@@ -53,6 +53,10 @@ fn compare_limit(name: &str, hard: &str) -> String {
         return hard.to_owned();
     }
     let of_server = LIMITS.iter().find(|(known, _)| *known == name).map(|(_, limit)| getrlimit(*limit).maximum);
+    let half = |of_server: u64| name == "nofile" && hard == (of_server / 2).to_string();
+    if of_server.flatten().is_some_and(half) {
+        return "half".to_owned();
+    }
     let of_server = of_server.map(|hard| hard.map_or_else(|| "unlimited".to_owned(), |hard| hard.to_string()));
     compare(hard, &of_server.unwrap_or_default())
 }

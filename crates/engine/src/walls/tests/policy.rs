@@ -7,6 +7,7 @@ use crate::walls::arch::Arch;
 use crate::walls::policy::{Policy, Verdict};
 
 const EPERM: Verdict = Verdict::Errno(libc::EPERM as u16);
+const DONE: Verdict = Verdict::Errno(0);
 const ENOSYS: Verdict = Verdict::Errno(libc::ENOSYS as u16);
 const EAFNOSUPPORT: Verdict = Verdict::Errno(libc::EAFNOSUPPORT as u16);
 const EPROTONOSUPPORT: Verdict = Verdict::Errno(libc::EPROTONOSUPPORT as u16);
@@ -241,7 +242,8 @@ fn only_the_families_that_programs_live_on_have_sockets() {
     for family in [libc::AF_INET, libc::AF_INET6] {
         let family = family as u64;
         assert_eq!(verdict("socket", &[family, 1 | flags, 0]), Verdict::Allow);
-        assert_eq!(verdict("socket", &[family, 2 | flags, libc::IPPROTO_UDP as u64]), Verdict::Allow);
+        assert_eq!(verdict("socket", &[family, 2 | flags, libc::IPPROTO_UDP as u64]), Verdict::Notify);
+        assert_eq!(verdict("socket", &[family, 3, libc::IPPROTO_ICMP as u64]), Verdict::Notify);
         assert_eq!(
             verdict("socket", &[family, 10 | flags, 0]),
             EPROTONOSUPPORT,
@@ -256,6 +258,24 @@ fn only_the_families_that_programs_live_on_have_sockets() {
     assert_eq!(verdict("socket", &[16, 3, libc::NETLINK_ROUTE as u64]), Verdict::Notify);
     assert_eq!(verdict("socket", &[16, 3, libc::NETLINK_NETFILTER as u64]), EPROTONOSUPPORT);
     assert_eq!(verdict("socket", &[1 << 32 | 17, 3, 0]), EAFNOSUPPORT, "the high half is not read");
+}
+
+#[test]
+fn all_weigh_the_same() {
+    let low = |number: i32| u64::from(number as u32);
+    for niceness in [0, 1, 19, i32::MAX] {
+        assert_eq!(verdict("setpriority", &[0, 0, low(niceness)]), DONE, "{niceness}");
+    }
+    for niceness in [-1, i32::MIN] {
+        assert_eq!(verdict("setpriority", &[0, 0, low(niceness)]), Verdict::Allow, "{niceness}: the kernel decides");
+    }
+    for policy in [libc::SCHED_IDLE, libc::SCHED_BATCH, libc::SCHED_IDLE | libc::SCHED_RESET_ON_FORK] {
+        assert_eq!(verdict("sched_setscheduler", &[0, low(policy)]), DONE, "{policy}");
+    }
+    assert_eq!(verdict("sched_setscheduler", &[0, low(libc::SCHED_OTHER)]), Verdict::Allow);
+    assert_eq!(verdict("sched_setattr", &[]), ENOSYS);
+    assert_eq!(verdict("ioprio_set", &[1, 0, 3 << 13 | 7]), DONE);
+    assert_eq!(verdict("ioprio_set", &[1, 0, 2 << 13 | 7]), Verdict::Allow);
 }
 
 #[test]
@@ -308,7 +328,6 @@ fn programs_of_every_day_have_their_calls() {
         "mq_open",
         "shmget",
         "semget",
-        "sched_setattr",
         "copy_file_range",
         "renameat2",
         "mknodat",
