@@ -11,14 +11,14 @@
 //! - HTTP/2 without TLS is refused: its names stand in frames that are not read.
 //! - All else passes. Only the guest's bytes wait for the verdict; a server that speaks first is heard at once. What has bytes
 //!   in its first line that no request has is passed on at once, but for the end of a line that some server could read as a
-//!   request.
+//!   request. Where it becomes TLS later (`late_hello`), that hello is held to the same.
 //!
 //! A policy that comes later judges what is known of a connection: one that began under `public` was not looked at, and is
 //! kept if its own name is listed.
 //!
 //! Neither `public` nor an address in an allow-list tells names apart, so there nothing is looked at.
 
-use std::io;
+use std::{io, ops::ControlFlow};
 
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -33,11 +33,12 @@ use crate::{
         body,
         head::{self, Head},
     },
+    late_hello::{HelloWatch, LateHello},
     relay::{Activity, After, write},
     tls::{self, Hello},
 };
 
-const MOST: usize = 16 * 1024 + 1024;
+pub(crate) const MOST: usize = 16 * 1024 + 1024;
 /// A method, and what follows it.
 const LONGEST_BEGIN: usize = 16;
 
@@ -69,19 +70,21 @@ pub(crate) async fn open(
         return Ok(After::Stream);
     }
     match collect(gateway, &mut bytes, from).await? {
-        First::Other => {}
-        First::OpenLine => return rest_of_line(gateway, flow, &bytes, from, to, activity).await,
+        First::Other => {
+            let hello = LateHello::find(&bytes).map(|at| LateHello::unsent(bytes.split_off(at)));
+            write(to, &bytes).await?;
+            Ok(hello.map_or_else(|| After::Other(HelloWatch::after(&bytes)), After::LateHello))
+        }
+        First::OpenLine => rest_of_line(gateway, flow, &bytes, from, to, activity).await,
         First::Tls(name, len) => {
             check_server_name(gateway, flow, name)?;
             write(to, &bytes[..len]).await?;
-            return Ok(After::ServersAnswer(bytes.split_off(len)));
+            Ok(After::ServersAnswer(bytes.split_off(len)))
         }
-        First::Http(head, len) => return request(gateway, flow, &head, &bytes[len..], from, to, activity).await,
-        First::ClearHttp2 => return Err(refused(gateway, flow, Reason::ClearHttp2)),
-        First::More | First::Unreadable => return Err(refused(gateway, flow, Reason::Unreadable)),
+        First::Http(head, len) => request(gateway, flow, &head, &bytes[len..], from, to, activity).await,
+        First::ClearHttp2 => Err(refused(gateway, flow, Reason::ClearHttp2)),
+        First::More | First::Unreadable => Err(refused(gateway, flow, Reason::Unreadable)),
     }
-    to.write_all(&bytes).await?;
-    Ok(After::Stream)
 }
 
 /// Passes on what follows the hello: `held` was read with it. A second one is checked if the server has asked for it.
@@ -119,7 +122,7 @@ pub(crate) async fn follow_hello(
     }
 }
 
-fn check_server_name(gateway: &Gateway, flow: &Flow, name: Option<Vec<u8>>) -> io::Result<()> {
+pub(crate) fn check_server_name(gateway: &Gateway, flow: &Flow, name: Option<Vec<u8>>) -> io::Result<()> {
     name.map_or(Ok(()), |name| check(gateway, flow, parse_name(&name)))
 }
 
@@ -136,14 +139,22 @@ async fn rest_of_line(
     let text = skip_spaces(bytes);
     let mut begin = text[..text.len().min(LONGEST_BEGIN)].to_vec();
     let mut tail = text[text.len().saturating_sub(HTTP.len() - 1)..].to_vec();
+    if let Some(at) = LateHello::find(bytes) {
+        write(to, &bytes[..at]).await?;
+        return Ok(After::LateHello(LateHello::unsent(bytes[at..].to_vec())));
+    }
     let mut piece = bytes.to_vec();
+    let mut watch = HelloWatch::after(bytes);
     loop {
         write(to, &piece).await?;
         piece.clear();
         if from.read_buf(&mut piece).await? == 0 {
-            return Ok(After::Stream); // which finds the same end
+            return Ok(After::Other(watch)); // which finds the same end
         }
         activity.note();
+        if let ControlFlow::Break(hello) = watch.look(&piece) {
+            return Ok(After::LateHello(hello));
+        }
         let text = if begin.is_empty() { skip_spaces(&piece) } else { &piece };
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
         begin.extend_from_slice(&line[..line.len().min(LONGEST_BEGIN - begin.len())]);
@@ -153,7 +164,7 @@ async fn rest_of_line(
         }
         if line.len() < text.len() {
             write(to, &piece).await?;
-            return Ok(After::Stream);
+            return Ok(After::Other(watch));
         }
         tail.drain(..tail.len().saturating_sub(HTTP.len() - 1));
     }
@@ -311,7 +322,7 @@ fn check(gateway: &Gateway, flow: &Flow, spoken: Option<Host>) -> io::Result<()>
     }
 }
 
-fn refused(gateway: &Gateway, flow: &Flow, reason: Reason) -> io::Error {
+pub(crate) fn refused(gateway: &Gateway, flow: &Flow, reason: Reason) -> io::Error {
     gateway.refuse_flow(flow, reason);
     denied()
 }

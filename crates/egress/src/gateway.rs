@@ -18,7 +18,7 @@ use crate::{
     decision::{Decision, Reason},
     event::{How, Reporter},
     host::{Host, Name},
-    lookup::Lookup,
+    lookup::{HOST_NAME, Lookup},
     outer::Outer,
     outside::{Connect, ResolveError},
     policy::Policy,
@@ -78,7 +78,10 @@ impl Gateway {
                     ResolveError::Failed => NotDialed::TimedOut,
                 })?;
                 let judge = |address| policy.decide_resolved(name, address, port);
-                allowed_of(&found, judge).map_err(|decision| refused(&host, decision))?
+                allowed_of(&found, judge).map_err(|decision| match leads_inside(name, &decision) {
+                    true => NotDialed::Missing,
+                    false => refused(&host, decision),
+                })?
             }
         };
         self.reporter.report(how, &host.to_string(), port, &decision);
@@ -92,11 +95,11 @@ impl Gateway {
         let mut decision = policy.decide_lookup(name);
         if decision.allowed {
             match self.lookup.addresses(name).await {
-                Ok(found) => {
-                    if let Err(inner) = allowed_of(&found, |address| policy.decide_lookup_resolved(name, address)) {
-                        decision = inner;
-                    }
-                }
+                Ok(found) => match allowed_of(&found, |address| policy.decide_lookup_resolved(name, address)) {
+                    Err(inner) if leads_inside(name, &inner) => return Err(NotDialed::Missing),
+                    Err(inner) => decision = inner,
+                    Ok(_) => {}
+                },
                 Err(ResolveError::Missing) => return Err(NotDialed::Missing),
                 Err(ResolveError::Failed) => return Err(NotDialed::TimedOut),
             }
@@ -191,6 +194,17 @@ impl Policy {
             _ => decision,
         }
     }
+}
+
+/// Such a name is to its guest, and to the tenant, as one that is not there: else they would learn which names this machine's
+/// resolver knows, and the addresses of the operator's networks. The name that every sandbox has for this host is no secret.
+fn leads_inside(name: &Name, decision: &Decision) -> bool {
+    let Reason::Inner { address, class } = &decision.reason else { return false };
+    if name.as_str() == HOST_NAME {
+        return false;
+    }
+    tracing::debug!(%name, %address, %class, "a sandbox asked for a name that leads inside");
+    true
 }
 
 /// Those addresses that may be reached; if there are none, why the first may not.

@@ -21,7 +21,8 @@
 //!
 //! What the guest sends is hostile. Every parser is strict, bounded and free of recursion, every wait has a deadline, every
 //! map and queue has a bound, and what cannot be read with certainty is refused. A refusal is a reset on the transparent way,
-//! a 403 with its reason on the HTTP way, reply 2 on the SOCKS way, and "no such name" in the DNS; and it is an [`Event`].
+//! a 403 with its reason on the HTTP way, reply 2 on the SOCKS way, and "no such name" in the DNS; and it is an [`Event`]. A name that
+//! leads inside is told as one that does not exist, on every way.
 //!
 //! The server's own calls to addresses that a tenant named go through a [`Dialer`], which does the same without a sandbox.
 //!
@@ -42,6 +43,7 @@ mod gate;
 mod gateway;
 mod host;
 mod http;
+mod late_hello;
 mod lookup;
 mod outer;
 mod outside;

@@ -1,9 +1,11 @@
 //! Two connections, coupled: bytes both ways, half-closes passed on, an end by reset when anything was not right.
 
 use std::{
+    convert::Infallible,
     io,
+    ops::ControlFlow,
     pin::pin,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -18,6 +20,7 @@ use crate::{
     gate,
     gateway::{Flow, Gateway},
     http::{body, head::Framing},
+    late_hello::{HelloWatch, LateHello},
     outer::Outer,
     tls::{self, Answer},
 };
@@ -35,6 +38,10 @@ pub(crate) enum Opening {
 /// What may follow on the guest's side.
 pub(crate) enum After {
     Stream,
+    /// Neither TLS nor HTTP was sent. It may become TLS later.
+    Other(HelloWatch),
+    /// It has become TLS.
+    LateHello(LateHello),
     /// A TLS hello was sent. Whether another one may follow is the server's to say; these bytes were read behind it.
     ServersAnswer(Vec<u8>),
     /// One request was sent. Whatever the guest sends now was not checked and goes nowhere.
@@ -83,8 +90,8 @@ async fn relay(
     let activity = Activity::new();
     let (mut from_guest, mut to_guest) = guest.split();
     let (mut from_outer, mut to_outer) = tokio::io::split(outer);
-    let (tell_answer, mut answer) = watch::channel(None);
-    let mut answer_reader = AnswerReader { bytes: Vec::new(), tell: tell_answer };
+    let answers = Answers::new();
+    let mut answer_reader = AnswerReader { bytes: Vec::new(), answers: &answers };
     let up = async {
         let mut after = match opening {
             Opening::Tunnel(already) => {
@@ -97,20 +104,36 @@ async fn relay(
             }
         };
         to_outer.flush().await?; // TLS may hold something back
+        if let After::Other(mut watch) = after {
+            after = match copy(&mut from_guest, &mut to_outer, &activity, |piece| watch.look(piece)).await? {
+                Ended::AtEof | Ended::WriterGone => return io::Result::Ok((After::Stream, from_guest)),
+                Ended::Held(hello) => After::LateHello(hello),
+            };
+        }
+        if let After::LateHello(hello) = after {
+            let (hello, behind) = hello.judge(gateway, flow, &mut from_guest, &activity).await?;
+            answers.expect_late_one();
+            write(&mut to_outer, &hello).await?;
+            after = After::ServersAnswer(behind);
+        }
         if let After::ServersAnswer(held) = after {
-            // Sooner or later: the end of the server's side is an answer, too.
-            let answer = answer.wait_for(Option::is_some).await.map_err(io::Error::other)?.unwrap_or(Answer::Retry);
+            let answer = answers.next().await?;
             gate::follow_hello(gateway, flow, answer, held, &mut from_guest, &mut to_outer, &activity).await?;
             after = After::Stream;
         }
         if let After::Stream = after {
             // A server that stops reading may still have something to say: let the other direction find its end.
-            let _ = copy(&mut from_guest, &mut to_outer, &activity, |_| {}).await?;
+            let _: Ended<Infallible> =
+                copy(&mut from_guest, &mut to_outer, &activity, |_| ControlFlow::Continue(())).await?;
         }
-        io::Result::Ok((after, from_guest))
+        Ok((after, from_guest))
     };
     let down = async {
-        match copy(&mut from_outer, &mut to_guest, &activity, |bytes| answer_reader.read(bytes)).await? {
+        let read = |bytes: &[u8]| {
+            answer_reader.read(bytes);
+            ControlFlow::<Infallible>::Continue(())
+        };
+        match copy(&mut from_outer, &mut to_guest, &activity, read).await? {
             Ended::AtEof => Ok(()),
             Ended::WriterGone => Err(io::ErrorKind::BrokenPipe.into()),
         }
@@ -129,11 +152,11 @@ async fn both<R: AsyncRead + Unpin>(
     let (mut up, mut down) = (pin!(up), pin!(down));
     tokio::select! {
         sent = &mut up => match sent? {
-            (After::Stream | After::ServersAnswer(_), _) => down.await,
             (After::Nothing, rest) => tokio::select! {
                 ended = down => ended,
                 error = discard(rest) => Err(error),
             },
+            _ => down.await,
         },
         answered = &mut down => {
             answered?;
@@ -154,20 +177,48 @@ async fn discard(mut from: impl AsyncRead + Unpin) -> io::Error {
     }
 }
 
-/// Reads what the server says to a TLS hello, beside its being passed on.
-struct AnswerReader {
-    bytes: Vec<u8>,
-    tell: watch::Sender<Option<Answer>>,
+/// What the server says to a TLS hello, from the one direction to the other.
+struct Answers {
+    told: watch::Sender<Option<Answer>>,
+    /// Something else was said before, and may still be on its way.
+    is_late: AtomicBool,
 }
 
-impl AnswerReader {
+impl Answers {
+    fn new() -> Answers {
+        Answers { told: watch::Sender::new(None), is_late: AtomicBool::new(false) }
+    }
+
+    /// Before a hello is sent that was not the first thing said.
+    fn expect_late_one(&self) {
+        self.is_late.store(true, Ordering::Relaxed);
+        self.told.send_replace(None);
+    }
+
+    /// Sooner or later: the end of the server's side is an answer, too.
+    async fn next(&self) -> io::Result<Answer> {
+        let mut told = self.told.subscribe();
+        Ok(told.wait_for(Option::is_some).await.map_err(io::Error::other)?.unwrap_or(Answer::Retry))
+    }
+}
+
+/// Reads what the server says to a TLS hello, beside its being passed on.
+struct AnswerReader<'a> {
+    bytes: Vec<u8>,
+    answers: &'a Answers,
+}
+
+impl AnswerReader<'_> {
     /// Nothing at all is the server's end.
     fn read(&mut self, piece: &[u8]) {
         const MAX_ANSWER: usize = 16 * 1024;
-        if self.tell.borrow().is_some() {
+        if self.answers.told.borrow().is_some() {
             return;
         }
         self.bytes.extend_from_slice(piece);
+        if self.answers.is_late.load(Ordering::Relaxed) {
+            tls::skip_to_record(&mut self.bytes);
+        }
         let answer = match tls::answer(&self.bytes) {
             None if piece.is_empty() => Some(Answer::Final),
             // What cannot be understood may mean anything.
@@ -176,29 +227,33 @@ impl AnswerReader {
         };
         if answer.is_some() {
             self.bytes = Vec::new();
-            self.tell.send_replace(answer);
+            self.answers.told.send_replace(answer);
         }
     }
 }
 
-enum Ended {
+enum Ended<H> {
     AtEof,
     WriterGone,
+    /// By whoever looked, before this piece was written.
+    Held(H),
 }
 
-async fn copy(
+async fn copy<H>(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
     activity: &Activity,
-    mut look: impl FnMut(&[u8]),
-) -> io::Result<Ended> {
+    mut look: impl FnMut(&[u8]) -> ControlFlow<H>,
+) -> io::Result<Ended<H>> {
     // Most connections carry little: what is never read into is never touched.
     let mut buffer = Vec::with_capacity(BUFFER);
     loop {
         buffer.clear();
         let len = from.read_buf(&mut buffer).await?;
         activity.note();
-        look(&buffer);
+        if let ControlFlow::Break(held) = look(&buffer) {
+            return Ok(Ended::Held(held));
+        }
         let written = if len == 0 { to.shutdown().await } else { write(to, &buffer).await };
         match written {
             Ok(()) if len > 0 => activity.note(),

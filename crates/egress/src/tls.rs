@@ -47,6 +47,29 @@ pub(crate) fn begins(bytes: &[u8]) -> bool {
     matches!(bytes, [20..=24, ..])
 }
 
+/// What [`begins_hello`] needs at most.
+pub(crate) const HELLO_BEGIN: usize = 7;
+
+/// Do these bytes begin a client's hello, where anything else may stand as well? `None`: so far they can. Versions do not count:
+/// some servers look at none.
+pub(crate) fn begins_hello(bytes: &[u8]) -> Option<bool> {
+    /// The first of three bytes of its length: no server reads a hello that is longer.
+    const MAX_HIGH: u8 = 2;
+    match bytes {
+        [HANDSHAKE, 3, _, high, low, CLIENT_HELLO, message @ ..] => {
+            match (usize::from(u16::from_be_bytes([*high, *low])), message) {
+                (1, _) => Some(true), // the rest of it is in the next record
+                (2..=RECORD, [length, ..]) => Some(*length <= MAX_HIGH),
+                (2..=RECORD, []) => None,
+                _ => Some(false),
+            }
+        }
+        [] | [HANDSHAKE] => None,
+        [HANDSHAKE, 3, rest @ ..] if rest.len() < 4 => None,
+        _ => Some(false),
+    }
+}
+
 pub(crate) fn is_handshake(bytes: &[u8]) -> bool {
     bytes.first() == Some(&HANDSHAKE)
 }
@@ -116,6 +139,13 @@ pub(crate) fn answer(bytes: &[u8]) -> Option<Answer> {
             _ => return Some(Answer::Final),
         };
     }
+}
+
+/// Leaves out what a server said before it spoke TLS.
+pub(crate) fn skip_to_record(bytes: &mut Vec<u8>) {
+    let is_one = |at: usize| matches!(bytes[at..], [ALERT | HANDSHAKE] | [ALERT | HANDSHAKE, 3, ..]);
+    let start = (0..bytes.len()).find(|at| is_one(*at)).unwrap_or(bytes.len());
+    bytes.drain(..start);
 }
 
 #[derive(Debug)]
@@ -317,6 +347,19 @@ mod tests {
     }
 
     #[test]
+    fn what_a_server_says_before_it_speaks_tls_is_left_out() {
+        let hello = records(&server_hello(&RETRY_RANDOM), RECORD);
+        for before in [&b""[..], b"S", b"220 go ahead\r\n", &[HANDSHAKE, b'x'], &[ALERT, ALERT]] {
+            let mut bytes = [before, &hello].concat();
+            skip_to_record(&mut bytes);
+            assert_eq!(bytes, hello, "{before:?}");
+        }
+        let mut begun = [b'S', HANDSHAKE].to_vec();
+        skip_to_record(&mut begun);
+        assert_eq!(begun, [HANDSHAKE]);
+    }
+
+    #[test]
     fn only_whole_records_are_skipped_before_a_second_hello() {
         let change = [CHANGE_CIPHER_SPEC, 3, 3, 0, 1, 1];
         let data = [APPLICATION_DATA, 3, 3, 0, 2, 9, 9];
@@ -328,10 +371,26 @@ mod tests {
         assert_eq!(skipped(&[&change[..], &[99, 3]].concat()), None);
     }
 
+    #[test]
+    fn a_hello_is_known_by_its_first_bytes_and_nothing_else_is() {
+        for size in [1, 2, 3, 4, 50, RECORD] {
+            let hello = records(&message(&sni(b"a.com")), size);
+            assert_eq!(begins_hello(&hello), Some(true), "records of {size}");
+            let known = (0..=HELLO_BEGIN).find_map(|end| begins_hello(&hello[..end]));
+            assert_eq!(known, Some(true), "records of {size}");
+        }
+        for other in [&b"x"[..], &[HANDSHAKE, 4], &[HANDSHAKE, 3, 1, 0, 5, SERVER_HELLO], &[HANDSHAKE, 3, 1, 0, 0, 1]] {
+            assert_eq!(begins_hello(other), Some(false), "{other:?}");
+        }
+        assert_eq!(begins_hello(&[HANDSHAKE, 3, 1, 0x41, 0, CLIENT_HELLO, 0]), Some(false), "no record is so long");
+        assert_eq!(begins_hello(&[HANDSHAKE, 3, 1, 0, 90, CLIENT_HELLO, 9]), Some(false), "no hello is so long");
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_read_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
             answer(&bytes);
+            begins_hello(&bytes);
             skipped(&bytes);
             client_hello(&bytes);
             client_hello(&[&[HANDSHAKE, 3, 1, 2, 0, CLIENT_HELLO, 0, 1, 0xfc, 3, 3][..], &bytes].concat());

@@ -2,16 +2,19 @@
 
 use crate::{
     gate::{self, First},
+    late_hello::HelloWatch,
     socks,
     tls::{self, Hello},
 };
 
 pub fn client_hello(bytes: &[u8]) {
     hello_retry(bytes);
+    late_hello(bytes);
     let hello = tls::client_hello(bytes);
     match &hello {
         Hello::Whole(name, len) => {
             assert_eq!(server_names(&bytes[..*len]), Some(name.iter().cloned().collect()), "another name");
+            assert_eq!(tls::begins_hello(bytes), Some(true), "a late one passes unread");
         }
         Hello::More | Hello::Malformed => {}
     }
@@ -21,6 +24,15 @@ pub fn client_hello(bytes: &[u8]) {
             Hello::More => {}
             early => return assert_eq!(early, hello, "after {end} bytes"),
         }
+    }
+}
+
+/// A hello behind something else, in two pieces that are cut anywhere.
+fn late_hello(bytes: &[u8]) {
+    for cut in 0..bytes.len().min(20) {
+        let mut watch = HelloWatch::after(b"x");
+        let is_held = watch.look(&bytes[..cut]).is_break() || watch.look(&bytes[cut..]).is_break();
+        assert!(is_held || tls::begins_hello(bytes) != Some(true), "cut after {cut} bytes");
     }
 }
 

@@ -172,7 +172,7 @@ async fn an_answer_that_changes_between_check_and_connect_changes_nothing() {
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     assert_eq!(stage.world.looked_up.lock().unwrap().len(), 1, "one connection is one lookup");
     let (_, head) = stage.tunnel("rebind.com:80").await;
-    assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
+    assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
     assert_eq!(stage.dialled(), [format!("{EXAMPLE}:80")]);
 }
 
@@ -183,6 +183,33 @@ async fn a_synthetic_address_whose_name_now_points_inside_is_reset() {
     let mut stream = stage.redirected_to_name("rebind.com", 80).await;
     assert!(is_reset(&mut stream).await);
     assert!(stage.dialled().is_empty());
+}
+
+/// A guest, and its tenant, must not learn which names the operator's own networks have, nor their addresses.
+#[tokio::test]
+async fn a_name_that_leads_inside_is_told_as_one_that_does_not_exist() {
+    for policy in [NetworkPolicy::Public, allow(&["*.corp", "8.8.8.8"])] {
+        let stage = Stage::new(&policy);
+        stage.name("db01.corp", &[&["10.0.0.7", "fd00::7"]]);
+        let mut told = Vec::new();
+        for name in ["db01.corp", "gone.corp"] {
+            let get = format!("GET http://{name}/ HTTP/1.1\r\nHost: {name}\r\n\r\n");
+            let answers = [
+                stage.tunnel(&format!("{name}:443")).await.1,
+                ask(stage.http, get.as_bytes()).await,
+                ask(stage.socks, &[&[5, 1, 0, 5, 1, 0, 3, 9][..], name.as_bytes(), &[0, 80]].concat()).await,
+                format!("{:?}", crate::dns::look_up(&stage, name).await),
+            ];
+            told.push(answers.map(|answer| answer.replace(name, "NAME")));
+        }
+        assert_eq!(told[0], told[1]);
+        assert!(told[0][1].contains("there is no such name") && told[0][3] == "None", "{told:?}");
+        assert_eq!(stage.events(), [], "the tenant hears of neither");
+        assert!(stage.dialled().is_empty());
+        // The name that every sandbox has for this host says why it is refused.
+        let host = stage.tunnel("host.cabana.internal:80").await.1;
+        assert!(host.starts_with("HTTP/1.1 403 "), "{host}");
+    }
 }
 
 #[tokio::test]

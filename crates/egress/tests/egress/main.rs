@@ -5,6 +5,7 @@ mod attacks;
 mod dns;
 mod hello_retry;
 mod kernel;
+mod late_hello;
 mod life;
 mod stage;
 mod upstream;
