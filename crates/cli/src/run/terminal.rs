@@ -39,6 +39,7 @@ impl RawMode {
 
 impl Drop for RawMode {
     fn drop(&mut self) {
-        while let Err(io::Errno::INTR) = tcsetattr(stdin(), OptionalActions::Drain, &self.before) {}
+        // What a program inside made the terminal answer, and nobody has read, would be typed into the shell that comes next.
+        while let Err(io::Errno::INTR) = tcsetattr(stdin(), OptionalActions::Flush, &self.before) {}
     }
 }

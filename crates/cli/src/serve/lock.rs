@@ -1,7 +1,12 @@
 //! One server for one data directory. Its own user finds it by the lock.
+//!
+//! There are two locks on one file. By `flock` a second server is kept away. By `fcntl` the server is seen: whether that one is
+//! held can be asked without taking it, so that a server which starts meanwhile is not refused because of who asks.
+
+mod port;
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{File, OpenOptions},
     io::{Read, Seek, Write},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
@@ -10,8 +15,9 @@ use std::{
 
 use cabana_model::Code;
 use rustix::{
-    fs::{FlockOperation, flock},
+    fs::{FlockOperation, fcntl_lock, flock},
     io::Errno,
+    process::{Flock, FlockType, fcntl_getlk},
 };
 
 use crate::failure::Failure;
@@ -46,6 +52,7 @@ impl ServerLock {
             }
             Err(errno) => return Err(failed(&path, &errno)),
         }
+        fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| failed(&path, &errno))?;
         let mut lock = Self { file, path };
         lock.write(&format!("{}\n", std::process::id()))?;
         Ok(lock)
@@ -89,17 +96,18 @@ fn failed(path: &Path, error: &dyn std::fmt::Display) -> Failure {
 }
 
 /// Where the server of this data directory listens, if there is one and we may know.
+///
+/// What a server left behind that is gone must not be believed: its port may belong to an account that collects keys.
 pub(crate) fn url_of_server(data: &Path) -> Option<String> {
-    let path = data.join("server.lock");
-    let inode = fs::metadata(&path).ok()?.ino();
-    // The kernel's list, not a lock of our own: one that starts meanwhile must not be refused because of us. What a server
-    // left behind that is gone must not be believed: its port may belong to somebody who collects keys.
-    let is_it = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        words.contains(&"FLOCK") && words.iter().any(|word| word.ends_with(&format!(":{inode}")))
-    };
-    // It is read in pieces, and a lock that moves up in between is in none of them: who is not there is looked for again.
-    let held = (0..5).any(|_| fs::read_to_string("/proc/locks").is_ok_and(|locks| locks.lines().any(is_it)));
-    let text = held.then(|| fs::read_to_string(&path).ok()).flatten()?;
-    text.lines().nth(1).map(str::to_owned)
+    let mut file = File::open(data.join("server.lock")).ok()?;
+    // Asked of the file itself: a list of the machine's locks has numbers of inodes, which are the same on other file systems.
+    // And a lock for writing takes a descriptor for writing: who may merely read the file cannot hold one.
+    fcntl_getlk(&file, &Flock::from(FlockType::ReadLock)).ok()??;
+    let mut text = String::new();
+    file.read_to_string(&mut text).ok()?;
+    let url = text.lines().nth(1)?;
+    // A server that ends has let its port go before its lock.
+    let address = url.split_once("://")?.1.parse().ok()?;
+    let accounts = [0, file.metadata().ok()?.uid()];
+    port::listens_only(address, &accounts).then(|| url.to_owned())
 }
