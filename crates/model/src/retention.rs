@@ -31,6 +31,8 @@ pub enum Kind {
     Layers,
     /// Archives of sandboxes that are not there any more. They have none either.
     Blobs,
+    /// Files that wait for builds. Their time is no setting: they are a cache.
+    Uploads,
 }
 
 /// What is known of one thing.
@@ -45,8 +47,16 @@ pub struct Kept {
 const DAY: i64 = 86_400;
 
 impl Kind {
-    pub const ALL: [Self; 7] =
-        [Self::Outputs, Self::Calls, Self::Ledger, Self::Snapshots, Self::Templates, Self::Layers, Self::Blobs];
+    pub const ALL: [Self; 8] = [
+        Self::Outputs,
+        Self::Calls,
+        Self::Ledger,
+        Self::Snapshots,
+        Self::Templates,
+        Self::Layers,
+        Self::Blobs,
+        Self::Uploads,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -57,6 +67,7 @@ impl Kind {
             Self::Templates => "templates",
             Self::Layers => "layers",
             Self::Blobs => "blobs",
+            Self::Uploads => "uploads",
         }
     }
 }
@@ -70,7 +81,7 @@ impl Retention {
             Kind::Ledger => self.ledger,
             Kind::Snapshots => self.snapshots,
             Kind::Templates => self.templates,
-            Kind::Layers | Kind::Blobs => None,
+            Kind::Layers | Kind::Blobs | Kind::Uploads => None,
         };
         let before = now.checked_sub(limit?).ok()?;
         match kind {
@@ -114,7 +125,7 @@ mod tests {
             Kind::Ledger => retention.ledger,
             Kind::Snapshots => retention.snapshots,
             Kind::Templates => retention.templates,
-            Kind::Layers | Kind::Blobs => None,
+            Kind::Layers | Kind::Blobs | Kind::Uploads => None,
         }
     }
 

@@ -1,5 +1,5 @@
 //! What is over goes after a while: outputs, calls and tasks, the oldest days of ledgers, snapshots and templates that nobody
-//! uses, and layers that nothing needs.
+//! uses, layers that nothing needs, and files that no build came for.
 //!
 //! A pass looks at a few things at a time, asks the model which of them are due, and removes those, or only counts them. So what
 //! a dry run says is what the next pass does. A kill in the middle leaves the rest to the next pass: what refers to something
@@ -7,6 +7,7 @@
 
 mod bases;
 mod rows;
+mod uploads;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -168,6 +169,7 @@ impl Runtime {
         pass.ledgers().await?;
         pass.bases().await?;
         pass.blobs().await?;
+        pass.uploads().await?;
         let collected = Collected { dry_run, kinds: pass.counts.values().cloned().collect() };
         if !dry_run {
             self.0.keeper.passes.fetch_add(1, Ordering::Relaxed);

@@ -4,6 +4,7 @@
 //! token that says so, and that ends.
 
 use std::{
+    cmp::Reverse,
     fmt,
     path::{Path, PathBuf},
     str::FromStr,
@@ -25,13 +26,19 @@ use uuid::Uuid;
 
 use crate::{Caller, Error, Result, Runtime};
 
-/// Of one upload, and of all of a tenant's.
+/// Of one upload, and of all of a tenant's, with those that are under way.
 pub const MOST_BYTES: u64 = 1 << 30;
 const MOST_OF_TENANT: u64 = 8 << 30;
 const MOST_FILES: usize = 256;
+/// Of one tenant. The next one waits, and is not read meanwhile: so what is under way always fits into what a tenant may have.
+pub(crate) const AT_ONCE: usize = 4;
 const KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// How long an upload may begin after it was asked for.
 const LASTS: SignedDuration = SignedDuration::from_hours(1);
+/// How long a build may be about to come for it: until then it does not go because of a quota.
+const AWAITED: Duration = Duration::from_secs(60 * 60);
+/// What is written between two looks at how much room there is.
+const LOOK_EVERY: u64 = 16 << 20;
 const CHUNK: usize = 256 << 10;
 
 /// What a client calls the files of a step: 64 hexadecimal digits.
@@ -95,33 +102,72 @@ impl Runtime {
         Ok(fs::try_exists(self.uploads(tenant)?.join(&hash.0)).await.unwrap_or(false))
     }
 
-    /// All of it or nothing. How long it is.
+    /// All of it or nothing, whoever drops this in the middle. How long it is.
     pub(crate) async fn keep_upload(&self, tenant: &Tenant, hash: &Hash, mut body: Stream<Bytes>) -> Result<u64> {
+        let _permit = self.0.uploads.acquire(tenant).await;
         let dir = self.uploads(tenant)?;
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o700);
         builder.create(&dir).await.map_err(failed("making the place of uploads"))?;
-        let draft = dir.join(format!("{}.{}", hash.0, Uuid::new_v4().simple()));
-        let written = async {
-            let mut file = File::create(&draft).await.map_err(failed("keeping an upload"))?;
-            let mut length = 0;
-            while let Some(bytes) = body.try_next().await? {
-                length += bytes.len() as u64;
-                if length > MOST_BYTES {
-                    return Err(SandboxError::TooLarge { cap: MOST_BYTES }.into());
-                }
-                file.write_all(&bytes).await.map_err(failed("keeping an upload"))?;
+        let draft = Draft(dir.join(format!("{}.{}", hash.0, Uuid::new_v4().simple())));
+        let mut file = File::create(&draft.0).await.map_err(failed("keeping an upload"))?;
+        let (mut length, mut looked_at) = (0, 0);
+        while let Some(bytes) = body.try_next().await? {
+            length += bytes.len() as u64;
+            if length > MOST_BYTES {
+                return Err(SandboxError::TooLarge { cap: MOST_BYTES }.into());
             }
-            file.flush().await.map_err(failed("keeping an upload"))?;
-            fs::rename(&draft, dir.join(&hash.0)).await.map_err(failed("keeping an upload"))?;
-            Ok(length)
-        };
-        let written = written.await;
-        if written.is_err() {
-            let _ = fs::remove_file(&draft).await;
+            if length - looked_at >= LOOK_EVERY {
+                looked_at = length;
+                self.0.keeper.space.check()?;
+                self.make_room_for_uploads(tenant, MOST_OF_TENANT).await;
+            }
+            file.write_all(&bytes).await.map_err(failed("keeping an upload"))?;
         }
-        make_room(&dir, &hash.0, self.0.clock.now().into()).await;
-        written
+        file.flush().await.map_err(failed("keeping an upload"))?;
+        fs::rename(&draft.0, dir.join(&hash.0)).await.map_err(failed("keeping an upload"))?;
+        self.make_room_for_uploads(tenant, MOST_OF_TENANT).await;
+        Ok(length)
+    }
+
+    /// Removes what a tenant's uploads may not take any more. What the rest of them takes.
+    pub(crate) async fn make_room_for_uploads(&self, tenant: &Tenant, room: u64) -> u64 {
+        let Ok(dir) = self.uploads(tenant) else { return 0 };
+        let sweep = UploadSweep::sort(list(&dir).await, room, self.0.clock.now().into());
+        for file in &sweep.due {
+            let _ = fs::remove_file(&file.path).await;
+        }
+        sweep.staying.iter().map(|file| file.bytes).sum()
+    }
+
+    /// Of all tenants, also of those that upload nothing any more.
+    pub(crate) async fn all_uploads(&self) -> UploadSweep {
+        let (mut all, now) = (UploadSweep::default(), self.0.clock.now().into());
+        for dir in self.upload_dirs().await {
+            let sweep = UploadSweep::sort(list(&dir).await, MOST_OF_TENANT, now);
+            all.due.extend(sweep.due);
+            all.staying.extend(sweep.staying);
+        }
+        all
+    }
+
+    /// What a server that was killed left half written. Nobody uploads before the next one serves.
+    pub(crate) async fn remove_upload_drafts(&self) {
+        for dir in self.upload_dirs().await {
+            for file in list(&dir).await.into_iter().filter(|file| file.is_draft) {
+                let _ = fs::remove_file(file.path).await;
+            }
+        }
+    }
+
+    async fn upload_dirs(&self) -> Vec<PathBuf> {
+        let Some(data) = &self.0.settings.data else { return Vec::new() };
+        let Ok(mut entries) = fs::read_dir(data.join("uploads")).await else { return Vec::new() };
+        let mut dirs = Vec::new();
+        while let Ok(Some(entry)) = entries.next_entry().await {
+            dirs.push(entry.path());
+        }
+        dirs
     }
 
     /// `None`: there is none.
@@ -149,27 +195,96 @@ fn read(said: &str) -> Option<(Tenant, cabana_model::KeyId, Hash, Time)> {
     Some((tenant, key, hash, until))
 }
 
-/// The oldest go first: what is old, what is too much, and what a kill left half written.
-async fn make_room(dir: &Path, but: &str, now: SystemTime) {
-    let Ok(mut entries) = fs::read_dir(dir).await else { return };
+/// A file that is being written. What is dropped before it has its name is gone: a call that is cancelled is dropped.
+struct Draft(PathBuf);
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // Where it has its name, nothing has this one any more.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A file below the directory of a tenant's uploads.
+pub(crate) struct UploadFile {
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: u64,
+    written: SystemTime,
+    is_draft: bool,
+}
+
+async fn list(dir: &Path) -> Vec<UploadFile> {
+    let Ok(mut entries) = fs::read_dir(dir).await else { return Vec::new() };
     let mut all = Vec::new();
     while let Ok(Some(entry)) = entries.next_entry().await {
         let Ok(about) = entry.metadata().await else { continue };
-        let made = about.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-        all.push((made, about.len(), entry.path()));
+        let (path, written) = (entry.path(), about.modified().unwrap_or(SystemTime::UNIX_EPOCH));
+        all.push(UploadFile { is_draft: path.extension().is_some(), path, bytes: about.len(), written });
     }
-    all.sort_by_key(|(made, ..)| std::cmp::Reverse(*made));
-    let (mut bytes, mut count) = (0, 0);
-    for (made, length, path) in all {
-        (bytes, count) = (bytes + length, count + 1);
-        let age = now.duration_since(made).unwrap_or_default();
-        if path.file_name().is_some_and(|name| name == but) {
-            continue;
+    all
+}
+
+/// Which uploads of a tenant stay.
+#[derive(Default)]
+pub(crate) struct UploadSweep {
+    pub(crate) due: Vec<UploadFile>,
+    pub(crate) staying: Vec<UploadFile>,
+}
+
+impl UploadSweep {
+    /// The oldest go first: what is old, and what is too much. Drafts count, and go with whoever writes them.
+    fn sort(mut files: Vec<UploadFile>, room: u64, now: SystemTime) -> Self {
+        files.sort_by_key(|file| (!file.is_draft, Reverse(file.written)));
+        let (mut sweep, mut bytes) = (Self::default(), 0);
+        for file in files {
+            let age = now.duration_since(file.written).unwrap_or_default();
+            let is_too_much = bytes + file.bytes > MOST_OF_TENANT || sweep.staying.len() >= MOST_FILES;
+            let is_over_quota = bytes + file.bytes > room && age > AWAITED;
+            if !file.is_draft && (age > KEPT || is_too_much || is_over_quota) {
+                sweep.due.push(file);
+            } else {
+                bytes += file.bytes;
+                sweep.staying.push(file);
+            }
         }
-        // One that is still written is younger than that.
-        let is_left = path.extension().is_some() && age > Duration::from_secs(2 * 60 * 60);
-        if age > KEPT || bytes > MOST_OF_TENANT || count > MOST_FILES || is_left {
-            let _ = fs::remove_file(path).await;
-        }
+        sweep
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: u64 = 60 * 60;
+
+    /// The names of those that go.
+    fn due(files: &[(&str, u64, u64)], room: u64) -> Vec<String> {
+        let now = SystemTime::now();
+        let files = files.iter().map(|(name, bytes, hours)| UploadFile {
+            path: name.into(),
+            bytes: *bytes,
+            written: now - Duration::from_secs(hours * HOUR),
+            is_draft: name.contains('.'),
+        });
+        let sweep = UploadSweep::sort(files.collect(), room, now);
+        sweep.due.iter().map(|file| file.path.display().to_string()).collect()
+    }
+
+    #[test]
+    fn the_oldest_uploads_make_room_for_those_that_are_under_way() {
+        let files = [("old", 3 << 30, 3), ("young", 3 << 30, 2), ("draft.1", 1 << 30, 0), ("draft.2", 1 << 30, 0)];
+        assert!(due(&files, MOST_OF_TENANT).is_empty());
+        assert_eq!(due(&[&files[..], &[("draft.3", 1, 0)]].concat(), MOST_OF_TENANT), ["old"]);
+        assert_eq!(due(&[("week", 1, 7 * 24 + 1), ("day", 1, 24)], MOST_OF_TENANT), ["week"]);
+        let many: Vec<String> = (0..=MOST_FILES).map(|n| format!("{n}")).collect();
+        let many: Vec<(&str, u64, u64)> = many.iter().map(|name| (name.as_str(), 1, 0)).collect();
+        assert_eq!(due(&many, MOST_OF_TENANT).len(), 1);
+    }
+
+    #[test]
+    fn a_quota_takes_no_upload_that_a_build_may_be_about_to_use() {
+        let files = [("just", 100, 0), ("before", 100, 2), ("draft.1", 100, 0)];
+        assert!(due(&files, 300).is_empty());
+        assert_eq!(due(&files, 0), ["before"]);
     }
 }
