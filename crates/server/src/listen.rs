@@ -1,12 +1,16 @@
 //! Where clients come in: addresses, TLS, and what bounds a connection.
 
 mod line;
+mod progress;
+#[cfg(test)]
+mod tests;
 
 use std::{
     convert::Infallible,
     io,
     net::SocketAddr,
     path::Path,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -21,20 +25,17 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use cabana_runtime::{Code, Live};
-use hyper::{Request, body::Incoming};
+use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::{
-        conn::auto,
-        graceful::{GracefulShutdown, Watcher},
-    },
-    service::TowerToHyperService,
+    server::conn::auto,
 };
 use rustls::{
     ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
 };
@@ -42,7 +43,10 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 
-use self::line::Line;
+use self::{
+    line::Line,
+    progress::{AnswerBody, Progress},
+};
 use crate::{Bounds, error::Refused};
 
 /// A certificate and its key. All clones are one: who is replaced is replaced for all.
@@ -195,30 +199,32 @@ impl Listener {
         let room = Arc::new(Semaphore::new(bounds.connections));
         let doorstep = Arc::new(Semaphore::new(DOORSTEP));
         let (full, leaving) = (Router::new().fallback(is_full), is_leaving());
-        let graceful = GracefulShutdown::new();
-        let hall = Hall { tls: self.tls, builder: builder(bounds), tasks: TaskTracker::new(), end: end.clone() };
+        let hall = Hall {
+            tls: self.tls,
+            bounds: bounds.clone(),
+            builder: builder(bounds),
+            tasks: TaskTracker::new(),
+            end: end.clone(),
+        };
         while let Some(accepted) = end.run_until_cancelled(self.socket.accept()).await {
             let Ok((stream, address)) = accepted else {
                 tokio::time::sleep(BREATH).await;
                 continue;
             };
             if let Ok(permit) = room.clone().try_acquire_owned() {
-                hall.seat(stream, address, permit, &router, Some(graceful.watcher()));
+                hall.seat(stream, address, permit, &router, Stay::AsLongAsItAsks);
             } else if let Ok(permit) = doorstep.clone().try_acquire_owned() {
-                hall.seat(stream, address, permit, &full, None); // not even that can be said to all
+                hall.seat(stream, address, permit, &full, Stay::Shortly); // not even that can be said to all
             }
         }
-        // One that has become something else than HTTP is seated as long as it goes on.
+        // All that are seated hear that, too. One that has become something else than HTTP is seated as long as it goes on.
         let all = u32::try_from(bounds.connections).unwrap_or(u32::MAX);
-        let gone = async {
-            graceful.shutdown().await;
-            drop(room.acquire_many(all).await);
-        };
+        let gone = async { drop(room.acquire_many(all).await) };
         let turn_away = async {
             loop {
                 let (accepted, permit) = (self.socket.accept().await, doorstep.clone().try_acquire_owned());
                 match (accepted, permit) {
-                    (Ok((stream, address)), Ok(permit)) => hall.seat(stream, address, permit, &leaving, None),
+                    (Ok((stream, address)), Ok(permit)) => hall.seat(stream, address, permit, &leaving, Stay::Shortly),
                     (Ok(_), Err(_)) => {}
                     (Err(_), _) => tokio::time::sleep(BREATH).await,
                 }
@@ -235,66 +241,112 @@ impl Listener {
 fn builder(bounds: &Bounds) -> Arc<auto::Builder<TokioExecutor>> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(bounds.head).max_buf_size(64 << 10);
-    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(256).keep_alive_interval(Duration::from_secs(20));
+    let mut http2 = builder.http2();
+    http2.timer(TokioTimer::new()).max_concurrent_streams(256).keep_alive_interval(Duration::from_secs(20));
+    http2.max_send_buf_size(64 << 10); // of each stream
     Arc::new(builder)
+}
+
+/// How long a client may stay.
+enum Stay {
+    AsLongAsItAsks,
+    /// It is only told something.
+    Shortly,
 }
 
 /// Where clients are served.
 struct Hall {
     tls: Option<Tls>,
+    bounds: Bounds,
     builder: Arc<auto::Builder<TokioExecutor>>,
     tasks: TaskTracker,
     end: CancellationToken,
 }
 
 impl Hall {
-    /// Serves a client. One that nobody watches is only told something, and has a short while for that.
-    fn seat(
-        &self,
-        stream: TcpStream,
-        address: SocketAddr,
-        permit: OwnedSemaphorePermit,
-        router: &Router,
-        watcher: Option<Watcher>,
-    ) {
+    fn seat(&self, stream: TcpStream, address: SocketAddr, permit: OwnedSemaphorePermit, router: &Router, stay: Stay) {
         let _ = stream.set_nodelay(true);
+        let quiet = u32::try_from(self.bounds.quiet.as_millis()).unwrap_or(u32::MAX);
+        // A client that does not read for so long is let go. Nothing else ends its connection while it answers the kernel's probes.
+        let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, quiet);
         OPEN.fetch_add(1, Ordering::Relaxed);
-        let resets = Arc::<AtomicBool>::default();
-        let stream = Line::new(stream, resets.clone());
+        let (resets, progress) = (Arc::<AtomicBool>::default(), Progress::new(&self.bounds));
+        let stream = Line::new(stream, resets.clone(), progress.clone());
         let peer = Peer { address, leaving: self.end.clone(), resets, _seat: Arc::new(Seat(permit)) };
-        let (tls, builder) = (self.tls.clone(), self.builder.clone());
-        let (of_peer, leaving) = (peer.clone(), self.end.clone());
-        let service = TowerToHyperService::new(router.clone().map_request(move |mut request: Request<Incoming>| {
-            request.extensions_mut().insert(of_peer.clone());
-            request
-        }));
+        let client = Client {
+            builder: self.builder.clone(),
+            router: router.clone(),
+            stay,
+            progress,
+            leaving: self.end.clone(),
+            peer,
+        };
+        let tls = self.tls.clone();
         self.tasks.spawn(async move {
-            let _peer = peer;
             // Who breaks off has said all that there is to say.
-            match (tls, watcher) {
-                (None, Some(watcher)) => {
-                    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-                    let _ = watcher.watch(connection.into_owned()).await;
-                }
-                (None, None) => {
-                    let connection = builder.serve_connection(TokioIo::new(stream), service);
-                    let _ = tokio::time::timeout(HANDSHAKE, connection).await;
-                }
-                (Some(tls), Some(watcher)) => {
-                    let shaken = leaving.run_until_cancelled(shake_hands(&tls, stream)).await;
-                    if let Some(Some(stream)) = shaken {
-                        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-                        let _ = watcher.watch(connection.into_owned()).await;
-                    }
-                }
-                (Some(tls), None) => {
-                    if let Some(stream) = shake_hands(&tls, stream).await {
-                        let connection = builder.serve_connection(TokioIo::new(stream), service);
-                        let _ = tokio::time::timeout(HANDSHAKE, connection).await;
+            match tls {
+                None => client.serve(stream).await,
+                Some(tls) => {
+                    if let Some(stream) = client.handshake(&tls, stream).await {
+                        client.serve(stream).await;
                     }
                 }
             }
         });
+    }
+}
+
+/// One that is served.
+struct Client {
+    builder: Arc<auto::Builder<TokioExecutor>>,
+    router: Router,
+    stay: Stay,
+    progress: Progress,
+    leaving: CancellationToken,
+    peer: Peer,
+}
+
+impl Client {
+    async fn handshake(&self, tls: &Tls, stream: Line) -> Option<TlsStream<Line>> {
+        let shaken = tokio::time::timeout(HANDSHAKE, tls.0.acceptor.accept(stream));
+        let shaken = match self.stay {
+            Stay::AsLongAsItAsks => self.leaving.run_until_cancelled(shaken).await?,
+            Stay::Shortly => shaken.await,
+        };
+        let stream = shaken.ok()?.ok()?;
+        self.progress.restart();
+        Some(stream)
+    }
+
+    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let Self { builder, router, stay, progress, leaving, peer } = self;
+        let of_connection = progress.clone();
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            let open = of_connection.begin();
+            request.extensions_mut().insert(peer.clone());
+            let answer = router.clone().oneshot(request);
+            async move { Ok::<_, Infallible>(answer.await?.map(|body| AnswerBody::new(body, open))) }
+        });
+        let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
+        if matches!(stay, Stay::Shortly) {
+            let _ = tokio::time::timeout(HANDSHAKE, connection).await;
+            return;
+        }
+        let (mut is_leaving, mut is_idle) = (false, false);
+        loop {
+            tokio::select! {
+                _ = connection.as_mut() => return,
+                () = leaving.cancelled(), if !is_leaving => is_leaving = true,
+                () = progress.idle() => {
+                    if is_idle {
+                        return; // it was told, and still takes nothing
+                    }
+                    is_idle = true;
+                    progress.last_chance(HANDSHAKE);
+                }
+            }
+            connection.as_mut().graceful_shutdown();
+        }
     }
 }
 
@@ -315,8 +367,4 @@ async fn is_full(request: axum::extract::Request) -> Response {
 fn turned_away(request: &axum::extract::Request, refused: Refused) -> Response {
     let refused = crate::e2b::worded(request.uri().path(), request.headers(), refused.into_response());
     ([(header::CONNECTION, "close")], refused).into_response()
-}
-
-async fn shake_hands(tls: &Tls, stream: Line) -> Option<TlsStream<Line>> {
-    tokio::time::timeout(HANDSHAKE, tls.0.acceptor.accept(stream)).await.ok()?.ok()
 }

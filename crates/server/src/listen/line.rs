@@ -1,4 +1,4 @@
-//! A connection that can be reset instead of closed.
+//! A connection that can be reset instead of closed, and that says whether it is full.
 //!
 //! A client that reads a stream takes a connection that was closed for an end that came too soon, and one that was reset for
 //! a server that is gone. Which of the two it is, whoever answers may say before the answer breaks off.
@@ -18,14 +18,17 @@ use tokio::{
     net::TcpStream,
 };
 
+use super::progress::Progress;
+
 pub(super) struct Line {
     stream: TcpStream,
     resets: Arc<AtomicBool>,
+    progress: Progress,
 }
 
 impl Line {
-    pub(super) fn new(stream: TcpStream, resets: Arc<AtomicBool>) -> Self {
-        Self { stream, resets }
+    pub(super) fn new(stream: TcpStream, resets: Arc<AtomicBool>, progress: Progress) -> Self {
+        Self { stream, resets, progress }
     }
 }
 
@@ -45,7 +48,9 @@ impl AsyncRead for Line {
 
 impl AsyncWrite for Line {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.progress.set_blocked(written.is_pending());
+        written
     }
 
     fn poll_write_vectored(
@@ -53,7 +58,9 @@ impl AsyncWrite for Line {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
+        self.progress.set_blocked(written.is_pending());
+        written
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -1,0 +1,204 @@
+//! Who is let go, and who is not, with times that are shorter than a server's own.
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    http::Request,
+    response::Response,
+    routing::get,
+};
+use futures_util::{StreamExt, stream};
+use http_body_util::BodyExt;
+use hyper::{
+    body::Incoming,
+    client::conn::http2::{Builder, SendRequest},
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::TaskTracker,
+};
+
+use super::Listener;
+use crate::Bounds;
+
+/// For what has to come, on a loaded machine too.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LONG: usize = 2 << 20;
+
+struct Server {
+    at: SocketAddr,
+    /// Answers without an end that somebody takes.
+    open: Arc<AtomicUsize>,
+    tasks: TaskTracker,
+    _end: DropGuard,
+}
+
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Server {
+    /// `/endless` has no end, `/waiting` says nothing besides, and `/long` is of one piece.
+    async fn start(head: Duration, quiet: Duration) -> Self {
+        let (open, of_answers) = (Arc::<AtomicUsize>::default(), CancellationToken::new());
+        let counter = open.clone();
+        let endless = async move || {
+            counter.fetch_add(1, Ordering::SeqCst);
+            let counted = Counted(counter.clone());
+            Body::from_stream(stream::repeat(Bytes::from(vec![7; 64 << 10])).map(move |bytes| {
+                let _open = &counted;
+                Ok::<_, Infallible>(bytes)
+            }))
+        };
+        let waiting = async || Body::from_stream(stream::pending::<Result<Bytes, Infallible>>());
+        let router = Router::new()
+            .route("/", get(async || "hello"))
+            .route("/endless", get(endless))
+            .route("/waiting", get(waiting))
+            .route("/long", get(async || vec![7; LONG]));
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into(), None, false).await.unwrap();
+        let (at, end, tasks) = (listener.address().unwrap(), of_answers, TaskTracker::new());
+        let (told, bounds) = (end.clone(), Bounds { head, quiet, ..Bounds::default() });
+        tasks.spawn(async move { listener.serve(router, &bounds, told.clone(), told).await });
+        Self { at, open, tasks, _end: end.drop_guard() }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.at).await.unwrap()
+    }
+
+    /// One of HTTP/2, which replies to pings; and a token that is set once it has ended.
+    async fn client(&self) -> (SendRequest<Body>, CancellationToken) {
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder.initial_stream_window_size(65_535).initial_connection_window_size(65_535);
+        let (sender, connection) = builder.handshake(TokioIo::new(self.connect().await)).await.unwrap();
+        let ended = CancellationToken::new();
+        let guard = ended.clone().drop_guard();
+        self.tasks.spawn(async move {
+            let _guard = guard;
+            let _ = connection.await;
+        });
+        (sender, ended)
+    }
+
+    async fn all_are_given_up(&self) {
+        let looking = async {
+            while self.open.load(Ordering::SeqCst) > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(PATIENCE, looking).await.expect("it is given up");
+    }
+}
+
+async fn ask(sender: &mut SendRequest<Body>, path: &str) -> Response<Incoming> {
+    let request = Request::get(format!("http://x{path}")).body(Body::empty()).unwrap();
+    timeout(PATIENCE, sender.send_request(request)).await.expect("it is answered").unwrap()
+}
+
+async fn is_over(ended: &CancellationToken) {
+    timeout(PATIENCE, ended.cancelled()).await.expect("it is let go");
+}
+
+const SHORT: Duration = Duration::from_millis(500);
+const HOURS: Duration = Duration::from_secs(3600);
+
+#[tokio::test]
+async fn a_connection_on_which_nothing_is_asked_is_let_go() {
+    let server = Server::start(SHORT, HOURS).await;
+    let settings = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    for said in [&b""[..], b"G", b"PRI * HTTP/2.0\r\n", settings] {
+        let mut stream = server.connect().await;
+        stream.write_all(said).await.unwrap();
+        let end = timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await;
+        assert!(end.is_ok(), "it is let go of {said:?}");
+    }
+    is_over(&server.client().await.1).await;
+}
+
+#[tokio::test]
+async fn a_connection_of_http2_without_requests_is_let_go_and_one_that_waits_for_an_answer_is_not() {
+    let server = Server::start(HOURS, SHORT).await;
+    let (mut waits, still) = server.client().await;
+    let waiting = ask(&mut waits, "/waiting").await;
+    let (mut idle, ended) = server.client().await;
+    let hello = ask(&mut idle, "/").await.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(&hello[..], b"hello");
+    is_over(&ended).await;
+    assert!(!still.is_cancelled());
+    assert_eq!(ask(&mut waits, "/").await.status(), 200);
+    drop(waiting);
+    is_over(&still).await;
+}
+
+#[tokio::test]
+async fn a_client_of_http2_that_takes_nothing_is_let_go() {
+    let server = Server::start(HOURS, SHORT).await;
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let (mut sender, ended) = server.client().await;
+        let answers = [ask(&mut sender, "/endless").await, ask(&mut sender, "/long").await];
+        held.push((sender, ended, answers));
+    }
+    for (_, ended, _) in &held {
+        is_over(ended).await;
+    }
+    server.all_are_given_up().await;
+}
+
+#[tokio::test]
+async fn a_client_of_http1_that_does_not_read_is_let_go() {
+    let server = Server::start(HOURS, SHORT).await;
+    let mut silent = Vec::new();
+    for path in ["/endless", "/waiting"] {
+        let mut stream = server.connect().await;
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
+        let mut status = [0; 12];
+        timeout(PATIENCE, stream.read_exact(&mut status)).await.expect("it is answered").unwrap();
+        assert_eq!(&status, b"HTTP/1.1 200");
+        silent.push(stream);
+    }
+    server.all_are_given_up().await;
+    // Where there is nothing to read, nobody is held to have to.
+    let mut rest = [0; 4096];
+    let heard = silent[1].try_read(&mut rest).unwrap();
+    assert!(
+        heard > 0 && silent[1].try_read(&mut rest).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    );
+}
+
+#[tokio::test]
+async fn a_client_that_takes_little_at_a_time_gets_all_of_a_long_answer() {
+    let server = Server::start(HOURS, Duration::from_secs(2)).await;
+    let (mut sender, _ended) = server.client().await;
+    let mut body = ask(&mut sender, "/long").await.into_body();
+    let (mut taken, begun) = (0, std::time::Instant::now());
+    while let Some(frame) = timeout(PATIENCE, body.frame()).await.expect("there is more") {
+        taken += frame.unwrap().into_data().unwrap().len();
+        // For longer than a client may be idle.
+        if begun.elapsed() < Duration::from_secs(5) {
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+    }
+    assert_eq!(taken, LONG);
+}
