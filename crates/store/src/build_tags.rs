@@ -1,5 +1,7 @@
 //! Tags: what leads from a template to one of its builds.
 
+use std::collections::BTreeSet;
+
 use cabana_model::{BuildId, TemplateId, Tenant, Time};
 use rusqlite::{OptionalExtension, Row, params};
 
@@ -46,9 +48,31 @@ impl Store {
         .await
     }
 
-    pub async fn tag_build(&self, tenant: &Tenant, build: &Build, tags: Vec<String>, at: Time) -> Result<()> {
+    /// False: its template would have more than so many then, and nothing is done.
+    pub async fn tag_build(
+        &self,
+        tenant: &Tenant,
+        build: &Build,
+        tags: Vec<String>,
+        most: usize,
+        at: Time,
+    ) -> Result<bool> {
         let (tenant, template, id) = (tenant.clone(), build.template, build.id);
-        self.write(move |tx| tags.iter().try_for_each(|tag| put_tag(tx, &tenant, template, tag, id, at))).await
+        self.write(move |tx| {
+            let sql = "SELECT tag FROM build_tags WHERE tenant = ? AND template = ?";
+            let mut all: BTreeSet<String> = {
+                let mut found = tx.reads().prepare_cached(sql)?;
+                let rows = found.query_map(params![Col(&tenant), Col(&template)], |row| row.get(0))?;
+                rows.collect::<rusqlite::Result<_>>()?
+            };
+            all.extend(tags.iter().cloned());
+            if all.len() > most {
+                return Ok(false);
+            }
+            tags.iter().try_for_each(|tag| put_tag(tx, &tenant, template, tag, id, at))?;
+            Ok(true)
+        })
+        .await
     }
 
     /// How many of them there were.

@@ -45,6 +45,7 @@ pub struct Build {
     pub state: BuildState,
     pub tags: Vec<String>,
     pub about: String,
+    /// `None` in lists, as [`Self::log`] is.
     pub made: Option<String>,
     pub snapshot: Option<SnapshotId>,
     /// Why it failed, and at which step.
@@ -168,7 +169,7 @@ impl Store {
         self.glance(move |db| Ok(one(db, &tenant, id)?)).await
     }
 
-    /// All of a template, the newest first.
+    /// All of a template, the newest first, without what they made and said, which may be long.
     pub async fn builds(&self, tenant: &Tenant, template: TemplateId) -> Result<Vec<Build>> {
         let tenant = tenant.clone();
         self.read(move |db| {
@@ -254,8 +255,10 @@ pub(crate) fn one(db: &Connection, tenant: &Tenant, id: BuildId) -> rusqlite::Re
     db.prepare_cached(sql)?.query_row(params![Col(tenant), Col(&id)], row).optional()
 }
 
+/// Without what is long.
 fn all(db: &Connection, which: &str, values: impl Params) -> rusqlite::Result<Vec<Build>> {
-    db.prepare_cached(&format!("SELECT * FROM builds WHERE {which}"))?.query_map(values, row)?.collect()
+    let columns = "id, template, state, tags, about, NULL AS made, snapshot, reason, step, NULL AS log, created, ended";
+    db.prepare_cached(&format!("SELECT {columns} FROM builds WHERE {which}"))?.query_map(values, row)?.collect()
 }
 
 fn row(row: &Row<'_>) -> rusqlite::Result<Build> {

@@ -8,6 +8,7 @@ use uuid::Uuid;
 use crate::{
     Result, Store,
     ledger::tenants,
+    page::{self, RowSize},
     sql::{Col, get, maybe},
 };
 
@@ -16,6 +17,13 @@ use crate::{
 pub enum OverId {
     Call(Tenant, Uuid),
     Task(Tenant, Uuid),
+}
+
+/// What a sandbox was asked to be.
+impl RowSize for (SandboxId, String) {
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.1.len()
+    }
 }
 
 impl OverId {
@@ -179,7 +187,7 @@ impl Store {
         .await
     }
 
-    /// What sandboxes of all tenants were asked to be, after this one.
+    /// What sandboxes of all tenants were asked to be, after this one; an empty part is the end.
     pub async fn specs(&self, after: Option<SandboxId>, limit: u32) -> Result<Vec<(SandboxId, String)>> {
         self.read(move |db| {
             let sql = "SELECT physical, spec FROM sandboxes WHERE physical > ? ORDER BY physical LIMIT ?";
@@ -187,7 +195,7 @@ impl Store {
             let after = after.as_ref().map_or("", SandboxId::as_str);
             let rows =
                 statement.query_map(params![after, limit], |row| Ok((get(row, "physical")?, row.get("spec")?)))?;
-            Ok(rows.collect::<rusqlite::Result<_>>()?)
+            Ok(page::collect(rows)?)
         })
         .await
     }

@@ -3,6 +3,7 @@
 use std::{collections::HashSet, convert::Infallible};
 
 use cabana_model::{KeyId, Life, Phase, SandboxId, SandboxState, Scope, Tenant, Time, event_id};
+use futures_util::{Stream, TryStreamExt, stream};
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 use uuid::Uuid;
 
@@ -10,6 +11,7 @@ use crate::{
     Admitted, Error, Held, Page, Result, Store,
     desk::Tx,
     leases::{self, Lease, Token},
+    page::{self, RowSize},
     quotas::{bounded, held},
     sql::{Col, get, maybe},
 };
@@ -67,6 +69,14 @@ pub struct Record {
     pub version: u64,
 }
 
+impl RowSize for Record {
+    fn size(&self) -> usize {
+        let scope = self.scope.as_ref().map_or(0, |scope| scope.value().len());
+        let texts = self.spec.len() + self.why.len() + self.trouble.as_ref().map_or(0, String::len);
+        size_of::<Self>() + scope + texts
+    }
+}
+
 impl Record {
     /// Of the event that tells how it became what it is.
     pub fn event_id(&self) -> Uuid {
@@ -81,6 +91,46 @@ impl Record {
     pub fn cursor(&self) -> String {
         format!("{}-{}", self.created.as_microsecond(), self.id)
     }
+
+    /// When it last began to run, or was made, if it never did; and its id, since several may at one moment.
+    pub fn begun(&self) -> Begun {
+        Begun { at: self.started.unwrap_or(self.created), id: self.id.to_string() }
+    }
+}
+
+/// Where a sandbox is in a list by when it began to run.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Begun {
+    pub at: Time,
+    pub id: String,
+}
+
+/// A part of a list by when sandboxes began to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BegunPage {
+    pub limit: u32,
+    pub after: Option<Begun>,
+    pub newest_first: bool,
+    /// Only those that began no earlier.
+    pub since: Option<Time>,
+    /// Only those in one of these.
+    pub states: Vec<SandboxState>,
+}
+
+impl BegunPage {
+    /// The one after these rows. `None`: there are no more.
+    pub fn next(&self, rows: &[Record]) -> Option<Self> {
+        let last = rows.last().filter(|_| Page::first(self.limit).is_full(rows))?;
+        Some(Self { after: Some(last.begun()), ..self.clone() })
+    }
+}
+
+/// One that has to be looked at, by its physical id. Very many may be due at once, so the rest of its record is not read with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DueSandbox {
+    pub physical: SandboxId,
+    pub tenant: Tenant,
+    pub due: Time,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -165,19 +215,65 @@ impl Store {
             let rest = "(created, id) < (?2, ?3) ORDER BY created DESC, id DESC LIMIT ?4";
             let (tenant, rows) = (Col(&tenant), page.rows());
             Ok(match &state {
-                None => all(db, &format!("tenant = ?1 AND {rest}"), params![tenant, created, id, rows])?,
+                None => part(db, &format!("tenant = ?1 AND {rest}"), params![tenant, created, id, rows])?,
                 Some(state) => {
                     let which = format!("tenant = ?1 AND state = ?5 AND {rest}");
-                    all(db, &which, params![tenant, created, id, rows, Col(state)])?
+                    part(db, &which, params![tenant, created, id, rows, Col(state)])?
                 }
             })
         })
         .await
     }
 
-    /// Of all tenants, those that neither rest nor are packed away.
-    pub async fn restless_sandboxes(&self) -> Result<Vec<Record>> {
-        self.read(|db| Ok(all(db, "state NOT IN ('stopped', 'archived')", [])?)).await
+    /// By when they began to run.
+    pub async fn sandboxes_by_start(&self, tenant: &Tenant, page: BegunPage) -> Result<Vec<Record>> {
+        let tenant = tenant.clone();
+        self.read(move |db| {
+            let states: Vec<_> = page.states.iter().map(|state| format!("'{}'", state.as_str())).collect();
+            let (is_after, order, end) = match page.newest_first {
+                true => ("<", "DESC", i64::MAX),
+                false => (">", "ASC", i64::MIN),
+            };
+            // In the words of the index `sandboxes_begun`.
+            let which = format!(
+                "tenant = ?1 AND (coalesce(started, created), id) {is_after} (?2, ?3) AND coalesce(started, created) >= ?4
+                 AND state IN ({}) ORDER BY coalesce(started, created) {order}, id {order} LIMIT ?5",
+                states.join(", ")
+            );
+            let (after, id) = match &page.after {
+                Some(after) => (after.at.as_microsecond(), after.id.as_str()),
+                None => (end, ""),
+            };
+            let since = page.since.map_or(i64::MIN, Time::as_microsecond);
+            Ok(part(db, &which, params![Col(&tenant), after, id, since, Page::first(page.limit).rows()])?)
+        })
+        .await
+    }
+
+    /// Of all tenants, those that neither rest nor are packed away. They are read in parts: there may be very many.
+    pub fn restless_sandboxes(&self) -> impl Stream<Item = Result<Record>> + Send + '_ {
+        let parts = stream::try_unfold(Some(String::new()), move |after| async move {
+            let Some(after) = after else { return Ok(None) };
+            let part = self.read(move |db| {
+                let which = "state NOT IN ('stopped', 'archived') AND physical > ? ORDER BY physical";
+                Ok(part(db, which, [after])?)
+            });
+            let part = part.await?;
+            let last = part.last().map(|record| record.physical.to_string());
+            Ok::<_, Error>(Some((stream::iter(part.into_iter().map(Ok)), last)))
+        });
+        parts.try_flatten()
+    }
+
+    /// The same by their ids alone: the physical one, and the public one.
+    pub async fn restless_ids(&self) -> Result<Vec<(SandboxId, SandboxId)>> {
+        self.read(|db| {
+            let sql = "SELECT physical, id FROM sandboxes WHERE state NOT IN ('stopped', 'archived')";
+            let mut statement = db.prepare_cached(sql)?;
+            let rows = statement.query_map([], |row| Ok((get(row, "physical")?, get(row, "id")?)))?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+        .await
     }
 
     /// Whose this one of the provider's is.
@@ -253,10 +349,13 @@ impl Store {
                 Which::App(app) => (Some(app), None),
                 Which::Chat { app, chat } => (Some(app), Some(chat)),
             };
-            let told = match tx.has_webhooks(&tenant)? {
+            let told: Vec<SandboxId> = match tx.has_webhooks(&tenant)? {
                 true => {
-                    let which = "tenant = ?1 AND state <> ?2 AND (?3 IS NULL OR app = ?3) AND (?4 IS NULL OR chat = ?4)";
-                    all(tx.reads(), which, params![Col(&tenant), Col(&life.state), app, chat])?
+                    let sql = "SELECT physical FROM sandboxes
+                               WHERE tenant = ?1 AND state <> ?2 AND (?3 IS NULL OR app = ?3) AND (?4 IS NULL OR chat = ?4)";
+                    let mut statement = tx.reads().prepare_cached(sql)?;
+                    let values = params![Col(&tenant), Col(&life.state), app, chat];
+                    statement.query_map(values, |row| get(row, "physical"))?.collect::<rusqlite::Result<_>>()?
                 }
                 false => Vec::new(),
             };
@@ -274,7 +373,7 @@ impl Store {
                     chat
                 ],
             )?;
-            for Record { physical, .. } in told {
+            for physical in told {
                 let now = one(tx.reads(), "physical = ?", [Col(&physical)])?;
                 now.iter().try_for_each(|record| tx.tell_change(record))?;
             }
@@ -283,9 +382,23 @@ impl Store {
         .await
     }
 
-    /// Those that somebody has to look at by now, the longest overdue first.
-    pub async fn due_sandboxes(&self, now: Time, most: u32) -> Result<Vec<Record>> {
-        self.read(move |db| Ok(all(db, "due <= ? ORDER BY due LIMIT ?", params![Col(&now), most])?)).await
+    /// Those that somebody has to look at by now, the longest overdue first: a part of them, after this one.
+    pub async fn due_sandboxes(&self, now: Time, after: Option<DueSandbox>, most: u32) -> Result<Vec<DueSandbox>> {
+        self.read(move |db| {
+            // All of it is in the index `sandboxes_due`.
+            let sql = "SELECT physical, tenant, due FROM sandboxes
+                       WHERE due <= ?1 AND (due, physical) > (?2, ?3) ORDER BY due, physical LIMIT ?4";
+            let (due, physical) = match &after {
+                Some(last) => (last.due.as_microsecond(), last.physical.as_str()),
+                None => (i64::MIN, ""),
+            };
+            let mut statement = db.prepare_cached(sql)?;
+            let rows = statement.query_map(params![Col(&now), due, physical, most], |row| {
+                Ok(DueSandbox { physical: get(row, "physical")?, tenant: get(row, "tenant")?, due: get(row, "due")? })
+            })?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+        .await
     }
 
     /// When the next one is due, beside those that are being seen to, by their physical ids.
@@ -432,8 +545,9 @@ fn one(db: &Connection, which: &str, values: impl Params) -> rusqlite::Result<Op
     db.prepare_cached(&format!("SELECT * FROM sandboxes WHERE {which}"))?.query_row(values, row).optional()
 }
 
-fn all(db: &Connection, which: &str, values: impl Params) -> rusqlite::Result<Vec<Record>> {
-    db.prepare_cached(&format!("SELECT * FROM sandboxes WHERE {which}"))?.query_map(values, row)?.collect()
+/// As many as a part of a list has.
+fn part(db: &Connection, which: &str, values: impl Params) -> rusqlite::Result<Vec<Record>> {
+    page::collect(db.prepare_cached(&format!("SELECT * FROM sandboxes WHERE {which}"))?.query_map(values, row)?)
 }
 
 fn row(row: &Row<'_>) -> rusqlite::Result<Record> {

@@ -28,7 +28,7 @@ pub struct NewSnapshot {
 pub struct AboutSnapshot {
     /// What it is called. Several may have one name: the newest is meant.
     pub name: Option<String>,
-    /// What its front keeps of it: JSON.
+    /// What its front keeps of it: JSON. It may be long, so none is in lists.
     pub note: Option<String>,
     /// Whether a build made it for itself: then it is in no list, and goes with the last build that needs it.
     pub built: bool,
@@ -109,8 +109,9 @@ impl Store {
     pub async fn snapshot_named(&self, tenant: &Tenant, name: &str) -> Result<Option<Snapshot>> {
         let (tenant, name) = (tenant.clone(), name.to_owned());
         self.glance(move |db| {
-            let which = "tenant = ? AND name = ? AND state = ? ORDER BY id DESC LIMIT 1";
-            Ok(all(db, which, params![Col(&tenant), name, Col(&SnapshotState::Ready)])?.pop())
+            let sql = "SELECT * FROM snapshots WHERE tenant = ? AND name = ? AND state = ? ORDER BY id DESC LIMIT 1";
+            let values = params![Col(&tenant), name, Col(&SnapshotState::Ready)];
+            Ok(db.prepare_cached(sql)?.query_row(values, row).optional()?)
         })
         .await
     }
@@ -203,8 +204,10 @@ fn one(db: &Connection, tenant: &Tenant, id: SnapshotId) -> rusqlite::Result<Opt
     db.prepare_cached(sql)?.query_row(params![Col(tenant), Col(&id)], row).optional()
 }
 
+/// Without their notes.
 fn all(db: &Connection, which: &str, values: impl Params) -> rusqlite::Result<Vec<Snapshot>> {
-    db.prepare_cached(&format!("SELECT * FROM snapshots WHERE {which}"))?.query_map(values, row)?.collect()
+    let columns = "tenant, id, physical, sandbox, state, name, NULL AS about, built, created";
+    db.prepare_cached(&format!("SELECT {columns} FROM snapshots WHERE {which}"))?.query_map(values, row)?.collect()
 }
 
 fn row(row: &Row<'_>) -> rusqlite::Result<Snapshot> {

@@ -4,7 +4,7 @@ use cabana_model::{CallId, KeyId, SandboxId, Tenant, Time};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{Error, Result};
+use crate::{Error, Result, RowSize, page::size_of_words};
 
 /// What is to be written: everything but the row's place in the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +58,13 @@ pub struct LedgerRow {
     pub tenant: Tenant,
     pub time: Time,
     pub verb: String,
+}
+
+impl RowSize for LedgerRow {
+    fn size(&self) -> usize {
+        let words = self.outcome.len() + self.verb.len() + self.policy.as_ref().map_or(0, String::len);
+        size_of::<Self>() + size_of_words(&self.argv) + words
+    }
 }
 
 /// Not sealed yet.

@@ -1,6 +1,7 @@
 //! The output of one command: one who writes, any number who read.
 
 use std::{
+    any::Any,
     io,
     ops::Range,
     path::PathBuf,
@@ -39,6 +40,8 @@ pub(super) struct Shared {
     /// Held by the push that is at it, also on its way to the disk.
     turn: Arc<tokio::sync::Mutex<()>>,
     changed: watch::Sender<()>,
+    /// What whoever opened it holds as long as somebody reads it.
+    _held: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// What there is to say of an output that has ended.
@@ -57,6 +60,10 @@ pub struct Ended {
 
 impl Log {
     pub(super) fn new(base: PathBuf, cap: u64, durability: Durability) -> Self {
+        Self::holding(base, cap, durability, None)
+    }
+
+    fn holding(base: PathBuf, cap: u64, durability: Durability, held: Option<Box<dyn Any + Send + Sync>>) -> Self {
         Self(Arc::new(Shared {
             base,
             cap,
@@ -64,6 +71,7 @@ impl Log {
             now: Mutex::default(),
             turn: Arc::default(),
             changed: watch::Sender::new(()),
+            _held: held,
         }))
     }
 
@@ -75,9 +83,9 @@ impl Log {
         Ok(log)
     }
 
-    pub(super) fn ended(base: PathBuf) -> io::Result<Option<Self>> {
+    pub(super) fn ended(base: PathBuf, held: Box<dyn Any + Send + Sync>) -> io::Result<Option<Self>> {
         let Some(files) = Files::open_to_read(&base)? else { return Ok(None) };
-        let log = Self::new(base, 0, Durability::Kill);
+        let log = Self::holding(base, 0, Durability::Kill, Some(held));
         let mut now = log.0.now();
         now.open(files)?;
         now.ended = true;

@@ -63,10 +63,10 @@ impl Outputs {
     }
 
     /// A command that has ended, to be read and followed like one that runs. Nothing of it is changed, nor read ahead.
-    /// `None`: it has no files.
-    pub async fn ended(&self, id: Uuid) -> Result<Option<Arc<Log>>> {
+    /// `None`: it has no files. They are open as long as somebody reads, and so long it keeps what is held for them.
+    pub async fn ended(&self, id: Uuid, held: impl Send + Sync + 'static) -> Result<Option<Arc<Log>>> {
         let base = self.base(id);
-        blocking(move || Ok(Log::ended(base)?.map(Arc::new))).await
+        blocking(move || Ok(Log::ended(base, Box::new(held))?.map(Arc::new))).await
     }
 
     /// What the files of these take together.

@@ -45,6 +45,24 @@ fn layer(snapshot: SnapshotId) -> Layer {
 const ALL: KeptLayers = KeptLayers { most: 100, since: Time::MIN };
 
 #[tokio::test]
+async fn a_template_has_so_many_tags_and_those_that_it_has_may_move() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, one) = (open(dir.path()), tenant("one"));
+    let (template, id) = ask(&store, &one, "x", &["default"]).await;
+    ready(&store, &one, id, snapshot(&store, &one).await).await;
+    let build = store.build(&one, id).await.unwrap().unwrap();
+    let tag = async |tags: &[&str]| {
+        let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
+        store.tag_build(&one, &build, tags, 3, at(2)).await.unwrap()
+    };
+    assert!(tag(&["a", "b", "a"]).await);
+    assert!(!tag(&["a", "c"]).await && tag(&["a", "b", "default"]).await);
+    assert_eq!(store.build_tags(&one, template).await.unwrap().len(), 3);
+    assert_eq!(store.untag(&one, template, vec!["b".into()]).await.unwrap(), 1);
+    assert!(tag(&["c"]).await);
+}
+
+#[tokio::test]
 async fn a_tag_leads_to_the_newest_build_that_is_ready() {
     let dir = tempfile::tempdir().unwrap();
     let (store, one, other) = (open(dir.path()), tenant("one"), tenant("other"));
@@ -57,6 +75,11 @@ async fn a_tag_leads_to_the_newest_build_that_is_ready() {
     let led = async |tag: &str| store.tagged(&one, template, tag).await.unwrap().map(|build| build.id);
     assert_eq!((led("default").await, led("v1").await), (Some(second), Some(first)));
     assert!(!store.begin_build(&one, second, "{}".into()).await.unwrap(), "it was begun before");
+    for build in store.builds(&one, template).await.unwrap() {
+        assert_eq!((build.state, build.made, build.log), (BuildState::Ready, None, None), "lists have nothing long");
+        let whole = store.build(&one, build.id).await.unwrap().unwrap();
+        assert_eq!((whole.made.as_deref(), whole.log.as_deref()), (Some("{}"), Some("[]")));
+    }
     assert_eq!(store.untag(&one, template, vec!["v1".into(), "none".into()]).await.unwrap(), 1);
     assert_eq!(led("v1").await, None);
     assert!(store.own_template(&other, template).await.unwrap().is_none());

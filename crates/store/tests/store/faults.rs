@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use cabana_store::{Durability, Error, NewCall, Store, Stream, ledger::verify};
-use futures_util::{StreamExt, future::join_all};
+use futures_util::{StreamExt, TryStreamExt, future::join_all};
 use rustix::mount::{MountFlags, mount, mount_remount};
 use uuid::Uuid;
 
@@ -101,7 +101,7 @@ async fn a_full_disk_and_an_output_inside() {
     log.push(Stream::Stdout, small.clone()).await.unwrap();
     log.push(Stream::Stderr, small.clone()).await.unwrap_err();
     assert_eq!(log.end().inline.unwrap().stdout, small);
-    assert!(store.outputs().ended(id).await.unwrap().is_none());
+    assert!(store.outputs().ended(id, ()).await.unwrap().is_none());
 }
 
 #[test]
@@ -137,7 +137,7 @@ async fn a_full_disk_and_an_output_that_is_pushed_again_inside() {
     let ended = log.end();
     assert_eq!((ended.stdout, ended.stderr, ended.left_out), (100_000, 40_000, 0));
     // Nothing lost, doubled or out of order, also for whoever comes later.
-    for log in [log, store.outputs().ended(id).await.unwrap().unwrap()] {
+    for log in [log, store.outputs().ended(id, ()).await.unwrap().unwrap()] {
         let said: Vec<_> = log.follow(0, 0).map(Result::unwrap).collect().await;
         let said: Vec<_> = said.iter().flat_map(|chunk| chunk.bytes.iter().map(|byte| (chunk.stream, *byte))).collect();
         assert!(said == whole);
@@ -174,7 +174,7 @@ async fn a_read_only_disk_inside() {
     let store = open(&dir);
     assert_eq!(chain(&store, &us).await.len(), 1);
     store.note(entry(&call(&us))).await.unwrap();
-    let log = store.outputs().ended(id).await.unwrap().unwrap();
+    let log = store.outputs().ended(id, ()).await.unwrap().unwrap();
     assert_eq!(log.lengths(), (100_000, 0));
     assert_eq!(log.read(Stream::Stdout, 99_990..200_000).await.unwrap(), bytes.slice(99_990..));
 }
@@ -198,7 +198,7 @@ async fn a_write_waits_for_somebody_else_who_holds_the_database_and_is_correct_a
     };
     let (claimed, ()) = tokio::join!(waiting, freed);
     assert!(claimed.iter().all(Result::is_ok));
-    assert_eq!(store.restless_sandboxes().await.unwrap().len(), 20);
+    assert_eq!(store.restless_sandboxes().try_collect::<Vec<_>>().await.unwrap().len(), 20);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -114,7 +114,7 @@ async fn an_ended_output_is_read_by_range_and_followed_in_its_order() {
 
     let stage = stage.again().await;
     let outputs = stage.store.outputs();
-    let log = outputs.ended(id).await.unwrap().unwrap();
+    let log = outputs.ended(id, ()).await.unwrap().unwrap();
     for (stream, whole) in [Stream::Stdout, Stream::Stderr].into_iter().zip(&said.streams) {
         let length = whole.len() as u64;
         for range in [0..u64::MAX, 0..0, 5..6, 100_000..400_001, u64::MAX - 1..u64::MAX] {
@@ -129,7 +129,7 @@ async fn an_ended_output_is_read_by_range_and_followed_in_its_order() {
     assert!(log.push(Stream::Stdout, Bytes::from_static(b"x")).await.is_err(), "it has ended");
     outputs.remove(id).await.unwrap();
     outputs.remove(id).await.unwrap();
-    assert!(outputs.ended(id).await.unwrap().is_none());
+    assert!(outputs.ended(id, ()).await.unwrap().is_none());
     assert_eq!(files(&stage), 0);
 }
 
@@ -148,7 +148,7 @@ async fn beyond_the_cap_output_is_counted_and_the_count_survives() {
     push(&log, &[(Stream::Stderr, vec![4; 1])]).await;
     let ended = log.end();
     assert_eq!((ended.stdout, ended.stderr, ended.left_out), (95_000, 20_001, 15_001));
-    let again = stage.store.outputs().ended(id).await.unwrap().unwrap();
+    let again = stage.store.outputs().ended(id, ()).await.unwrap().unwrap();
     assert_eq!((again.lengths(), again.end().left_out), ((95_000, 20_001), 15_001));
     let mut kept = said.clone();
     kept.streams[1].truncate(10_000);
@@ -319,7 +319,7 @@ proptest! {
                 2 => cut("err", stderr),
                 _ => (cut("out", stdout), cut("err", stderr)).0,
             }
-            let left = stage.store.outputs().ended(id).await.unwrap().unwrap();
+            let left = stage.store.outputs().ended(id, ()).await.unwrap().unwrap();
             let replayed = read_all(left.follow(0, 0), [0, 0]).await;
             let log = stage.store.outputs().resume(id, CAP).unwrap();
             let position = log.position() as usize;

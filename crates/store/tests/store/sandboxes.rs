@@ -1,8 +1,10 @@
 use std::collections::HashSet;
 
 use cabana_model::{Life, Phase, SandboxId, SandboxState, Scope, Time};
-use cabana_store::{By, Claim, Claimed, Error, Lease, Moved, Page, Record, Store, Transition, Which};
-use futures_util::future::join_all;
+use cabana_store::{
+    BegunPage, By, Claim, Claimed, DueSandbox, Error, Lease, Moved, Page, Record, Store, Transition, Which,
+};
+use futures_util::{TryStreamExt, future::join_all};
 
 use crate::stage::{Stage, at, claim, tenant};
 
@@ -39,6 +41,10 @@ async fn moved(store: &Store, transition: Transition) -> Record {
     }
 }
 
+async fn restless(store: &Store) -> Vec<Record> {
+    store.restless_sandboxes().try_collect().await.unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn of_a_hundred_claims_for_one_scope_one_makes_it() {
     let Stage { store, dir: _dir } = Stage::new();
@@ -57,7 +63,7 @@ async fn of_a_hundred_claims_for_one_scope_one_makes_it() {
         })
         .collect();
     assert_eq!(ids.len(), 1, "all have the same");
-    assert_eq!(store.restless_sandboxes().await.unwrap().len(), 1);
+    assert_eq!(restless(&store).await.len(), 1);
 }
 
 #[tokio::test]
@@ -85,7 +91,7 @@ async fn without_a_scope_each_claim_makes_one() {
     for _ in 0..3 {
         made(store.claim(claim(&tenant("a"), 0)).await.unwrap());
     }
-    assert_eq!(store.restless_sandboxes().await.unwrap().len(), 3);
+    assert_eq!(restless(&store).await.len(), 3);
 }
 
 #[tokio::test]
@@ -165,6 +171,102 @@ async fn a_list_read_in_parts_has_each_one_once_newest_first() {
     }
 }
 
+/// With so many bytes.
+fn long(tenant: &cabana_model::Tenant, second: i64, bytes: usize) -> Claim {
+    Claim { spec: "x".repeat(bytes), ..claim(tenant, second) }
+}
+
+#[tokio::test]
+async fn a_page_of_long_records_ends_sooner_and_says_that_there_is_more() {
+    let Stage { store, dir: _dir } = Stage::new();
+    let us = tenant("a");
+    for n in 0..10 {
+        made(store.claim(long(&us, n, 1 << 20)).await.unwrap());
+    }
+    let (mut pages, mut page) = (Vec::new(), Page::first(1000));
+    loop {
+        let rows = store.sandboxes(&us, None, page.clone()).await.unwrap();
+        pages.push(rows.len());
+        if !page.is_full(&rows) {
+            break;
+        }
+        page.after = rows.last().map(|row| row.cursor());
+    }
+    assert_eq!(pages, [4, 4, 2]);
+    assert_eq!(restless(&store).await.len(), 10, "in parts, too, none is left out");
+    let (mut specs, mut after) = (Vec::new(), None);
+    loop {
+        let part = store.specs(after, 1000).await.unwrap();
+        specs.push(part.len());
+        let Some((last, _)) = part.last() else { break };
+        after = Some(last.clone());
+    }
+    assert_eq!(specs, [4, 4, 2, 0]);
+}
+
+#[tokio::test]
+async fn a_list_by_start_has_those_of_some_states_in_both_orders() {
+    let Stage { store, dir: _dir } = Stage::new();
+    let us = tenant("a");
+    let mut begun = Vec::new();
+    for n in 0..12 {
+        // Some at the same moment, some that never ran; those that were made first began last.
+        let record = made(store.claim(long(&us, n / 3, 600 << 10)).await.unwrap());
+        let record = match n % 2 {
+            0 => moved(&store, to(&record, SandboxState::Running, 100 - n)).await,
+            _ => record,
+        };
+        begun.push(record.begun());
+    }
+    made(store.claim(claim(&tenant("b"), 3)).await.unwrap());
+    begun.sort();
+    let all = vec![SandboxState::Running, SandboxState::Provisioning];
+    let list = async |newest_first, states: &[SandboxState], since| {
+        let (mut seen, mut parts) = (Vec::new(), 0);
+        let mut page = Some(BegunPage { limit: 1000, after: None, newest_first, since, states: states.to_vec() });
+        while let Some(next) = page {
+            let part = store.sandboxes_by_start(&us, next.clone()).await.unwrap();
+            (page, parts) = (next.next(&part), parts + 1);
+            seen.extend(part.iter().map(Record::begun));
+        }
+        (seen, parts)
+    };
+    assert_eq!(list(false, &all, None).await, (begun.clone(), 2));
+    let running = list(true, &all[..1], None).await.0;
+    assert_eq!(running.iter().map(|one| one.at).collect::<Vec<_>>(), [100, 98, 96, 94, 92, 90].map(at));
+    assert_eq!(list(true, &all, Some(at(96))).await.0, running[..3]);
+    begun.reverse();
+    assert_eq!(list(true, &all, None).await.0, begun);
+    assert_eq!(list(false, &[], None).await.0, []);
+}
+
+/// An attack makes specs long; then a sort, or a look at each row, would read all of them for a page of one.
+#[tokio::test]
+async fn lists_by_start_and_of_what_is_due_find_their_order_in_an_index() {
+    let stage = Stage::new();
+    stage.store.close().await;
+    let db = rusqlite::Connection::open(stage.dir.path().join("db/cabana.db")).unwrap();
+    let plan = |sql: &str| {
+        let mut statement = db.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let steps = statement.query_map([], |row| row.get::<_, String>("detail")).unwrap();
+        steps.map(Result::unwrap).collect::<Vec<_>>().join("; ")
+    };
+    for order in ["ASC", "DESC"] {
+        let is_after = if order == "ASC" { ">" } else { "<" };
+        let by_start = plan(&format!(
+            "SELECT * FROM sandboxes WHERE tenant = 'a' AND (coalesce(started, created), id) {is_after} (7, 'x')
+             AND coalesce(started, created) >= 3 AND state IN ('running')
+             ORDER BY coalesce(started, created) {order}, id {order} LIMIT 9"
+        ));
+        assert!(by_start.contains("sandboxes_begun") && !by_start.contains("TEMP B-TREE"), "{by_start}");
+    }
+    let due = plan(
+        "SELECT physical, tenant, due FROM sandboxes WHERE due <= 9 AND (due, physical) > (3, 'x')
+         ORDER BY due, physical LIMIT 9",
+    );
+    assert!(due.contains("COVERING INDEX sandboxes_due") && !due.contains("TEMP B-TREE"), "{due}");
+}
+
 #[tokio::test]
 async fn fe_27_a_lease_is_renewed_and_given_back_by_its_token_alone() {
     let Stage { store, dir: _dir } = Stage::new();
@@ -202,17 +304,25 @@ async fn those_that_are_due_come_in_order_and_a_new_rule_makes_all_due() {
         stage.store.set_due(&record.physical, record.version, due.map(at)).await.unwrap();
         stage.store.set_due(&record.physical, record.version + 1, Some(at(0))).await.unwrap(); // of another version
     }
-    let due = |now, most| stage.store.due_sandboxes(now, most);
-    let seconds = |records: Vec<Record>| records.iter().map(|r| r.due.map(|due| due.as_second())).collect::<Vec<_>>();
+    let due = |now, most| stage.store.due_sandboxes(now, None, most);
+    let seconds = |found: Vec<DueSandbox>| found.iter().map(|one| one.due.as_second()).collect::<Vec<_>>();
     assert_eq!(stage.store.next_due(HashSet::new()).await.unwrap(), Some(at(10)));
     let first = due(at(10), 1).await.unwrap().into_iter().map(|record| record.physical).collect();
     assert_eq!(stage.store.next_due(first).await.unwrap(), Some(at(20)), "beside the first");
-    assert_eq!(seconds(due(at(9), 10).await.unwrap()), []);
-    assert_eq!(seconds(due(at(25), 10).await.unwrap()), [Some(at(10).as_second()), Some(at(20).as_second())]);
+    assert_eq!(seconds(due(at(9), 10).await.unwrap()), [] as [i64; 0]);
+    assert_eq!(seconds(due(at(25), 10).await.unwrap()), [at(10).as_second(), at(20).as_second()]);
     assert_eq!(due(at(99), 1).await.unwrap().len(), 1);
     stage.store.due_by("a rule").await.unwrap();
     assert_eq!(due(Time::UNIX_EPOCH, 10).await.unwrap().len(), 4);
-    for record in due(Time::UNIX_EPOCH, 10).await.unwrap() {
+    // A part at a time, each has all of them once, though all are due at one moment.
+    let (mut seen, mut after) = (HashSet::new(), None);
+    while let [one] = &stage.store.due_sandboxes(Time::UNIX_EPOCH, after, 1).await.unwrap()[..] {
+        assert!(seen.insert(one.physical.clone()));
+        after = Some(one.clone());
+    }
+    assert_eq!(seen.len(), 4);
+    for physical in seen {
+        let record = stage.store.by_physical(&physical).await.unwrap().unwrap();
         stage.store.set_due(&record.physical, record.version, None).await.unwrap();
     }
     let stage = stage.again().await;
@@ -234,7 +344,10 @@ async fn fp_06_a_chat_an_app_or_a_tenant_goes_at_once() {
     assert_eq!(doom(&a, Which::App("x".into())).await.unwrap(), 1, "one went before");
     assert_eq!(doom(&a, Which::App("z".into())).await.unwrap(), 0);
     assert_eq!(doom(&a, Which::All).await.unwrap(), 2);
-    let due = store.due_sandboxes(Time::UNIX_EPOCH, 10).await.unwrap();
+    let due = store.due_sandboxes(Time::UNIX_EPOCH, None, 10).await.unwrap();
     assert_eq!(due.len(), 4);
-    assert!(due.iter().all(|record| record.life() == Life::DOOMED && record.tenant == a));
+    for one in due {
+        let record = store.by_physical(&one.physical).await.unwrap().unwrap();
+        assert!(record.life() == Life::DOOMED && record.tenant == a && one.tenant == a);
+    }
 }

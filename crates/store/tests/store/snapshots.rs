@@ -89,3 +89,25 @@ async fn snapshots_are_listed_newest_first_and_deleted_by_their_own_tenant() {
     assert_eq!(store.begin_snapshot_delete(&us, made[0]).await.unwrap(), None);
     assert_eq!(store.all_snapshots().await.unwrap().len(), 6);
 }
+
+#[tokio::test]
+async fn lists_have_no_notes_which_may_be_long() {
+    let Stage { store, dir: _dir } = Stage::new();
+    let (us, sandbox) = (tenant("a"), SandboxId::random());
+    let about = AboutSnapshot { name: Some("one".into()), note: Some("\"long\"".into()), built: false };
+    let new = NewSnapshot { about: about.clone(), ..new("a", &sandbox) };
+    ready(&store, &new).await;
+    let lists = [
+        store.snapshots(&us, None, Page::first(10)).await.unwrap(),
+        store.snapshots_named(&us, "one").await.unwrap(),
+        store.all_snapshots().await.unwrap(),
+    ];
+    for list in lists {
+        assert_eq!(
+            list.iter().map(|one| &one.about).collect::<Vec<_>>(),
+            [&AboutSnapshot { note: None, ..about.clone() }]
+        );
+    }
+    assert_eq!(store.snapshot(&us, new.id).await.unwrap().unwrap().about, about);
+    assert_eq!(store.snapshot_named(&us, "one").await.unwrap().unwrap().about, about);
+}

@@ -24,6 +24,7 @@ use cabana_sandbox::{
     SandboxEvent, SandboxId, SandboxSpec, SnapshotId, State, Stream, Template, View, VolumeId,
 };
 use futures_util::{StreamExt, stream};
+use tokio::sync::{OwnedRwLockWriteGuard, RwLock};
 
 pub use fault::Fault;
 use fs::Fs;
@@ -51,6 +52,8 @@ pub struct Fake {
     volumes_unknown: Arc<AtomicBool>,
     /// How many times a volume was begun to be measured.
     measurements: Arc<AtomicU64>,
+    /// Who has it measures the files of a sandbox.
+    measuring: Arc<RwLock<()>>,
     numbers: Arc<AtomicU64>,
     /// So many of the next stops and destroys fail.
     away: Arc<AtomicU64>,
@@ -85,6 +88,11 @@ impl Fake {
         self.volumes_held.store(true, Ordering::Relaxed);
     }
 
+    /// Until it is dropped, the measuring of a sandbox does not end.
+    pub async fn hold_usage(&self) -> OwnedRwLockWriteGuard<()> {
+        self.measuring.clone().write_owned().await
+    }
+
     /// From now on each volume takes so much, or cannot be measured.
     pub fn set_volume_size(&self, bytes: Option<u64>) {
         self.volume_bytes.store(bytes.unwrap_or(0), Ordering::Relaxed);
@@ -116,7 +124,7 @@ impl Fake {
 
     fn wake(&self, id: &SandboxId, sandbox: &mut Record) -> Arc<dyn Sandbox> {
         let session = sandbox.session.get_or_insert_with(|| Session::new(sandbox.fs.clone())).clone();
-        Arc::new(FakeSandbox::new(id.clone(), session, &sandbox.spec, self.fault))
+        Arc::new(FakeSandbox::new(id.clone(), session, &sandbox.spec, self.measuring.clone(), self.fault))
     }
 
     fn check(&self, spec: &SandboxSpec) -> Result<()> {

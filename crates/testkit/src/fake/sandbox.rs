@@ -13,6 +13,7 @@ use cabana_sandbox::{
     Capabilities, Defaults, Duplex, Error, ExecId, ExecSpec, Files, Position, Process, Provider, Reattached, Result,
     Sandbox, SandboxId, SandboxPath, SandboxSpec, Usage, User, Wanted,
 };
+use tokio::sync::RwLock;
 
 use super::{Fake, Fault, files::FakeFiles, fs::Fs, lock, unsupported};
 
@@ -45,11 +46,18 @@ pub(super) struct FakeSandbox {
     id: SandboxId,
     session: Arc<Session>,
     defaults: Defaults,
+    measuring: Arc<RwLock<()>>,
     fault: Option<Fault>,
 }
 
 impl FakeSandbox {
-    pub(super) fn new(id: SandboxId, session: Arc<Session>, spec: &SandboxSpec, fault: Option<Fault>) -> Self {
+    pub(super) fn new(
+        id: SandboxId,
+        session: Arc<Session>,
+        spec: &SandboxSpec,
+        measuring: Arc<RwLock<()>>,
+        fault: Option<Fault>,
+    ) -> Self {
         let named = |name: &str| User::new(name).unwrap_or_else(|_| User::root());
         let user = match &spec.user {
             _ if fault == Some(Fault::DefaultUserIsRoot) => User::root(),
@@ -58,7 +66,7 @@ impl FakeSandbox {
         };
         let workdir = SandboxPath::new("/home/user").unwrap_or_else(|_| SandboxPath::root());
         let id = if fault == Some(Fault::HandleHasAnotherId) { SandboxId::random() } else { id };
-        Self { id, session, defaults: Defaults { user, workdir, env: BTreeMap::new() }, fault }
+        Self { id, session, defaults: Defaults { user, workdir, env: BTreeMap::new() }, measuring, fault }
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -129,7 +137,9 @@ impl Sandbox for FakeSandbox {
     }
 
     async fn usage(&self) -> Result<Usage> {
-        let fs = self.session.fs()?;
-        Ok(Usage { disk: fs.bytes(), ..Usage::default() })
+        drop(self.session.fs()?);
+        // Files are measured also where it stops meanwhile.
+        let _held = self.measuring.read().await;
+        Ok(Usage { disk: lock(&self.session.fs).bytes(), ..Usage::default() })
     }
 }
