@@ -1,9 +1,10 @@
 //! What tenants build for themselves: found, kept, and what a server that was killed left of it.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use cabana_model::{BuildId, CallId, KeyId, SnapshotId, TemplateId, Tenant, Time};
 use cabana_store::{Build, Built, By, Entry, KeptLayers, Layer, OwnTemplate, Tag};
+use futures_util::TryStreamExt;
 use jiff::SignedDuration;
 use uuid::Uuid;
 
@@ -130,7 +131,8 @@ impl Runtime {
     /// What the last server left of builds: none goes on, and what they made for themselves and nobody has goes.
     pub(crate) async fn find_builds(&self) -> Result<()> {
         self.0.store.fail_builds(LEFT, self.0.clock.now()).await?;
-        for record in self.0.store.restless_sandboxes().await? {
+        let mut restless = pin!(self.0.store.restless_sandboxes());
+        while let Some(record) = restless.try_next().await? {
             let slot = self.0.sandboxes.of_record(record);
             let is_one = Wanted::of(&slot.record()).is_ok_and(|wanted| wanted.notes.contains_key(BUILDING));
             if !slot.is_deleting() && is_one {

@@ -45,6 +45,8 @@ pub enum Error {
     NoBuild(BuildId),
     #[error("the tenant has as many templates as it may: {0}. Delete what nobody needs any more")]
     TooManyTemplates(u32),
+    #[error("the template would have more tags than it may: {0}. Remove what nobody needs any more")]
+    TooManyTags(usize),
     #[error("there is no webhook {0}")]
     NoWebhook(WebhookId),
     #[error("the tenant has as many webhooks as it may: {0}")]
@@ -67,6 +69,10 @@ pub enum Error {
     UserRequired,
     #[error("the lists that are under way take all the memory that there is for them")]
     ListsTooLarge,
+    #[error("as many connections to ports are open as there may be, of this sandbox or of all")]
+    TooManyPortConnections,
+    #[error("as many files and outputs are being read as may be at once, by this tenant or by all")]
+    TooManyReaders,
     #[error("as many searches are under way as one tenant may have: {0}")]
     TooManySearches(usize),
     #[error("as many directories are watched as can be")]
@@ -126,7 +132,7 @@ impl Error {
             Self::NoTask(_) => Code::TaskNotFound,
             Self::NoSnapshot(_) => Code::SnapshotNotFound,
             Self::NoOwnTemplate(_) | Self::NoBuild(_) => Code::TemplateNotFound,
-            Self::TooManyTemplates(_) => Code::QuotaExceeded,
+            Self::TooManyTemplates(_) | Self::TooManyTags(_) => Code::QuotaExceeded,
             Self::NoWebhook(_) => Code::WebhookNotFound,
             Self::TooManyWebhooks(_) => Code::TooManyWebhooks,
             Self::NoVolume(_) => Code::VolumeNotFound,
@@ -138,6 +144,8 @@ impl Error {
             Self::KeyReused => Code::IdempotencyMismatch,
             Self::UserRequired => Code::UserRequired,
             Self::ListsTooLarge => Code::ServerBusy,
+            Self::TooManyPortConnections => Code::TooManyConnections,
+            Self::TooManyReaders => Code::TooManyStreams,
             Self::TooManySearches(_) => Code::TooManySearches,
             Self::TooManyWatches => Code::TooManyWatches,
             Self::LowDisk { .. } => Code::NoSpace,

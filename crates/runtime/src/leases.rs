@@ -7,6 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use cabana_model::{SandboxId, Time};
 use cabana_store::{Lease, Token};
+use hmac::Mac as _;
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -15,6 +16,7 @@ use tokio::time::Instant;
 use crate::{
     Act, Cx, Error, Needs, Result,
     sandboxes::{Sandboxes, Slot},
+    shares::LEASE_WAITERS,
 };
 
 /// What a lease lasts that names no time (FE-27). It should be renewed six times as often.
@@ -76,13 +78,17 @@ impl Act for Take {
         vec![self.holder.clone(), format!("{} s", self.lasts.as_secs())]
     }
 
-    /// Its token is the call's number: whoever repeats the request gets the same one.
     async fn run(self, cx: Cx) -> Result<Taken> {
         self.check()?;
-        let (slot, token, asked) = (cx.slot().await?, cx.call.uuid(), Instant::now());
+        let (slot, token, asked) = (cx.slot().await?, token_of(&cx).await?, Instant::now());
+        let mut waits = None;
         loop {
             match cx.runtime.0.sandboxes.lease(&slot, token, &self.holder, self.lasts).await {
-                Err(Error::Busy { .. }) if asked.elapsed() < self.patience && !cx.cancel.is_cancelled() => {
+                Err(busy @ Error::Busy { .. }) if asked.elapsed() < self.patience && !cx.cancel.is_cancelled() => {
+                    waits = waits.or_else(|| LEASE_WAITERS.take(&slot.record().physical));
+                    if waits.is_none() {
+                        return Err(busy); // as many wait for it as may
+                    }
                     if !cx.runtime.closing_after(AGAIN).await {
                         return Err(Error::Left);
                     }
@@ -91,6 +97,12 @@ impl Act for Take {
             }
         }
     }
+}
+
+/// Whoever repeats the request gets the same one. Nobody else knows it: the call's number is in lists, ledgers and logs.
+async fn token_of(cx: &Cx) -> Result<Token> {
+    let proof = cx.runtime.0.links.mac(&format!("lease {}", cx.call)).await?.finalize().into_bytes();
+    Ok(Token::from_u128(proof.iter().take(16).fold(0, |token, byte| (token << 8) | u128::from(*byte))))
 }
 
 /// Goes on with it.
@@ -157,7 +169,12 @@ impl Act for Release {
 
 impl Sandboxes {
     async fn lease(&self, slot: &Arc<Slot>, token: Token, holder: &str, lasts: Duration) -> Result<Lease> {
+        let _alone = slot.leasing.lock().await;
         let (now, record) = (self.clock.now(), slot.record());
+        // Nothing is written for one that cannot have it: many wait, and ask often.
+        if let Some(other) = record.lease.as_ref().filter(|lease| lease.stands(now) && lease.token != token) {
+            return Err(self.busy(slot, other.clone()));
+        }
         let lease = Lease { token, holder: holder.to_owned(), until: later(now, lasts) };
         let there = self.store.take_lease(&record.physical, lease, now).await?;
         let there = there.ok_or_else(|| gone(&record.id))?;
@@ -175,6 +192,7 @@ impl Sandboxes {
     }
 
     async fn renew(&self, slot: &Arc<Slot>, token: Token, lasts: Duration) -> Result<Lease> {
+        let _alone = slot.leasing.lock().await;
         let now = self.clock.now();
         let renewed = self.store.renew_lease(&slot.record().physical, token, now, later(now, lasts)).await?;
         let renewed = renewed.ok_or(Error::LeaseLost)?;
@@ -183,10 +201,11 @@ impl Sandboxes {
     }
 
     async fn release(&self, slot: &Arc<Slot>, token: Token) -> Result<()> {
+        let _alone = slot.leasing.lock().await;
         if !self.store.end_lease(&slot.record().physical, token, self.clock.now()).await? {
             return Err(Error::LeaseLost);
         }
-        slot.end_lease(token);
+        slot.set_lease(None);
         slot.used();
         Ok(())
     }

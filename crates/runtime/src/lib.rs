@@ -43,6 +43,7 @@ mod sandboxes;
 mod search;
 mod series;
 mod settings;
+mod shares;
 mod snapshots;
 mod space;
 mod tasks;
@@ -66,9 +67,9 @@ pub use cabana_model::{
     WebhookId,
 };
 pub use cabana_store::{
-    AboutSnapshot, Build, Built, CallRow, Chunk, Delivery, Dropped, Error as StoreError, Head, Key, Layer, Lease,
-    LedgerRow, Log, OwnTemplate, Owner, Page, Record, Snapshot, Stream as Channel, Tag, Task, Token, Usage, Volume,
-    Webhook, Which,
+    AboutSnapshot, Begun, BegunPage, Build, Built, CallRow, Chunk, Delivery, Dropped, Error as StoreError, Head, Key,
+    Layer, Lease, LedgerRow, Log, OwnTemplate, Owner, Page, Record, RowSize, Snapshot, Stream as Channel, Tag, Task,
+    Token, Usage, Volume, Webhook, Which,
 };
 pub use call::{Act, Ask, Call, Cx, IdempotencyKey, Look, Needs, Place};
 pub use clock::Clock;

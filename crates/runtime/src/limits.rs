@@ -147,7 +147,7 @@ impl Runtime {
         });
     }
 
-    /// What each tenant stores whose quota says how much it may: files of sandboxes, volumes, snapshots, outputs.
+    /// What each tenant stores whose quota says how much it may: files of sandboxes, volumes, snapshots, outputs, uploads.
     pub async fn measure_stored(&self) -> Result<()> {
         if !self.0.quotas.measures_somebody() {
             return Ok(());
@@ -181,9 +181,15 @@ impl Runtime {
         }
         let held = self.0.store.held(tenant, None).await?.tenant.stored_bytes;
         let owner = Owner { tenant: tenant.clone(), key: None };
-        match self.measure_volumes(tenant).await? {
-            Volumes::All(bytes) => self.0.quotas.stored(&owner, in_all + held + bytes),
-            Volumes::AtLeast(bytes) => self.0.quotas.stored_at_least(&owner, in_all + held + bytes),
+        let volumes = self.measure_volumes(tenant).await?;
+        let others = in_all + held + volumes.bytes();
+        // They are a cache, and nobody can delete one: what others leave of a quota is theirs.
+        let limit = self.0.quotas.of(&owner).1.stored_bytes.map_or(u128::MAX, u128::from);
+        let room = u64::try_from(limit.saturating_sub(others)).unwrap_or(u64::MAX);
+        let bytes = others + u128::from(self.make_room_for_uploads(tenant, room).await);
+        match volumes {
+            Volumes::All(_) => self.0.quotas.stored(&owner, bytes),
+            Volumes::AtLeast(_) => self.0.quotas.stored_at_least(&owner, bytes),
         }
         for key in self.0.store.keys(Some(tenant)).await? {
             let owner = Owner { tenant: tenant.clone(), key: Some(key.id) };
@@ -223,4 +229,12 @@ enum Volumes {
     All(u128),
     /// Some could not be measured, and a tenant may have seen to that.
     AtLeast(u128),
+}
+
+impl Volumes {
+    fn bytes(&self) -> u128 {
+        match self {
+            Self::All(bytes) | Self::AtLeast(bytes) => *bytes,
+        }
+    }
 }

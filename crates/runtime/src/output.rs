@@ -9,6 +9,7 @@ use uuid::Uuid;
 use crate::{
     Act, Error, Result, Runtime,
     acts::{exec::Exec, terminal::Terminal},
+    shares::READERS,
 };
 
 impl Runtime {
@@ -22,13 +23,13 @@ impl Runtime {
             None => {
                 let told = matches!(row.outcome, Some(Outcome::Answered(_)));
                 let told = told && [Exec::VERB, Terminal::VERB].contains(&row.verb.as_str());
-                self.again(id.uuid(), row.inline, told).await
+                self.again(tenant, id.uuid(), row.inline, told).await
             }
         }
     }
 
     pub(crate) async fn ended_output(&self, row: &CallRow) -> Result<Arc<Log>> {
-        self.again(row.id.uuid(), row.inline.clone(), false).await
+        self.again(&row.tenant, row.id.uuid(), row.inline.clone(), false).await
     }
 
     pub async fn task_output(&self, tenant: &Tenant, id: TaskId) -> Result<Arc<Log>> {
@@ -38,7 +39,7 @@ impl Runtime {
             Some(live) => Ok(live.log),
             None => {
                 let told = !matches!(task.state, TaskState::Running | TaskState::Unknown);
-                self.again(id.uuid(), task.inline, told).await
+                self.again(tenant, id.uuid(), task.inline, told).await
             }
         }
     }
@@ -51,10 +52,11 @@ impl Runtime {
 
     /// A small output is in its row; a large one is in files. Of what was told to its end, an output that is in neither is gone;
     /// a crash may have left none.
-    async fn again(&self, id: Uuid, inline: Option<Inline>, told: bool) -> Result<Arc<Log>> {
+    async fn again(&self, tenant: &Tenant, id: Uuid, inline: Option<Inline>, told: bool) -> Result<Arc<Log>> {
         let outputs = self.0.store.outputs();
         if inline.is_none() {
-            match outputs.ended(id).await? {
+            let share = READERS.take(tenant).ok_or(Error::TooManyReaders)?;
+            match outputs.ended(id, share).await? {
                 Some(log) => return Ok(log),
                 None if told => return Err(Error::OutputGone),
                 None => {}

@@ -19,12 +19,14 @@ use tokio::{
 use crate::{
     Ask, Caller, Cx, Error, Look, Needs, Place, Result, Runtime,
     sandboxes::{Kind, Slot},
+    shares::{PORTS, Share},
 };
 
 /// Bytes to a port inside and back. While they flow the sandbox is in use; a connection alone keeps none awake.
 pub struct Connection {
     stream: Box<dyn Duplex>,
     slot: Arc<Slot>,
+    _share: Share<SandboxId>,
 }
 
 pub(crate) fn check(port: u16) -> Result<()> {
@@ -46,7 +48,7 @@ pub enum Visitor {
 impl Visitor {
     fn parts(self) -> (Caller, &'static str) {
         match self {
-            Self::ByKey(caller) => (caller, "by key"),
+            Self::ByKey(caller) => (caller, BY_KEY),
             Self::ByLink(caller) => (caller, "by link"),
             Self::ByToken(caller) => (caller, "by token"),
             Self::InPublic(caller) => (caller, "in public"),
@@ -54,18 +56,24 @@ impl Visitor {
     }
 }
 
+const BY_KEY: &str = "by key";
+
 impl Runtime {
     /// Starts the sandbox if it has to be. A port on which nothing listens is `PortClosed`.
     ///
-    /// A page is many requests: only the first of each minute leaves a row, for each key, port and way.
+    /// A page is many requests: only the first of each minute leaves a row, for each key, port and way. Who comes without a key
+    /// leaves one only where something listens, and only so many.
     pub async fn connect(&self, visitor: Visitor, sandbox: &SandboxId, port: u16) -> Result<Connection> {
         check(port)?;
         let (caller, way) = visitor.parts();
         let slot = self.0.sandboxes.of_id(&caller.tenant, sandbox).await?;
-        let visit = Visited { key: caller.key, physical: slot.record().physical.clone(), port, way };
-        if self.0.visits.is_news(&visit, Instant::now()) {
-            let ask = Ask { caller, place: Place::Sandbox(sandbox.clone()), key: None, lease: None, front: "port" };
-            let looked = self.look(ask, Visit { port, way }).await;
+        let physical = slot.record().physical.clone();
+        // Before it is started for nothing.
+        let share = PORTS.take(&physical).ok_or(Error::TooManyPortConnections)?;
+        let visit = Visited { key: caller.key, physical, port, way };
+        let ask = Ask { caller, place: Place::Sandbox(sandbox.clone()), key: None, lease: None, front: "port" };
+        if way == BY_KEY && self.0.visits.is_news(&visit, Instant::now()) {
+            let looked = self.look(ask, Visit { port, share }).await;
             if matches!(looked, Err(Error::Store(_))) {
                 self.0.visits.forget(&visit); // it has no row
             }
@@ -74,13 +82,19 @@ impl Runtime {
         let _awake = slot.awake(Kind::Call);
         let live = self.0.sandboxes.running(&slot, Visit::VERB).await?;
         self.0.sandboxes.touch(&slot).await;
-        Ok(Connection { stream: live.connect(port).await?, slot })
+        let connection = Connection { stream: live.connect(port).await?, slot, _share: share };
+        if way != BY_KEY
+            && let Some(untold) = self.0.visits.is_news_of_stranger(&visit, Instant::now())
+        {
+            self.look_unmetered(ask, StrangersVisit { port, way, untold }).await?;
+        }
+        Ok(connection)
     }
 }
 
 struct Visit {
     port: u16,
-    way: &'static str,
+    share: Share<SandboxId>,
 }
 
 impl Look for Visit {
@@ -92,17 +106,55 @@ impl Look for Visit {
     }
 
     fn argv(&self) -> Vec<String> {
-        vec![self.port.to_string(), self.way.to_owned()]
+        vec![self.port.to_string(), BY_KEY.to_owned()]
     }
 
     async fn run(self, cx: Cx) -> Result<Connection> {
-        Ok(Connection { stream: cx.sandbox()?.connect(self.port).await?, slot: cx.slot().await? })
+        let Self { port, share } = self;
+        Ok(Connection { stream: cx.sandbox()?.connect(port).await?, slot: cx.slot().await?, _share: share })
+    }
+}
+
+/// One that has come to something that listens.
+struct StrangersVisit {
+    port: u16,
+    way: &'static str,
+    /// How many before it left no row.
+    untold: u64,
+}
+
+impl Look for StrangersVisit {
+    const VERB: &'static str = Visit::VERB;
+    type Answer = ();
+
+    fn needs(&self) -> Needs {
+        Needs::Record
+    }
+
+    fn argv(&self) -> Vec<String> {
+        let untold = (self.untold > 0).then(|| format!("after {} more", self.untold));
+        [self.port.to_string(), self.way.to_owned()].into_iter().chain(untold).collect()
+    }
+
+    async fn run(self, _: Cx) -> Result<()> {
+        Ok(())
     }
 }
 
 /// When each was last written to the ledger.
 #[derive(Default)]
-pub(crate) struct Visits(Mutex<HashMap<Visited, Instant>>);
+pub(crate) struct Visits {
+    by_key: Mutex<HashMap<Visited, Instant>>,
+    /// By the sandbox that they came to.
+    strangers: Mutex<HashMap<SandboxId, Strangers>>,
+}
+
+/// Who came to a sandbox without a key, in one minute.
+struct Strangers {
+    since: Instant,
+    told: Vec<Visited>,
+    untold: u64,
+}
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Visited {
@@ -116,20 +168,25 @@ struct Visited {
 const STANDS: Duration = Duration::from_secs(60);
 /// As many as are known at a time. Beyond it there are more rows, and never fewer.
 const KNOWN: usize = 4096;
+/// Rows that strangers leave in that time: they choose ports and links, and rows are kept for long.
+const OF_STRANGERS: usize = 20;
+
+fn stands(at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(at) < STANDS
+}
 
 impl Visits {
     fn all<T>(&self, act: impl FnOnce(&mut HashMap<Visited, Instant>) -> T) -> T {
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.by_key.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn is_news(&self, visit: &Visited, now: Instant) -> bool {
-        let stands = |at: Instant| now.saturating_duration_since(at) < STANDS;
         self.all(|known| {
-            if known.get(visit).is_some_and(|at| stands(*at)) {
+            if known.get(visit).is_some_and(|at| stands(*at, now)) {
                 return false;
             }
             if known.len() >= KNOWN {
-                known.retain(|_, at| stands(*at));
+                known.retain(|_, at| stands(*at, now));
             }
             if known.len() >= KNOWN {
                 known.clear();
@@ -137,6 +194,31 @@ impl Visits {
             known.insert(visit.clone(), now);
             true
         })
+    }
+
+    /// Whether it leaves a row, and how many left none before it.
+    fn is_news_of_stranger(&self, visit: &Visited, now: Instant) -> Option<u64> {
+        let mut all = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= KNOWN && !all.contains_key(&visit.physical) {
+            all.retain(|_, of_one| stands(of_one.since, now));
+            if all.len() >= KNOWN {
+                all.clear();
+            }
+        }
+        let fresh = || Strangers { since: now, told: Vec::new(), untold: 0 };
+        let of_one = all.entry(visit.physical.clone()).or_insert_with(fresh);
+        if !stands(of_one.since, now) {
+            *of_one = Strangers { untold: of_one.untold, ..fresh() };
+        }
+        if of_one.told.contains(visit) {
+            return None;
+        }
+        if of_one.told.len() >= OF_STRANGERS {
+            of_one.untold += 1;
+            return None;
+        }
+        of_one.told.push(visit.clone());
+        Some(std::mem::take(&mut of_one.untold))
     }
 
     fn forget(&self, visit: &Visited) {
@@ -192,5 +274,25 @@ mod tests {
             visits.is_news(&visit(port, "by key"), now);
         }
         assert!(visits.all(|known| known.len()) <= KNOWN);
+    }
+    #[test]
+    fn strangers_leave_few_rows_and_those_who_left_none_are_counted() {
+        let (visits, mut now) = (Visits::default(), Instant::now());
+        let (key, physical) = (KeyId::now(), SandboxId::random());
+        let news = |physical: &SandboxId, port, now| {
+            let visit = Visited { key, physical: physical.clone(), port, way: "in public" };
+            visits.is_news_of_stranger(&visit, now)
+        };
+        let rows = (1..=1000).filter_map(|port| news(&physical, port, now)).collect::<Vec<u64>>();
+        assert_eq!(rows, [0; OF_STRANGERS]);
+        assert_eq!(news(&physical, 1, now), None, "it has its row");
+        assert_eq!(news(&SandboxId::random(), 1, now), Some(0), "others are not concerned");
+        now += STANDS;
+        assert_eq!(news(&physical, 7, now), Some(1000 - OF_STRANGERS as u64));
+        assert_eq!(news(&physical, 8, now), Some(0));
+        for _ in 0..2 * KNOWN {
+            news(&SandboxId::random(), 1, now);
+        }
+        assert!(visits.strangers.lock().unwrap().len() <= KNOWN);
     }
 }

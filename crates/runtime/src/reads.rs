@@ -1,9 +1,9 @@
 //! What is recorded, for whoever may know it.
 
 use cabana_model::{CallId, SandboxId, SandboxState, Tenant};
-use cabana_store::{CallRow, Dropped, Head, LedgerRow, Page, Record};
+use cabana_store::{BegunPage, CallRow, Dropped, Head, LedgerRow, Page, Record};
 
-use crate::{Error, Result, Runtime};
+use crate::{Error, MemoryCharge, Result, Runtime};
 
 impl Runtime {
     pub async fn sandbox(&self, tenant: &Tenant, id: &SandboxId) -> Result<Record> {
@@ -14,6 +14,16 @@ impl Runtime {
     /// The newest first.
     pub async fn sandbox_list(&self, tenant: &Tenant, state: Option<SandboxState>, page: Page) -> Result<Vec<Record>> {
         Ok(self.0.store.sandboxes(tenant, state, page).await?)
+    }
+
+    /// By when they began to run.
+    pub async fn sandboxes_by_start(&self, tenant: &Tenant, page: BegunPage) -> Result<Vec<Record>> {
+        Ok(self.0.store.sandboxes_by_start(tenant, page).await?)
+    }
+
+    /// For an answer that is made of what was read for it.
+    pub fn list_memory(&self, tenant: &Tenant) -> MemoryCharge {
+        self.0.lists.open(tenant)
     }
 
     pub async fn call_row(&self, tenant: &Tenant, id: CallId) -> Result<CallRow> {

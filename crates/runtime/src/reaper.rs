@@ -3,11 +3,11 @@
 use std::{
     collections::HashSet,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use cabana_model::{Due, Life, Operation, SandboxId, Sentence, Tenant, Time, Verdict};
-use cabana_store::{By, Record};
+use cabana_store::{By, DueSandbox, Record};
 use jiff::SignedDuration;
 use serde::Serialize;
 use tokio::{sync::Notify, task::JoinHandle};
@@ -25,6 +25,10 @@ const AGAIN: SignedDuration = SignedDuration::from_secs(30);
 
 /// Between two passes.
 const LEAST: Duration = Duration::from_millis(20);
+/// A pass goes over all that are due, and each that was seen to is a reason for the next: a rest is so many times as long as the pass was,
+/// within a bound, so that very many keep no processor busy.
+const REST_FOR_WORK: u32 = 4;
+const MOST_REST: Duration = Duration::from_secs(1);
 
 /// What one round did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -141,6 +145,7 @@ impl Runtime {
         let runtime = self.clone();
         self.0.tasks.spawn(async move {
             loop {
+                let begun = Instant::now();
                 if let Err(error) = runtime.begin_due(runtime.0.clock.now()).await {
                     tracing::warn!(%error, "sandboxes could not be looked after");
                 }
@@ -148,8 +153,9 @@ impl Runtime {
                 runtime.0.sandboxes.looks_at(None);
                 let wait = runtime.until_due().await;
                 runtime.0.sandboxes.looks_at(runtime.0.clock.now().checked_add(wait).ok());
+                let rest = LEAST.max(begun.elapsed() * REST_FOR_WORK).min(MOST_REST);
                 let woken = async {
-                    tokio::time::sleep(LEAST).await;
+                    tokio::time::sleep(rest).await;
                     tokio::select! {
                         () = tokio::time::sleep(wait) => {}
                         () = runtime.0.sandboxes.sooner() => {}
@@ -185,34 +191,30 @@ impl Runtime {
         Ok(reaped)
     }
 
-    /// Each is seen to in a task of its own, so that the next one does not wait for it.
+    /// Each is seen to in a task of its own, so that the next one does not wait for it. A tenant may have very many that are due, and those
+    /// stay so until it is their turn: of one that is under way no more is read than that it is due.
     async fn begin_due(&self, now: Time) -> Result<Begun> {
-        let (mut begun, mut met) = (Begun::default(), HashSet::new());
+        let (mut begun, mut after) = (Begun::default(), None);
         let batch = self.0.settings.reaper_batch;
         loop {
-            let most = batch.saturating_add(u32::try_from(self.0.reaper.under_way().len()).unwrap_or(u32::MAX));
-            let due = self.0.store.due_sandboxes(now, most).await?;
-            let whole = due.len() == most as usize;
-            let new: Vec<_> = due.into_iter().filter(|record| met.insert(record.physical.clone())).collect();
-            if new.is_empty() || self.0.closing.is_cancelled() {
-                return Ok(begun);
-            }
-            for record in new {
-                match self.turn(&record) {
-                    Some(turn) => begun.tasks.push(self.0.tasks.spawn(turn.take(record.tenant))),
-                    None => begun.before.push(record.physical),
+            let due = self.0.store.due_sandboxes(now, after, batch).await?;
+            after = due.last().cloned().filter(|_| due.len() == batch as usize);
+            for DueSandbox { physical, tenant, .. } in due {
+                match self.turn(&physical) {
+                    Some(turn) => begun.tasks.push(self.0.tasks.spawn(turn.take(tenant))),
+                    None => begun.before.push(physical),
                 }
             }
-            if !whole {
+            if after.is_none() || self.0.closing.is_cancelled() {
                 return Ok(begun);
             }
         }
     }
 
     /// `None`: it is being seen to.
-    fn turn(&self, record: &Record) -> Option<Turn> {
-        let physical = record.physical.clone();
-        self.0.reaper.under_way().insert(physical.clone()).then(|| Turn { runtime: self.clone(), physical })
+    fn turn(&self, physical: &SandboxId) -> Option<Turn> {
+        let is_new = self.0.reaper.under_way().insert(physical.clone());
+        is_new.then(|| Turn { runtime: self.clone(), physical: physical.clone() })
     }
 
     async fn see_to(&self, record: Record) -> Result<Did> {

@@ -1,11 +1,11 @@
 //! What the last server left open: followed, recorded, or honestly unknown. Nothing is run again.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use cabana_model::{ExecId, Outcome, TaskId, Time};
 use cabana_sandbox::{Output, Reattached, Sandbox, State, Stream};
 use cabana_store::{By, CallRow, Done, Entry, Log, NewTask, SnapshotStep, Task};
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::TryStreamExt;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
@@ -49,13 +49,15 @@ impl Runtime {
         self.find_snapshots().await?;
         self.find_builds().await?;
         self.find_volumes().await?;
+        self.remove_upload_drafts().await;
         self.end_those_of_one_call().await
     }
 
     /// A sandbox that was made for one call ends with it, whichever server sees the end.
     async fn end_those_of_one_call(&self) -> Result<()> {
         let open = self.0.store.open_calls().await?;
-        for record in self.0.store.restless_sandboxes().await? {
+        let mut restless = pin!(self.0.store.restless_sandboxes());
+        while let Some(record) = restless.try_next().await? {
             let slot = self.0.sandboxes.of_record(record);
             let record = slot.record();
             if slot.is_deleting() || !slot.wanted()?.once {
@@ -84,9 +86,9 @@ impl Runtime {
 
     /// Those that rest are found when they are needed. What others owe is done by whoever looks after sandboxes.
     async fn find_sandboxes(&self) -> Result<()> {
-        let restless = self.0.store.restless_sandboxes().await?;
-        self.0.sandboxes.count_doomed(&restless).await?;
-        let found = stream::iter(restless).map(|record| async move {
+        self.0.sandboxes.count_doomed().await?;
+        let restless = self.0.store.restless_sandboxes().map_err(Error::from);
+        let found = restless.try_for_each_concurrent(AT_ONCE, |record| async move {
             let id = record.id.clone();
             let slot = self.0.sandboxes.of_record(record);
             let found = match self.0.sandboxes.found_again(&slot).await {
@@ -107,8 +109,9 @@ impl Runtime {
             if let Err(error) = found {
                 tracing::warn!(sandbox = %id, %error, "a sandbox could not be looked at");
             }
+            Ok(())
         });
-        found.buffer_unordered(AT_ONCE).collect::<()>().await;
+        found.await?;
         self.due_by_settings().await
     }
 

@@ -5,7 +5,7 @@ use std::{marker::PhantomData, sync::Arc, time::Duration};
 use cabana_model::{CallId, Code, Outcome, Resource, Role, SandboxId, SandboxState, Tenant, Time};
 use cabana_sandbox::{NetworkPolicy, Provider};
 use cabana_store::{By, Done, Entry, Log, NewCall, Reserved, SnapshotStep, Store};
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt};
 use jiff::SignedDuration;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
@@ -31,6 +31,7 @@ use crate::{
     space::Space,
     tasks::LiveTasks,
     tenant_permits::TenantPermits,
+    uploads,
     volumes::WALKS_AT_ONCE,
     watches::Watches,
     words,
@@ -56,6 +57,7 @@ pub(crate) struct Inner {
     pub(crate) watches: Watches,
     pub(crate) searches: TenantPermits,
     pub(crate) volume_walks: TenantPermits,
+    pub(crate) uploads: TenantPermits,
     pub(crate) measuring: Measuring,
     /// Of lists that are being made or sent.
     pub(crate) lists: MemoryLedger,
@@ -100,6 +102,8 @@ impl Runtime {
             keeper.clone(),
             quotas.clone(),
         );
+        let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
+        let sandboxes = sandboxes.working_in(tasks.clone(), closing.clone());
         Self(Arc::new(Inner {
             access: Access::new(store.clone(), clock.clone()),
             links: Links::new(store.clone(), clock.clone()),
@@ -116,14 +120,15 @@ impl Runtime {
             watches: Watches::default(),
             searches: TenantPermits::new(SEARCHES_AT_ONCE),
             volume_walks: TenantPermits::new(WALKS_AT_ONCE),
+            uploads: TenantPermits::new(uploads::AT_ONCE),
             measuring: Measuring::default(),
             lists: MemoryLedger::new(LISTS_OF_TENANT, LISTS_OF_ALL),
             series: AllSeries::default(),
             visits: Visits::default(),
             quotas,
             setting_quotas: tokio::sync::Mutex::default(),
-            tasks: TaskTracker::new(),
-            closing: CancellationToken::new(),
+            tasks,
+            closing,
         }))
     }
 
@@ -211,14 +216,18 @@ impl Runtime {
         let change = Change::asked(By::Itself, why);
         // A call that is under way may have started one again.
         for _ in 0..2 {
-            let records = self.0.store.restless_sandboxes().await?.into_iter().filter(|record| awake(record.state));
-            let stopping = stream::iter(records).map(|record| async move {
+            let records = self.0.store.restless_sandboxes().map_err(Error::from);
+            let stopping = records.try_for_each_concurrent(STOPPED_AT_ONCE, |record| async move {
+                if !awake(record.state) {
+                    return Ok(());
+                }
                 let slot = self.0.sandboxes.of_record(record);
                 if let Err(error) = self.0.sandboxes.stop(&slot, change).await {
                     tracing::warn!(sandbox = %slot.record().id, %error, "a sandbox could not be stopped");
                 }
+                Ok(())
             });
-            stopping.buffer_unordered(STOPPED_AT_ONCE).collect::<()>().await;
+            stopping.await?;
         }
         Ok(())
     }
@@ -540,21 +549,31 @@ impl Runtime {
 
     /// Something that changes nothing: it is done here and now, and leaves its row.
     pub async fn look<L: Look>(&self, ask: Ask, look: L) -> Result<(CallId, L::Answer)> {
-        let (needs, wants) = (look.needs(), Wants::default());
-        let about = About {
-            verb: L::VERB,
-            kind: Kind::Call,
-            needs,
-            wants,
-            digest: [0; 32],
-            argv: words::recorded(look.argv()),
-        };
-        let (id, (_pass, found)) = (CallId::now(), self.admitted(&ask, &about).await?);
-        let span = said::span(about.verb, id, &ask.caller.tenant, found.as_ref().map(|(slot, _)| &**slot));
-        self.looked(ask, about, id, found, look).instrument(span).await
+        let about = About::look(&look);
+        let (_pass, found) = self.admitted(&ask, &about).await?;
+        self.looked(ask, about, found, look).await
+    }
+
+    /// The same for whoever comes without a key: strangers use up no quota of calls.
+    pub(crate) async fn look_unmetered<L: Look>(&self, ask: Ask, look: L) -> Result<(CallId, L::Answer)> {
+        let about = About::look(&look);
+        let found = self.resolve(&ask, about.needs).await?;
+        self.looked(ask, about, found, look).await
     }
 
     async fn looked<L: Look>(
+        &self,
+        ask: Ask,
+        about: About,
+        found: Option<(Arc<Slot>, bool)>,
+        look: L,
+    ) -> Result<(CallId, L::Answer)> {
+        let id = CallId::now();
+        let span = said::span(about.verb, id, &ask.caller.tenant, found.as_ref().map(|(slot, _)| &**slot));
+        self.recorded(ask, about, id, found, look).instrument(span).await
+    }
+
+    async fn recorded<L: Look>(
         &self,
         ask: Ask,
         about: About,
@@ -606,6 +625,19 @@ struct About {
     wants: Wants,
     digest: [u8; 32],
     argv: Vec<String>,
+}
+
+impl About {
+    fn look<L: Look>(look: &L) -> Self {
+        Self {
+            verb: L::VERB,
+            kind: Kind::Call,
+            needs: look.needs(),
+            wants: Wants::default(),
+            digest: [0; 32],
+            argv: words::recorded(look.argv()),
+        }
+    }
 }
 
 /// What came of it.

@@ -8,6 +8,9 @@
 mod changing;
 mod life;
 mod slot;
+#[cfg(test)]
+mod tests;
+mod walks;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -22,6 +25,7 @@ use cabana_sandbox::{Base, Provider, SandboxSpec};
 use cabana_store::{Admitted, Claim, Record, Store, Which};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::slot::Kind;
 pub(crate) use self::{
@@ -37,10 +41,16 @@ use crate::{
     retention::Keeper,
 };
 
+/// Of all that a sandbox was asked to be, as JSON: lists have it of each. The variables that it may keep fit, however many characters of them
+/// JSON writes as six.
+const MAX_SPEC: usize = 512 << 10;
+
 /// What is kept with a sandbox stays small.
 fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
     const MOST: usize = 64;
     const LONGEST: (usize, usize) = (256, 8 << 10);
+    /// Of all together, as JSON.
+    const MAX_BYTES: usize = 32 << 10;
     if labels.len() > MOST {
         return Err(Error::invalid("labels", format!("are more than {MOST}")));
     }
@@ -55,8 +65,17 @@ fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
                 format!("{shown:?} is too long: names have at most {} bytes, values {}", LONGEST.0, LONGEST.1),
             ))
         }
-        None => Ok(()),
+        None => match as_json("labels", labels)?.len() {
+            bytes if bytes > MAX_BYTES => {
+                Err(Error::invalid("labels", format!("have {bytes} bytes in all, as JSON: at most {MAX_BYTES}")))
+            }
+            _ => Ok(()),
+        },
     }
+}
+
+fn as_json(field: &'static str, value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|error| Error::invalid(field, error.to_string()))
 }
 
 /// What a sandbox was asked to be. Its record keeps it.
@@ -97,6 +116,17 @@ impl Wanted {
         read.map_err(|error| Error::Store(cabana_store::Error::Corrupt(format!("the spec of a sandbox: {error}"))))
     }
 
+    /// As its record keeps it.
+    fn to_spec(&self) -> Result<String> {
+        let spec = as_json("spec", self)?;
+        match spec.len() > MAX_SPEC {
+            true => {
+                Err(Error::invalid("spec", format!("has {} bytes in all, as JSON: at most {MAX_SPEC}", spec.len())))
+            }
+            false => Ok(spec),
+        }
+    }
+
     /// What nothing can be, whether it is made now or was there before. Whether there is such a template is the provider's
     /// to say.
     pub(crate) fn check(&self) -> Result<()> {
@@ -104,6 +134,7 @@ impl Wanted {
         check_kept_env(&self.env)?;
         check_labels(&self.labels)?;
         self.lifecycle.check()?;
+        self.to_spec()?;
         match &self.sandbox.base {
             Base::Named(name) if name.is_empty() || name.len() > LONGEST || name.contains(char::is_control) => {
                 Err(Error::invalid("template", "is no name of a template"))
@@ -122,6 +153,9 @@ pub(crate) struct Sandboxes {
     keeper: Arc<Keeper>,
     quotas: Quotas,
     slots: Mutex<Slots>,
+    /// What goes on though nobody waits for it, until the runtime closes.
+    tasks: TaskTracker,
+    closing: CancellationToken,
     /// Something went that may have been the last to need something else.
     went: Notify,
     /// Something may be due sooner than all else.
@@ -218,10 +252,17 @@ impl Sandboxes {
             keeper,
             quotas,
             slots: Mutex::default(),
+            tasks: TaskTracker::new(),
+            closing: CancellationToken::new(),
             went: Notify::new(),
             sooner: Notify::new(),
             looks_at: AtomicI64::new(i64::MAX),
         }
+    }
+
+    /// Of the runtime that it is a part of.
+    pub(crate) fn working_in(self, tasks: TaskTracker, closing: CancellationToken) -> Self {
+        Self { tasks, closing, ..self }
     }
 
     pub(crate) fn provider(&self) -> &Arc<dyn Provider> {
@@ -363,7 +404,7 @@ impl Sandboxes {
             id: scope.and_then(Scope::sandbox_id).unwrap_or_else(|| physical.clone()),
             physical,
             scope: scope.cloned(),
-            spec: serde_json::to_string(wanted).map_err(|error| Error::invalid("spec", error.to_string()))?,
+            spec: wanted.to_spec()?,
             key: caller.key,
             disk: wanted.sandbox.limits.disk,
             at: self.clock.now(),

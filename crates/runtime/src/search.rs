@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use cabana_model::Tenant;
+use cabana_sandbox::Error::TimedOut;
 use cabana_store::{Log, Stream};
 use regex::bytes::{Regex, RegexBuilder};
 use tokio::{
-    sync::OwnedSemaphorePermit,
+    sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit},
     task::spawn_blocking,
     time::{Instant, timeout_at},
 };
@@ -39,10 +40,12 @@ const CHUNK: u64 = 256 << 10;
 /// line, and nothing can interrupt it there: this and [`LONGEST`] bound how long one line takes.
 const MAX_COMPILED: usize = 256 << 10;
 const MAX_CACHE: usize = 1 << 20;
-/// For a whole search, from when it is asked for. It is looked at between lines.
+/// For a whole search, from when it is asked for. It is looked at between lines, and between parts of an output.
 const BUDGET: Duration = Duration::from_secs(10);
 /// Of all lines that are found: an answer is read as a whole.
 const MAX_FOUND_BYTES: usize = 4 << 20;
+/// Of all tenants: each has a thread, and the rest of the server needs some, too.
+static SEARCHES: Semaphore = Semaphore::const_new(32);
 
 impl Runtime {
     /// Reads a part at a time, however long the output is. The expression is the caller's, so it runs on a thread of its own, as one of
@@ -59,9 +62,12 @@ impl Runtime {
         let Ok(permit) = timeout_at(deadline, self.0.searches.acquire(tenant)).await else {
             return Err(Error::TooManySearches(SEARCHES_AT_ONCE));
         };
-        let pattern = pattern.to_owned();
+        let Ok(of_all) = timeout_at(deadline, SEARCHES.acquire()).await else {
+            return Err(TimedOut("as many searches were under way all the time as there may be").into());
+        };
+        let (pattern, permits) = (pattern.to_owned(), (permit, of_all.ok()));
         let mut lines =
-            on_thread(move || Ok(Lines::new(compiled(&pattern)?, most, Some(deadline)).holding(permit))).await?;
+            on_thread(move || Ok(Lines::new(compiled(&pattern)?, most, Some(deadline)).holding(permits))).await?;
         let (stdout, stderr) = log.lengths();
         let total = if stream == Stream::Stdout { stdout } else { stderr };
         let mut at = 0;
@@ -97,7 +103,7 @@ struct Lines {
     number: u64,
     /// Where the line begins that has not ended yet.
     offset: u64,
-    begun: BytesMut,
+    begun: Vec<u8>,
     /// How long that line is, also what is not held of it.
     length: u64,
     found: Found,
@@ -106,8 +112,11 @@ struct Lines {
     /// No line is looked at after it.
     deadline: Option<Instant>,
     /// As long as a thread may be at it, whoever still waits for the answer.
-    _permit: Option<OwnedSemaphorePermit>,
+    _permits: Permits,
 }
+
+/// Of its tenant, and of all.
+type Permits = (Option<OwnedSemaphorePermit>, Option<SemaphorePermit<'static>>);
 
 impl Lines {
     fn new(pattern: Regex, most: usize, deadline: Option<Instant>) -> Self {
@@ -116,20 +125,29 @@ impl Lines {
             most,
             number: 1,
             offset: 0,
-            begun: BytesMut::new(),
+            begun: Vec::new(),
             length: 0,
             found: Found::default(),
             bytes: 0,
             deadline,
-            _permit: None,
+            _permits: (None, None),
         }
     }
 
-    fn holding(self, permit: Option<OwnedSemaphorePermit>) -> Self {
-        Self { _permit: permit, ..self }
+    fn holding(self, permits: Permits) -> Self {
+        Self { _permits: permits, ..self }
     }
 
+    fn is_late(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    /// The next part of the output. A line without an end is read for as long as there is time, too.
     fn push(&mut self, mut bytes: &[u8]) {
+        if self.is_late() {
+            self.found.more = true;
+            return;
+        }
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n')
             && !self.found.more
         {
@@ -147,13 +165,14 @@ impl Lines {
     }
 
     fn ended(&mut self, line_end: u64) {
-        if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+        if self.is_late() {
             self.found.more = true;
             return;
         }
         let cut = self.length > self.begun.len() as u64;
-        let text = self.begun.split().freeze();
-        if self.pattern.is_match(&text) {
+        if self.pattern.is_match(&self.begun) {
+            // A copy: a short line must not hold on to the room that a long one had before it.
+            let text = Bytes::copy_from_slice(&self.begun);
             match self.found.lines.len() < self.most && self.bytes + text.len() <= MAX_FOUND_BYTES {
                 true => {
                     self.bytes += text.len();
@@ -163,6 +182,7 @@ impl Lines {
                 false => self.found.more = true,
             }
         }
+        self.begun.clear();
         self.number += 1;
         self.offset += self.length + line_end;
         self.length = 0;
@@ -198,6 +218,28 @@ mod tests {
         let long = [vec![b'x'; LONGEST], vec![b'\n']].concat().repeat(100);
         let told = found("x", 1000, &[&long]);
         assert!(told.more && told.lines.len() == MAX_FOUND_BYTES / LONGEST);
+    }
+
+    #[test]
+    fn a_short_line_does_not_hold_the_room_of_a_long_one() {
+        let output = [vec![b'x'; LONGEST - 1], b"\na\n".to_vec()].concat().repeat(100);
+        let told = found("^a$", 1000, &[&output]);
+        assert_eq!(told.lines.len(), 100);
+        for line in told.lines {
+            // Nobody else has its bytes, so this is the room that they take.
+            let room = line.text.try_into_mut().unwrap().capacity();
+            assert!(room < 100, "{room} bytes for one");
+        }
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_read_until_the_time_is_over() {
+        let mut lines = Lines::new(compiled("x").unwrap(), 9, Some(Instant::now() + BUDGET));
+        lines.push(b"y");
+        assert!(!lines.found.more && lines.length == 1);
+        lines.deadline = Some(Instant::now());
+        lines.push(b"y");
+        assert!(lines.found.more && lines.length == 1, "what comes then is not looked at");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A token is computed from a secret of the server and the sandbox's own number, so it is kept nowhere, lasts as long as the
 //! sandbox does, and opens nothing that is made later under the same name. It stands as long as the key does that made the sandbox.
 
-use std::fmt::Write as _;
+use std::{collections::HashMap, fmt::Write as _};
 
 use cabana_model::{Role, SandboxId};
 use cabana_store::Record;
@@ -31,7 +31,11 @@ impl Opens {
 
 impl Runtime {
     pub async fn token(&self, record: &Record, opens: Opens) -> Result<String> {
-        let said = format!("token {} {}", opens.as_str(), record.physical);
+        self.token_of(&record.physical, opens).await
+    }
+
+    async fn token_of(&self, physical: &SandboxId, opens: Opens) -> Result<String> {
+        let said = format!("token {} {physical}", opens.as_str());
         let proof = self.0.links.mac(&said).await?.finalize().into_bytes();
         Ok(proof.iter().fold(String::with_capacity(64), |mut text, byte| {
             let _ = write!(text, "{byte:02x}");
@@ -39,12 +43,29 @@ impl Runtime {
         }))
     }
 
-    /// Of those that do not rest and are meant, whosever they are: for what names no sandbox and proves that it knows the token.
-    pub async fn tokens(&self, opens: Opens, is_meant: impl Fn(&Record) -> bool) -> Result<Vec<(SandboxId, String)>> {
-        let mut tokens = Vec::new();
-        for record in self.0.store.restless_sandboxes().await?.iter().filter(|record| is_meant(record)) {
-            tokens.push((record.id.clone(), self.token(record, opens).await?));
+    /// Of those that do not rest and are meant, whosever they are: for what names no sandbox and proves that it knows the token. Anybody
+    /// can ask for that, and records are long: whether one is meant never changes, and `known` keeps it of those that are there.
+    pub async fn tokens(
+        &self,
+        opens: Opens,
+        known: &mut HashMap<SandboxId, bool>,
+        is_meant: impl Fn(&Record) -> bool,
+    ) -> Result<Vec<(SandboxId, String)>> {
+        let (mut tokens, mut there) = (Vec::new(), HashMap::new());
+        for (physical, id) in self.0.store.restless_ids().await? {
+            let meant = match known.get(&physical) {
+                Some(meant) => *meant,
+                None => match self.0.store.by_physical(&physical).await? {
+                    Some(record) => is_meant(&record),
+                    None => continue, // it went meanwhile
+                },
+            };
+            if meant {
+                tokens.push((id, self.token_of(&physical, opens).await?));
+            }
+            there.insert(physical, meant);
         }
+        *known = there;
         Ok(tokens)
     }
 

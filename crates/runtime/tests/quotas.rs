@@ -462,6 +462,27 @@ async fn a_volume_whose_measuring_stands_still_holds_up_no_other_tenant() {
 }
 
 #[tokio::test]
+async fn a_stop_does_not_wait_for_files_that_take_long_to_measure() {
+    let stage = Stage::new(Quota { stored_bytes: Some(1_000_000), ..NONE }).await;
+    let sandbox = stage.ensure("one").await.unwrap();
+    stage.write(&sandbox, 5000).await.unwrap();
+    let held = stage.fake.hold_usage().await;
+    timeout(PATIENCE, stage.become_(&sandbox, Shape::Stopped)).await.expect("it waits for the files");
+    stage.ensure("one").await.unwrap();
+    timeout(PATIENCE, stage.become_(&sandbox, Shape::Stopped)).await.expect("it waits for the files");
+    assert_eq!(stage.used().await.stored_bytes, 0, "the control: they were not measured");
+    // They are measured all the same: who is slow to measure stores no less.
+    drop(held);
+    let measured = async {
+        while stage.used().await.stored_bytes < 5000 {
+            tokio::task::yield_now().await;
+            stage.runtime.measure_stored().await.unwrap();
+        }
+    };
+    timeout(PATIENCE, measured).await.expect("its files count");
+}
+
+#[tokio::test]
 async fn a_volume_that_cannot_be_measured_counts_as_before() {
     let stage = Stage::new(Quota { stored_bytes: Some(1_000_000), ..NONE }).await;
     let name = VolumeName::new("large").unwrap();

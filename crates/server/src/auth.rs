@@ -2,11 +2,11 @@
 
 use axum::{
     extract::FromRequestParts,
-    http::{HeaderMap, header, request::Parts},
+    http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts},
 };
 use cabana_runtime::{Ask, Caller, Credential, Error, IdempotencyKey, Place, Role, Tenant, Token};
 
-use crate::{App, error::Refused};
+use crate::{App, error::Refused, extract::OfTenant};
 
 /// Anybody with a valid key.
 pub(crate) struct Reader(pub(crate) Caller);
@@ -29,6 +29,10 @@ pub(crate) struct Once {
 
 pub(crate) const FRONT: &str = "rest";
 
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// What a subprotocol begins with that is a key.
+const KEY_PROTOCOL: &str = "cabana.key.";
+
 pub(crate) fn ask(caller: Caller, place: Place, once: Once) -> Ask {
     Ask { caller, place, key: once.key, lease: once.lease, front: FRONT }
 }
@@ -40,6 +44,12 @@ pub(crate) fn look(caller: Caller, place: Place) -> Ask {
 
 async fn caller(parts: &Parts, app: &App, needs: Role) -> Result<Caller, Refused> {
     admitted(parts, app, key(&parts.headers), needs).await
+}
+
+/// For whoever reads the body next.
+fn known(parts: &mut Parts, caller: Caller) -> Caller {
+    parts.extensions.insert(OfTenant(caller.tenant.clone()));
+    caller
 }
 
 pub(crate) async fn admitted(parts: &Parts, app: &App, key: Option<&str>, needs: Role) -> Result<Caller, Refused> {
@@ -57,20 +67,23 @@ pub(crate) async fn admitted(parts: &Parts, app: &App, key: Option<&str>, needs:
 }
 
 fn key(headers: &HeaderMap) -> Option<&str> {
-    if let Some(value) = headers.get("x-api-key") {
+    if let Some(value) = headers.get(X_API_KEY) {
         return value.to_str().ok();
     }
     bearer(headers)
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    bearer_of(headers.get(header::AUTHORIZATION)?.to_str().ok()?)
+}
+
+fn bearer_of(value: &str) -> Option<&str> {
     let (scheme, key) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
 }
 
 fn own_in_header(headers: &HeaderMap) -> Option<&str> {
-    headers.get("x-api-key")?.to_str().ok().filter(|key| Credential(key).has_form())
+    headers.get(X_API_KEY)?.to_str().ok().filter(|key| Credential(key).has_form())
 }
 
 fn own_in_bearer(headers: &HeaderMap) -> Option<&str> {
@@ -82,32 +95,53 @@ pub(crate) fn own_key(headers: &HeaderMap) -> Option<&str> {
     own_in_header(headers).or_else(|| own_in_bearer(headers))
 }
 
+/// Of all values that there are, wherever a client may put a key.
 pub(crate) fn without_own_key(headers: &mut HeaderMap) {
-    if own_in_header(headers).is_some() {
-        headers.remove("x-api-key");
+    let shows_key = |value: &str| {
+        let is_key = |key: &str| Credential(key).has_form();
+        value.split(',').any(|part| is_key(part.trim()) || bearer_of(part.trim()).is_some_and(is_key))
+    };
+    for name in [X_API_KEY, header::AUTHORIZATION] {
+        rewrite(headers, &name, |value| (!shows_key(value)).then(|| value.to_owned()));
     }
-    if own_in_bearer(headers).is_some() {
-        headers.remove(header::AUTHORIZATION);
+    rewrite(headers, &header::SEC_WEBSOCKET_PROTOCOL, |value| {
+        let others: Vec<&str> = value.split(',').filter(|one| !one.trim().starts_with(KEY_PROTOCOL)).collect();
+        (!others.is_empty()).then(|| others.join(","))
+    });
+}
+
+/// Each of its values anew, or none. One that is no text is left as it is: it is no key.
+fn rewrite(headers: &mut HeaderMap, name: &HeaderName, anew: impl Fn(&str) -> Option<String>) {
+    let values: Vec<HeaderValue> = headers.get_all(name).iter().cloned().collect();
+    headers.remove(name);
+    for value in values {
+        let rewritten = match value.to_str() {
+            Ok(text) => anew(text).and_then(|text| HeaderValue::try_from(text).ok()),
+            Err(_) => Some(value),
+        };
+        if let Some(value) = rewritten {
+            headers.append(name, value);
+        }
     }
 }
 
 /// In a browser a WebSocket has no headers to set: there the key is a subprotocol, beside the one that is meant.
 fn key_in_protocols(headers: &HeaderMap) -> Option<&str> {
     let all = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
-    all.flat_map(|value| value.split(',')).find_map(|protocol| protocol.trim().strip_prefix("cabana.key."))
+    all.flat_map(|value| value.split(',')).find_map(|protocol| protocol.trim().strip_prefix(KEY_PROTOCOL))
 }
 
 impl FromRequestParts<App> for Reader {
     type Rejection = Refused;
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refused> {
-        caller(parts, app, Role::Read).await.map(Self)
+        caller(parts, app, Role::Read).await.map(|caller| Self(known(parts, caller)))
     }
 }
 
 impl FromRequestParts<App> for User {
     type Rejection = Refused;
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refused> {
-        caller(parts, app, Role::Use).await.map(Self)
+        caller(parts, app, Role::Use).await.map(|caller| Self(known(parts, caller)))
     }
 }
 
@@ -122,7 +156,7 @@ impl FromRequestParts<App> for SocketUser {
 impl FromRequestParts<App> for Admin {
     type Rejection = Refused;
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refused> {
-        caller(parts, app, Role::Admin).await.map(Self)
+        caller(parts, app, Role::Admin).await.map(|caller| Self(known(parts, caller)))
     }
 }
 

@@ -9,7 +9,7 @@ use axum::{
     http::{header, request::Parts},
 };
 use bytes::{Bytes, BytesMut};
-use cabana_runtime::Code;
+use cabana_runtime::{Code, MemoryCharge, MemoryLedger, Tenant};
 use http_body_util::BodyExt as _;
 use serde::{
     Deserialize, Deserializer,
@@ -17,7 +17,7 @@ use serde::{
 };
 use tokio::time::timeout;
 
-use crate::{App, error::Refused};
+use crate::{App, error::Refused, linger::lingering};
 
 /// A JSON body, whatever the client calls it: no page of another site can send one along with a key. None at all, or
 /// null, is an empty object: where every field has a default, nothing need be sent.
@@ -36,8 +36,20 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
 
 /// A body as a whole, within the bounds.
 pub(crate) async fn all_of(request: Request, app: &App) -> Result<Bytes, Refused> {
-    let reading = timeout(WHOLE, whole(request, app.bounds.body, app.bounds.head)).await;
+    let memory = request.extensions().get().map(|OfTenant(tenant)| app.bodies.open(tenant));
+    let reading = timeout(WHOLE, whole(request, app.bounds.body, app.bounds.head, memory)).await;
     reading.map_err(|_| Refused::late("the body took too long to come"))?
+}
+
+/// Whose request it is, once that is known: who sends many bodies at once takes no other tenant's room for them.
+#[derive(Clone)]
+pub(crate) struct OfTenant(pub(crate) Tenant);
+
+/// What bodies take that are on their way.
+pub(crate) fn memory_of_bodies() -> MemoryLedger {
+    const OF_TENANT: usize = 64 << 20;
+    const OF_ALL: usize = 512 << 20;
+    MemoryLedger::new(OF_TENANT, OF_ALL)
 }
 
 /// What is read and thrown away of a body that is too large: a client that is still sending would not hear the answer.
@@ -48,7 +60,12 @@ const THROWING: Duration = Duration::from_secs(10);
 const WHOLE: Duration = Duration::from_secs(120);
 
 /// `stalled` is how long nothing may come of it.
-async fn whole(request: Request, most: usize, stalled: Duration) -> Result<Bytes, Refused> {
+async fn whole(
+    request: Request,
+    most: usize,
+    stalled: Duration,
+    mut memory: Option<MemoryCharge>,
+) -> Result<Bytes, Refused> {
     let asks_first = request.headers().contains_key(header::EXPECT);
     let mut body = request.into_body();
     let too_large = || Refused::new(Code::TooLarge, format!("the body is larger than the server takes: {most} bytes"));
@@ -71,6 +88,11 @@ async fn whole(request: Request, most: usize, stalled: Duration) -> Result<Bytes
             };
             let _ = timeout(THROWING, throw).await;
             return Err(too_large());
+        }
+        if memory.as_mut().is_some_and(|memory| !memory.grow(data.len())) {
+            drop(lingering(body)); // it is still sent, and the answer is to be heard
+            let why = "the bodies that are on their way take all the memory that there is for them";
+            return Err(Refused::new(Code::ServerBusy, why));
         }
         bytes.extend_from_slice(&data);
     }

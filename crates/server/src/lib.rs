@@ -23,7 +23,7 @@ use std::{
 };
 
 use axum::Router;
-use cabana_runtime::{Live, Runtime};
+use cabana_runtime::{Live, MemoryLedger, Runtime};
 use tokio_util::task::TaskTracker;
 
 pub use self::e2b::read_image;
@@ -40,6 +40,8 @@ pub struct Bounds {
     pub streams: usize,
     /// Until the head of a request is whole.
     pub head: Duration,
+    /// As long as a client may ask for nothing and take nothing.
+    pub quiet: Duration,
     /// As long as nothing moves between a client and a port of a sandbox.
     pub idle: Duration,
 }
@@ -51,6 +53,7 @@ impl Default for Bounds {
             connections: 4096,
             streams: 2048,
             head: Duration::from_secs(15),
+            quiet: Duration::from_secs(60),
             idle: Duration::from_secs(600),
         }
     }
@@ -125,6 +128,8 @@ pub(crate) struct App {
     pub(crate) watchers: Arc<e2b::Watchers>,
     pub(crate) signers: Arc<e2b::Signers>,
     pub(crate) wakes: Arc<e2b::Wakes>,
+    /// Of what clients send and is read as a whole.
+    pub(crate) bodies: MemoryLedger,
     /// Of templates.
     pub(crate) builds: Arc<e2b::Builds>,
 }
@@ -142,6 +147,7 @@ pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> 
         watchers: Arc::default(),
         signers: Arc::default(),
         wakes: Arc::default(),
+        bodies: extract::memory_of_bodies(),
         builds: Arc::default(),
     };
     let (router, api) = openapi::routes().split_for_parts();

@@ -1,4 +1,4 @@
-//! Answers whose length a guest decides: made off the workers that everybody waits for, and charged until they were sent.
+//! Answers whose length a guest or a tenant decides: made off the workers that everybody waits for, and charged until they were sent.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use cabana_runtime::{Error, MemoryCharge};
+use cabana_runtime::{Error, MemoryCharge, RowSize};
 use futures_util::stream;
 use serde::Serialize;
 
@@ -21,19 +21,35 @@ pub(crate) async fn json<T: Serialize>(
     memory: MemoryCharge,
     make: impl FnOnce() -> T + Send + 'static,
 ) -> Result<Response, Error> {
+    try_json(memory, || Ok(make())).await
+}
+
+/// The same of what may fail.
+pub(crate) async fn try_json<T: Serialize, E: From<Error> + Send + 'static>(
+    memory: MemoryCharge,
+    make: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<Response, E> {
     let is_short = memory.used() <= AT_ONCE;
     let write = move || {
         let mut writer = Charged { bytes: Vec::new(), memory };
-        let written = serde_json::to_writer(&mut writer, &make());
-        written.map(|()| writer).map_err(|_| Error::ListsTooLarge)
+        let written = serde_json::to_writer(&mut writer, &make()?);
+        written.map(|()| writer).map_err(|_| E::from(Error::ListsTooLarge))
     };
     let written = if is_short { Ok(write()) } else { tokio::task::spawn_blocking(write).await };
     let Charged { bytes, mut memory } = written.map_err(|_| Error::ListsTooLarge)??;
     memory.clear(); // what it was made of is gone
     if !memory.grow(bytes.len()) {
-        return Err(Error::ListsTooLarge);
+        return Err(Error::ListsTooLarge.into());
     }
     Ok(sent(bytes.into(), memory))
+}
+
+/// Charges for rows that were read for one.
+pub(crate) fn charge<T: RowSize>(memory: &mut MemoryCharge, rows: &[T]) -> Result<(), Error> {
+    match memory.grow(rows.iter().map(T::size).sum()) {
+        true => Ok(()),
+        false => Err(Error::ListsTooLarge),
+    }
 }
 
 /// Fails where there is no room for more.

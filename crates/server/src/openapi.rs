@@ -1,6 +1,6 @@
 //! The routes, and the document that describes them: one list for both.
 
-use axum::{Router, http::header, response::IntoResponse, routing::get};
+use axum::{Router, body::Bytes, http::header, response::IntoResponse, routing::get};
 use utoipa::{
     OpenApi,
     openapi::{
@@ -54,7 +54,7 @@ pub(crate) fn text(document: &Document) -> String {
 }
 
 pub(crate) fn served(document: &Document) -> Router<App> {
-    let text = text(document);
+    let text = Bytes::from(text(document)); // all answers have the same one
     let serve = move || async move { ([(header::CONTENT_TYPE, "application/json")], text).into_response() };
     Router::new().route("/openapi.json", get(serve))
 }

@@ -2,9 +2,12 @@
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use axum::response::{
-    IntoResponse, Response,
-    sse::{Event, KeepAlive, Sse},
+use axum::{
+    body::Bytes,
+    response::{
+        IntoResponse, Response,
+        sse::{Event, KeepAlive, Sse},
+    },
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use cabana_runtime::{Channel, Chunk, Log};
@@ -22,6 +25,11 @@ struct Said {
     text: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     b64: Option<String>,
+}
+
+/// What is typed, for a channel to a command that may read slowly: no piece of it keeps the whole message in memory.
+pub(crate) fn pieces(typed: &Bytes) -> impl Iterator<Item = Bytes> {
+    typed.chunks(16 << 10).map(Bytes::copy_from_slice)
 }
 
 /// `start`, then all that is said from there on, then what `last` says. One who only listens is sent away when the server

@@ -1,7 +1,10 @@
 //! What callers make long: words of commands, variables, expressions. None of it may fill the server's memory or its disk, or keep it
 //! from others.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
@@ -158,4 +161,64 @@ async fn e2b_processes_with_many_arguments_are_refused_and_long_ones_are_listed_
     let kill = json!({ "process": { "tag": "l" }, "signal": "SIGNAL_SIGKILL" });
     sdk.call("/process.Process/SendSignal", kill.clone()).await;
     assert_eq!(sdk.refused("/process.Process/SendSignal", kill).await.1, "not_found");
+}
+
+/// What a refusal is about, and its code.
+async fn refused_for(answer: Response) -> (String, String) {
+    assert_eq!(answer.status(), 400);
+    let body: Value = answer.json().await.unwrap();
+    let error = |name: &str| body["error"][name].as_str().unwrap().to_owned();
+    (error("code"), error("message"))
+}
+
+#[tokio::test]
+async fn records_that_are_too_long_are_refused() {
+    let server = Server::start();
+    let create = async |spec: &Value| server.post("/v1/sandboxes", spec).send().await.unwrap();
+    // As JSON each of these characters has six bytes.
+    let labels = |count: usize, length: usize| -> BTreeMap<String, String> {
+        (0..count).map(|n| (format!("label{n}"), "\u{1}".repeat(length))).collect()
+    };
+    let env = json!({ "A": "\u{1}".repeat(60_000) });
+    let made = good(create(&json!({ "labels": labels(4, 1300), "env": env })).await).await;
+    assert_eq!(made["labels"].as_object().unwrap().len(), 4);
+    for too_many in [labels(5, 1300), labels(64, 8000)] {
+        let (code, message) = refused_for(create(&json!({ "labels": too_many })).await).await;
+        assert!(code == "bad_request" && message.starts_with("labels"), "{message}");
+    }
+    // What else a record keeps has a bound with them, also where it comes later.
+    let rules = |count: usize| (0..count).map(|n| format!("host{n:06}.example.com")).collect::<Vec<_>>();
+    let network = |count| json!({ "network": { "mode": "allowlist", "allow": rules(count) } });
+    let (code, message) = refused_for(create(&network(30_000)).await).await;
+    assert!(code == "bad_request" && message.starts_with("spec"), "{message}");
+    let path = format!("/v1/sandboxes/{}", made["id"].as_str().unwrap());
+    let change = async |change: Value| server.request(Method::PATCH, &path).json(&change).send().await.unwrap();
+    let few = good(change(network(50)).await).await;
+    let (code, message) = refused_for(change(network(30_000)).await).await;
+    assert!(code == "bad_request" && message.starts_with("spec"), "{message}");
+    assert_eq!(server.get(&path).await["network"], few["network"], "it is as it was");
+}
+
+#[tokio::test]
+async fn a_page_of_sandboxes_with_long_records_ends_sooner_and_none_is_left_out() {
+    let server = Server::start();
+    let spec = json!({ "env": { "A": "\u{1}".repeat(60_000) } });
+    let mut made = Vec::new();
+    for _ in 0..14 {
+        made.push(good(server.post("/v1/sandboxes", &spec).send().await.unwrap()).await["id"].clone());
+    }
+    let (mut seen, mut pages, mut cursor) = (Vec::new(), Vec::new(), String::new());
+    loop {
+        let page = server.get(&format!("/v1/sandboxes?limit=1000{cursor}")).await;
+        let ids: Vec<_> = page["sandboxes"].as_array().unwrap().iter().map(|one| one["id"].clone()).collect();
+        pages.push(ids.len());
+        seen.extend(ids);
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    made.reverse();
+    assert_eq!(seen, made);
+    assert_eq!(pages, [12, 2], "of 360 kB each");
 }

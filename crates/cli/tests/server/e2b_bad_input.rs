@@ -155,6 +155,32 @@ async fn a_signature_opens_what_it_says_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn beside_a_signature_the_header_chooses_no_user() {
+    let sdk = Sdk::start().await;
+    let of_root = |request: RequestBuilder| request.basic_auth("root", Some(""));
+    good(sdk.write("note.txt", "of the user").await).await;
+    let write = of_root(sdk.ask(Method::POST, "/files?path=note.txt"));
+    let write = write.header("content-type", "application/octet-stream").body("of root");
+    good(write.send().await.unwrap()).await;
+    let control = of_root(sdk.ask(Method::GET, "/files?path=note.txt")).send().await.unwrap();
+    assert_eq!(control.text().await.unwrap(), "of root", "with the token the header chooses");
+    let [read, write] = ["read", "write"].map(|operation| format!("note.txt:{operation}::{}", sdk.token));
+    let (read, write) = (signed(&read, "path=note.txt"), signed(&write, "path=note.txt"));
+    let bare = |method, path: &str| client().request(method, format!("{}{path}", sdk.server.url));
+    for request in [sdk.inside(Method::GET, &read), bare(Method::GET, &read)] {
+        let answer = of_root(request).send().await.unwrap();
+        assert_eq!((answer.status().as_u16(), answer.text().await.unwrap().as_str()), (200, "of the user"));
+    }
+    for request in [sdk.inside(Method::POST, &write), bare(Method::POST, &write)] {
+        let written = of_root(request).header("content-type", "application/octet-stream").body("by the URL");
+        let written = good(written.send().await.unwrap()).await;
+        assert_eq!(written[0]["path"], "/home/user/note.txt");
+    }
+    assert_eq!(sdk.read("/root/note.txt").await.text().await.unwrap(), "of root");
+    assert_eq!(sdk.run("cat note.txt; stat -c ' %U' note.txt").await.0, "by the URL user\n");
+}
+
+#[tokio::test]
 async fn who_tries_signatures_is_made_to_wait() {
     let sdk = Sdk::start().await;
     good(sdk.write("a.txt", "hello").await).await;

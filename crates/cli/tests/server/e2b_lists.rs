@@ -1,10 +1,14 @@
-//! Lists whose length a guest decides.
+//! Lists whose length a guest or a tenant decides.
 
 use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::{e2b_watchers::peak_memory, sdk::Sdk, stage::until};
+use crate::{
+    e2b_watchers::peak_memory,
+    sdk::Sdk,
+    stage::{good, until},
+};
 
 const LIST: &str = "/filesystem.Filesystem/ListDir";
 
@@ -98,4 +102,81 @@ async fn a_search_by_name_counts_the_tags_of_what_it_finds() {
     assert!(length < 6 << 20, "{length} bytes for {} entries", found["hits"].as_array().unwrap().len());
     let (_, found) = search("few/**").await;
     assert_eq!((found["cut_off"].is_null(), found["hits"].as_array().unwrap().len()), (true, 3000));
+}
+
+#[tokio::test]
+async fn logs_of_very_many_lines_do_not_fill_the_server_s_memory() {
+    let sdk = Sdk::start().await;
+    sdk.run("echo the first").await;
+    for _ in 0..40 {
+        sdk.run("yes '' | head -c 32000").await;
+    }
+    sdk.run("echo one; echo the last").await;
+    let logs = async |query: &str| {
+        let path = format!("/v2/sandboxes/{}/logs{query}", sdk.sandbox);
+        let logs = sdk.control(Method::GET, &path).send().await.unwrap().json::<Value>().await.unwrap();
+        let logs = logs["logs"].as_array().unwrap_or_else(|| panic!("{logs}")).clone();
+        logs.iter().map(|entry| entry["message"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let last = until(|| async {
+        let last = logs("?direction=backward&limit=3").await;
+        (last[0] == "the last").then_some(last)
+    });
+    assert_eq!(last.await[1], "one");
+    let before = peak_memory(&sdk);
+    let (lines, each) = (logs("?limit=1000").await, join_all((0..4).map(|_| logs("?limit=1&search=last"))).await);
+    assert_eq!(lines.len(), 1000);
+    assert!(lines.iter().any(|line| line == "the first") && lines.iter().filter(|line| line.is_empty()).count() > 800);
+    assert!(each.iter().all(|found| found.len() == 1), "{each:?}");
+    assert_eq!(logs("?search=the%20last&direction=backward&limit=1").await, ["the last"]);
+    let more = peak_memory(&sdk) - before;
+    assert!(more < 100, "{more} MiB for a million lines"); // each request took 900 and more
+}
+
+#[tokio::test]
+async fn sandboxes_with_long_records_are_listed_in_their_order_and_none_is_left_out() {
+    let sdk = Sdk::start().await;
+    let mut made = vec![sdk.sandbox.clone()];
+    for number in 0..14 {
+        let asked = json!({
+            "templateID": "base", "timeout": 300, "metadata": { "number": number.to_string(), "all": "yes" },
+            "envVars": { "LONG": "\u{1}".repeat(60_000) },
+        });
+        let one = good(sdk.control(Method::POST, "/sandboxes").json(&asked).send().await.unwrap()).await;
+        made.push(one["sandboxID"].as_str().unwrap().to_owned());
+    }
+    // One of another front is in no page, and ends none.
+    good(sdk.server.post("/v1/sandboxes", &json!({})).send().await.unwrap()).await;
+    let list = async |query: &str| {
+        let (mut pages, mut seen, mut token) = (Vec::new(), Vec::new(), String::new());
+        loop {
+            let path = format!("/v2/sandboxes?{query}{token}");
+            let page = sdk.control(Method::GET, &path).send().await.unwrap();
+            assert_eq!(page.status(), 200);
+            let next = page.headers().get("x-next-token").map(|next| next.to_str().unwrap().to_owned());
+            let page: Value = page.json().await.unwrap();
+            let ids = page.as_array().unwrap().iter().map(|one| one["sandboxID"].as_str().unwrap().to_owned());
+            let ids: Vec<_> = ids.collect();
+            pages.push(ids.len());
+            seen.extend(ids);
+            match next {
+                Some(next) => token = format!("&nextToken={next}"),
+                None => return (pages, seen),
+            }
+        }
+    };
+    assert_eq!(list("order=asc").await, (vec![15], made.clone()));
+    assert_eq!(list("order=asc&limit=4&metadata=all%3Dyes").await, (vec![4, 4, 4, 2], made[1..].to_vec()));
+    assert_eq!(list("metadata=number%3D0").await, (vec![1], vec![made[1].clone()]), "beyond the first part");
+    assert_eq!(list("template=none&limit=1").await, (vec![0], Vec::new()));
+    assert_eq!(list("state=paused").await.1, Vec::<String>::new());
+    let paused = sdk.control(Method::POST, &format!("/sandboxes/{}/pause", made[3])).send().await.unwrap();
+    assert_eq!(paused.status(), 204);
+    assert_eq!(list("state=paused&limit=1").await.1, [made[3].clone()]);
+    made.reverse();
+    assert_eq!(list("limit=5").await, (vec![5, 5, 5], made));
+    for bad in ["x", "1", "x.iabc", "99999999999999999999.iabc"] {
+        let path = format!("/v2/sandboxes?nextToken={bad}");
+        assert_eq!(sdk.control(Method::GET, &path).send().await.unwrap().status(), 400, "{bad}");
+    }
 }

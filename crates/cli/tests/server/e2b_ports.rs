@@ -382,3 +382,27 @@ async fn one_that_there_is_no_room_for_is_not_woken_and_keeps_its_end() {
     server.reap().await;
     assert_eq!(guest.state(&server).await, "paused", "its time is not the one that nobody could give it");
 }
+
+#[tokio::test]
+async fn strangers_who_try_ports_leave_no_rows_and_use_up_no_quota() {
+    let server = Server::start();
+    let (server, guest) = (&server, &listening(&server, json!({})).await);
+    let visits = async || {
+        let rows = server.get("/v1/ledger?limit=1000").await["rows"].as_array().unwrap().clone();
+        let is_strangers = |row: &&Value| row["verb"] == "visit" && row["argv"][1] == "in public";
+        rows.iter().filter(is_strangers).count()
+    };
+    let quota = json!({ "calls_per_sec": 2 });
+    good(server.request(Method::PUT, "/v1/quotas/default").json(&quota).send().await.unwrap()).await;
+    join_all((1000..1100).map(|port| async move {
+        let answer = guest.by_header(server, port, "").send().await.unwrap();
+        assert_eq!(answer.status(), 502);
+    }))
+    .await;
+    guest.exec(server, "true").await;
+    assert_eq!(visits().await, 0);
+    for _ in 0..5 {
+        good(guest.by_header(server, 8000, "echo").send().await.unwrap()).await;
+    }
+    assert!((1..=5).contains(&visits().await));
+}

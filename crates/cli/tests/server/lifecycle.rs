@@ -1,11 +1,13 @@
 //! Sandboxes rest when nothing happens in them, wake when somebody calls, and go when their time has come. No test waits for
 //! that: each moves the server's clock.
 
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::{
-    stage::{Server, client, good, refused, until},
+    stage::{PATIENCE, Server, client, good, refused, until},
     terminals::Terminal,
 };
 
@@ -330,6 +332,51 @@ async fn fe_28_a_lease_keeps_others_from_changing_it_and_one_that_is_lost_does_n
         assert_eq!(answer.status(), StatusCode::BAD_REQUEST, "{body}");
         assert!(answer.text().await.unwrap().contains(field), "{body}");
     }
+}
+
+#[tokio::test]
+async fn the_token_of_a_lease_is_in_no_list_and_a_repeated_request_gets_the_same() {
+    let server = Server::start();
+    let id = made(&server, "one", json!({ "idle_sec": 0 })).await;
+    let path = format!("/v1/sandboxes/{id}/lease");
+    let take = async || {
+        let body = json!({ "holder": "first", "ttl_sec": 180 });
+        good(server.post(&path, &body).header("Idempotency-Key", "k").send().await.unwrap()).await
+    };
+    let token = take().await["token"].as_str().unwrap().to_owned();
+    assert_eq!(take().await["token"], token.as_str());
+    let calls = server.get("/v1/calls").await;
+    let listed = [calls.to_string(), server.get("/v1/ledger").await.to_string()].concat();
+    assert!(listed.contains("lease.take") && !listed.contains(&token), "{listed}");
+    let stop = async |token: &str| {
+        let stop = server.request(Method::POST, &format!("/v1/sandboxes/{id}/stop"));
+        stop.header("Cabana-Lease", token).send().await.unwrap()
+    };
+    for call in calls["calls"].as_array().unwrap() {
+        let number = call["id"].as_str().unwrap().trim_start_matches("call_");
+        assert_eq!(stop(number).await.status(), StatusCode::CONFLICT, "{call}");
+    }
+    assert_eq!(good(stop(&token).await).await["state"], "stopped");
+}
+
+#[tokio::test]
+async fn few_wait_for_a_lease_and_the_others_hear_that_it_is_taken() {
+    let server = Server::start();
+    let id = made(&server, "one", json!({ "idle_sec": 0 })).await;
+    let path = format!("/v1/sandboxes/{id}/lease");
+    let take = async |wait_ms: u64| {
+        let body = json!({ "holder": "somebody", "ttl_sec": 180, "wait_ms": wait_ms });
+        server.post(&path, &body).send().await.unwrap()
+    };
+    let token = good(take(0).await).await["token"].as_str().unwrap().to_owned();
+    let mut waiting: FuturesUnordered<_> = (0..40).map(|_| take(60_000)).collect();
+    for _ in 0..24 {
+        let answer = timeout(PATIENCE, waiting.next()).await.expect("it is not one of those who wait").unwrap();
+        assert_eq!(refused(answer).await, (409, "sandbox_busy".into()));
+    }
+    let release = server.request(Method::DELETE, &path).header("Cabana-Lease", &token).send().await.unwrap();
+    assert_eq!(release.status(), StatusCode::NO_CONTENT);
+    good(timeout(PATIENCE, waiting.next()).await.expect("it has come to one of them").unwrap()).await;
 }
 
 #[tokio::test]

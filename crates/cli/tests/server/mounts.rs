@@ -411,3 +411,29 @@ async fn a_mount_that_stays_in_use_is_mount_busy_and_nothing_changes() {
     assert_eq!(says(&server, &id, "ls /models").await, "");
     good(server.request(Method::DELETE, "/v1/volumes/models").send().await.unwrap()).await;
 }
+
+#[tokio::test]
+async fn a_change_of_something_else_does_not_bring_back_a_mount_that_was_taken_away_meanwhile() {
+    let data = directory("data");
+    let server = allowing(&[text(data.path())]);
+    let mounts = json!({ "extra_mounts": [{ "host_path": data.path(), "mount_path": "/data" }] });
+    let id = id(&good(create(&server, &mounts).await).await);
+    let sees = async || {
+        let look = json!({ "command": "cat /data/note" });
+        let told = good(server.post(&format!("/v1/sandboxes/{id}/exec"), &look).send().await.unwrap()).await;
+        told["stdout"] == "data"
+    };
+    for round in 0..10 {
+        assert!(sees().await, "the control");
+        let (gone, env) = (json!({ "extra_mounts": [] }), json!({ "env": { "ROUND": round.to_string() } }));
+        let later = async {
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await; // the other one is under way
+            change(&server, &id, &env).await
+        };
+        let (taken, changed) = tokio::join!(change(&server, &id, &gone), later);
+        good(taken).await;
+        assert_eq!((round, &good(changed).await["extra_mounts"]), (round, &Value::Null), "it has none");
+        assert!(!sees().await, "round {round}");
+        good(change(&server, &id, &mounts).await).await;
+    }
+}

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use crate::{
-    inside::{at_path, host_of, listening},
+    inside::{at_path, host_of, listening, seen},
     stage::{PATIENCE, Server, good, refused, until},
 };
 
@@ -81,6 +81,21 @@ async fn no_request_hides_in_another() {
     assert!(!server.stdout("two", "cat seen").await.contains("mine"));
 }
 
+#[tokio::test]
+async fn no_key_comes_in_wherever_a_client_has_put_it() {
+    let server = Server::start();
+    let sandbox = listening(&server, "one").await;
+    let protocols = format!("chat, cabana.key.{}, v2", server.key);
+    let request = at_path(&server, &sandbox, "echo").header("X-API-KEY", "theirs").header("X-API-KEY", &server.key);
+    let request = request.header("Authorization", "Basic dTpw").header("Sec-WebSocket-Protocol", protocols);
+    let inside = good(request.send().await.unwrap()).await;
+    assert!(!inside.to_string().contains(&server.key), "{inside}");
+    assert_eq!(seen(&inside, "x-api-key"), ["theirs"]);
+    assert_eq!(seen(&inside, "authorization"), ["Basic dTpw"]);
+    let protocols = seen(&inside, "sec-websocket-protocol").concat();
+    assert_eq!(protocols.split(',').map(str::trim).collect::<Vec<_>>(), ["chat", "v2"]);
+}
+
 /// Asks for something by path, and reads nothing.
 async fn asks(server: &Server, sandbox: &str, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(server.url.trim_start_matches("http://")).await.unwrap();
@@ -122,4 +137,28 @@ async fn a_thousand_idle_requests_to_ports_slow_nobody() {
     // Each of them is felt inside, and nothing is left of it.
     let threads = "awk '/^Threads/ { print $2 }' /proc/$(pgrep -o python3)/status";
     until(|| async { (server.stdout("one", threads).await.trim().parse::<u32>().unwrap() < 10).then_some(()) }).await;
+}
+
+#[tokio::test]
+async fn a_sandbox_has_so_many_connections_to_its_ports_and_takes_nobody_elses() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let server = Server::start();
+    let (sandbox, other) = (listening(&server, "one").await, listening(&server, "two").await);
+    let mut held = Vec::new();
+    for _ in 0..1100 {
+        held.push(asks(&server, &sandbox, "silent").await);
+    }
+    let full = until(|| async {
+        let answer = at_path(&server, &sandbox, "echo").send().await.unwrap();
+        (!answer.status().is_success()).then_some(answer)
+    });
+    let full = full.await;
+    assert!(full.headers().contains_key("retry-after"));
+    assert_eq!(refused(full).await, (503, "too_many_connections".into()));
+    good(at_path(&server, &other, "echo").send().await.unwrap()).await;
+    assert_eq!(server.stdout("one", "echo commands go on").await, "commands go on\n");
+    drop(held);
+    until(|| async { at_path(&server, &sandbox, "echo").send().await.unwrap().status().is_success().then_some(()) })
+        .await;
 }

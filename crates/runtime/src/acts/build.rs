@@ -11,6 +11,8 @@ use crate::{Act, Cx, Error, Needs, Result, uploads::Hash};
 
 /// How many templates a tenant may have.
 pub const MOST_TEMPLATES: u32 = 500;
+/// How many tags a template may have: a list of them has no pages.
+const MOST_TAGS: usize = 500;
 
 fn digest_of(about: &impl std::fmt::Debug) -> [u8; 32] {
     Sha256::digest(format!("{about:?}")).into()
@@ -116,7 +118,10 @@ impl Act for Tag {
     async fn run(self, cx: Cx) -> Result<()> {
         let (store, tenant) = (cx.runtime.store(), &cx.caller.tenant);
         let build = store.build(tenant, self.build).await?.ok_or(Error::NoBuild(self.build))?;
-        Ok(store.tag_build(tenant, &build, self.tags, cx.runtime.clock().now()).await?)
+        match store.tag_build(tenant, &build, self.tags, MOST_TAGS, cx.runtime.clock().now()).await? {
+            true => Ok(()),
+            false => Err(Error::TooManyTags(MOST_TAGS)),
+        }
     }
 }
 

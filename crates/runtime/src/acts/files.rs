@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use cabana_model::Time;
+use cabana_model::{Tenant, Time};
 use cabana_sandbox::{
     self as sandbox, Change, Depth, FileInfo, Files, Hit, Kind, SandboxPath, Stream, TreeItem, User, WatchEvent,
     WriteMode,
@@ -26,6 +26,7 @@ use crate::{
     hashing::{digest, hashed},
     memory::size_of_info,
     runtime::SEARCHES_AT_ONCE,
+    shares::{ARCHIVES, READERS, Share},
     watches::Watched,
 };
 
@@ -111,6 +112,11 @@ impl From<FileInfo> for Entry {
 /// Keeps the sandbox awake as long as somebody reads.
 fn awake<T: Send + 'static>(cx: &Cx, stream: BoxStream<'static, T>) -> BoxStream<'static, T> {
     holding(cx.awake.clone(), stream)
+}
+
+/// For one who is about to open what it reads.
+fn reader(cx: &Cx) -> Result<Share<Tenant>> {
+    READERS.take(&cx.caller.tenant).ok_or(Error::TooManyReaders)
 }
 
 /// Keeps something as long as somebody reads.
@@ -322,6 +328,7 @@ impl Look for Read {
     }
 
     async fn run(self, cx: Cx) -> Result<Opened> {
+        let share = reader(&cx)?;
         let (files, path) = self.at.open(&cx)?;
         let (from, len) = match self.part {
             Part::Whole => (0, None),
@@ -333,7 +340,7 @@ impl Look for Read {
             }
         };
         let (info, body) = files.read(&path, sandbox::Read { from, len, ..sandbox::Read::default() }).await?;
-        Ok(Opened { info, from, body: awake(&cx, body) })
+        Ok(Opened { info, from, body: holding(share, awake(&cx, body)) })
     }
 }
 
@@ -353,9 +360,10 @@ impl Look for Zip {
     }
 
     async fn run(self, cx: Cx) -> Result<Self::Answer> {
+        let shares = (reader(&cx)?, ARCHIVES.take(&cx.caller.tenant).ok_or(Error::TooManyReaders)?);
         let (files, dir) = self.0.open(&cx)?;
         let archive = sandbox::zip(&files, &dir).await?;
-        Ok((dir, awake(&cx, archive)))
+        Ok((dir, holding(shares, awake(&cx, archive))))
     }
 }
 

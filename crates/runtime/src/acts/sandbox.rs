@@ -71,16 +71,31 @@ impl Act for Wake {
 
     async fn run(self, cx: Cx) -> Result<()> {
         let (sandboxes, slot) = (&cx.runtime.0.sandboxes, cx.slot().await?);
-        let before = slot.wanted()?.lifecycle.expires_at;
-        if slot.live().is_some() && before.is_none_or(|end| end >= self.until) {
+        let until = self.until;
+        let is_enough = |end: Option<Time>| slot.live().is_some() && end.is_none_or(|end| end >= until);
+        if is_enough(slot.wanted()?.lifecycle.expires_at) {
             return Ok(());
         }
         // First its end: where that has come, it would be put to rest again as soon as it runs.
-        sandboxes.change(&slot, |wanted| wanted.lifecycle.expires_at = Some(self.until)).await?;
+        let give = |wanted: &mut Wanted| {
+            let before = wanted.lifecycle.expires_at;
+            if !is_enough(before) {
+                wanted.lifecycle.expires_at = Some(until);
+            }
+            Ok(before)
+        };
+        let before = sandboxes.change(&slot, give).await?;
         match sandboxes.running(&slot, Self::VERB).await {
             Ok(_) => Ok(()),
             Err(error) => {
-                sandboxes.change(&slot, |wanted| wanted.lifecycle.expires_at = before).await?;
+                // Another one that it was given meanwhile stays.
+                let take_back = |wanted: &mut Wanted| {
+                    if wanted.lifecycle.expires_at == Some(until) {
+                        wanted.lifecycle.expires_at = before;
+                    }
+                    Ok(())
+                };
+                sandboxes.change(&slot, take_back).await?;
                 Err(error)
             }
         }
@@ -197,35 +212,30 @@ impl Act for Change {
         let was = slot.wanted()?;
         let altered = cx.runtime.settings().altered(&was, self.limits, self.network.as_ref());
         let (limits, network, mut clamped) = altered;
-        let mut mounts = Mounts {
-            primary: self.mount.clone().or(was.mounts.primary.clone()),
-            extra: self.extra_mounts.clone().unwrap_or(was.mounts.extra.clone()),
-        };
-        let profile = cx.runtime.settings().profile_of(&was);
-        clamped.extend(profile.and_then(|profile| crate::profiles::hold(profile, &mut mounts)));
         self.limits.map_or(Ok(()), |_| capabilities.check_limits(&limits))?;
         if self.network.is_some() {
             cx.runtime.check_network(&cx.caller, &network)?;
             capabilities.check_network(&network)?;
         }
         self.env.as_ref().map_or(Ok(()), check_kept_env)?;
-        let lifecycle = match self.lifecycle {
-            None => None,
-            Some(changed) => {
-                let whole = changed.or(&was.lifecycle);
-                whole.check()?;
-                Some(whole)
-            }
-        };
+        let profile = cx.runtime.settings().profile_of(&was);
+        // What is not said is as whoever was before in the line has left it, and not as it was when this was asked for.
         let alter = |wanted: &mut Wanted| {
             wanted.sandbox.limits = self.limits.map_or(wanted.sandbox.limits, |_| limits);
             wanted.sandbox.network = self.network.map_or_else(|| wanted.sandbox.network.clone(), |_| network);
             wanted.env = self.env.unwrap_or_else(|| std::mem::take(&mut wanted.env));
-            wanted.mounts = mounts;
-            wanted.lifecycle = lifecycle.unwrap_or_else(|| std::mem::take(&mut wanted.lifecycle));
+            if self.mount.is_some() || self.extra_mounts.is_some() {
+                let Mounts { primary, extra } = std::mem::take(&mut wanted.mounts);
+                wanted.mounts = Mounts { primary: self.mount.or(primary), extra: self.extra_mounts.unwrap_or(extra) };
+                clamped.extend(profile.and_then(|profile| crate::profiles::hold(profile, &mut wanted.mounts)));
+            }
+            if let Some(lifecycle) = self.lifecycle {
+                wanted.lifecycle = lifecycle.or(&wanted.lifecycle);
+                wanted.lifecycle.check()?;
+            }
             wanted.notes.extend(self.note);
+            Ok(Changed { clamped })
         };
-        cx.runtime.0.sandboxes.change(&slot, alter).await?;
-        Ok(Changed { clamped })
+        cx.runtime.0.sandboxes.change(&slot, alter).await
     }
 }

@@ -32,6 +32,18 @@ impl Changing {
         }
     }
 
+    /// For what may as well be done after the end: it lets those go first who wait to end it.
+    pub(super) async fn lock_behind_ends(&self) -> MutexGuard<'_, ()> {
+        loop {
+            let turn = self.turn.lock().await;
+            if self.ending.load(Ordering::Acquire) == 0 {
+                return turn;
+            }
+            drop(turn);
+            tokio::task::yield_now().await; // back to the end of the line
+        }
+    }
+
     pub(super) async fn lock_to_end(&self) -> MutexGuard<'_, ()> {
         let _waiting = Waiting::new(&self.ending);
         self.turn.lock().await
@@ -82,6 +94,30 @@ mod tests {
         }
         drop(ending);
         assert!(changing.lock_to_change().await.is_ok(), "those who come later have their turns");
+    }
+
+    #[tokio::test]
+    async fn starts_in_line_let_an_end_that_came_later_go_first() {
+        let changing = Arc::new(Changing::default());
+        let under_way = changing.lock_behind_ends().await;
+        let mut queued = JoinSet::new();
+        let started = Arc::new(AtomicUsize::new(0));
+        for _ in 0..8 {
+            let (changing, started) = (changing.clone(), started.clone());
+            queued.spawn(async move {
+                let _turn = changing.lock_behind_ends().await;
+                started.fetch_add(1, Ordering::AcqRel);
+            });
+        }
+        tokio::task::yield_now().await; // they stand in line
+        let mut end = Box::pin(changing.lock_to_end());
+        assert!(end.as_mut().now_or_never().is_none(), "one is under way");
+        drop(under_way);
+        let ending = end.await;
+        assert_eq!(started.load(Ordering::Acquire), 0, "none was before it");
+        drop(ending);
+        queued.join_all().await;
+        assert_eq!(started.load(Ordering::Acquire), 8, "each has its turn then");
     }
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 //! [`cabana_model::Life`] says what comes when. Each thing is done under the lock of the slot, and then the record says so;
 //! whoever finds a record after a crash goes on with what it says is next.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, pin::pin, sync::Arc, time::Duration};
 
 use cabana_model::{
     Facts, Hook, Hooked, Life, Lifecycle, Operation, Phase, Reality, Role, SandboxState, SnapshotId, Then, Time,
@@ -13,6 +13,7 @@ use cabana_sandbox::{Found, Sandbox, SandboxEvent, SandboxSpec, State, Wanted as
 use cabana_store::{By, Moved, Record, Transition};
 use futures_util::{StreamExt, TryStreamExt};
 use jiff::SignedDuration;
+use tokio::time::timeout;
 use tracing::{Instrument as _, debug_span};
 use uuid::Uuid;
 
@@ -27,6 +28,8 @@ use crate::{
 
 /// When somebody looks at what is under way and should have ended long ago.
 const TAKEN_OVER: SignedDuration = SignedDuration::from_mins(15);
+/// So long a stop waits for what its files take to be measured: a guest decides how many there are.
+const MEASURED_BEFORE_STOP: Duration = Duration::from_secs(2);
 /// The longest time between two tries of what fails.
 const MOST_PATIENCE: SignedDuration = SignedDuration::from_mins(10);
 
@@ -70,7 +73,7 @@ impl Sandboxes {
     }
 
     async fn started(&self, slot: &Arc<Slot>, why: &str) -> Result<Arc<dyn Sandbox>> {
-        let _alone = slot.changing.lock().await;
+        let _alone = slot.changing.lock_behind_ends().await;
         self.start_alone(slot, why).await
     }
 
@@ -256,7 +259,8 @@ impl Sandboxes {
                 *handle = sandbox;
             }
             Phase::Stop => {
-                self.measure_one(slot).await;
+                // What takes longer is measured while it stops, and after.
+                let _ = timeout(MEASURED_BEFORE_STOP, self.measure_one(slot)).await;
                 self.provider.stop(physical).await?;
                 fault::at(Point::SandboxStopped);
             }
@@ -386,8 +390,10 @@ impl Sandboxes {
     ///
     /// Calls that come meanwhile find nothing that runs, and wait at the lock. So what goes on was there before, and is seen.
     pub(crate) async fn end(&self, slot: &Arc<Slot>, operation: Operation, change: Change<'_>) -> Result<bool> {
+        // Whoever is refused for another's lease must not have the changes of its holder refused.
+        let overtakes = change.at.is_none() && !slot.is_leased_to_another(change.by);
         let _alone = match operation {
-            Operation::Stop | Operation::Delete if change.at.is_none() => slot.changing.lock_to_end().await,
+            Operation::Stop | Operation::Delete if overtakes => slot.changing.lock_to_end().await,
             Operation::Pause => slot.changing.lock_to_change().await?,
             _ => slot.changing.lock().await,
         };
@@ -435,7 +441,7 @@ impl Sandboxes {
 
     /// Its files are packed away.
     pub(crate) async fn archive(&self, slot: &Arc<Slot>, change: Change<'_>) -> Result<()> {
-        let _alone = slot.changing.lock().await;
+        let _alone = slot.changing.lock_behind_ends().await;
         self.end_alone(slot, Operation::Stop, change).await?;
         self.end_alone(slot, Operation::Archive, change).await?;
         match slot.record().state {
@@ -504,18 +510,28 @@ impl Sandboxes {
     }
 
     /// One that is to go runs until it has gone, and counts until then.
-    pub(crate) async fn count_doomed(&self, records: &[Record]) -> Result<()> {
-        let doomed: Vec<_> = records.iter().filter(|record| record.state == SandboxState::Deleting).collect();
-        if doomed.is_empty() {
-            return Ok(());
-        }
-        let all: Vec<_> = self.provider.list().await?.try_collect().await?;
-        let awake: HashSet<_> =
-            all.into_iter().filter(|(_, state)| *state != State::Stopped).map(|(id, _)| id).collect();
-        for record in doomed.into_iter().filter(|record| awake.contains(&record.physical)) {
-            self.quotas.runs(record, &Wanted::of(record)?.sandbox.limits);
+    pub(crate) async fn count_doomed(&self) -> Result<()> {
+        let mut awake: Option<HashSet<SandboxId>> = None;
+        let mut restless = pin!(self.store.restless_sandboxes());
+        while let Some(record) = restless.try_next().await? {
+            if record.state != SandboxState::Deleting {
+                continue;
+            }
+            let awake = match &mut awake {
+                Some(awake) => awake,
+                None => awake.insert(self.awake().await?),
+            };
+            if awake.contains(&record.physical) {
+                self.quotas.runs(&record, &Wanted::of(&record)?.sandbox.limits);
+            }
         }
         Ok(())
+    }
+
+    /// Those of the provider's that are not stopped.
+    async fn awake(&self) -> Result<HashSet<SandboxId>> {
+        let all: Vec<_> = self.provider.list().await?.try_collect().await?;
+        Ok(all.into_iter().filter(|(_, state)| *state != State::Stopped).map(|(id, _)| id).collect())
     }
 
     /// One that runs or is paused, for whoever looks for a command that was left in it.
@@ -655,12 +671,14 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Other limits, another network, other variables: of the sandbox first, and then of its record.
-    pub(crate) async fn change(&self, slot: &Slot, alter: impl FnOnce(&mut Wanted)) -> Result<()> {
+    /// Other limits, another network, other variables: of the sandbox first, and then of its record. What is altered is what those
+    /// before it in the line have left.
+    pub(crate) async fn change<T>(&self, slot: &Slot, alter: impl FnOnce(&mut Wanted) -> Result<T>) -> Result<T> {
         let _alone = slot.changing.lock_to_change().await?;
         let was = slot.wanted()?;
         let mut wanted = Wanted::clone(&was);
-        alter(&mut wanted);
+        let altered = alter(&mut wanted)?;
+        let spec = wanted.to_spec()?;
         let (mut resized, mut _grown) = (None, None);
         let limits = wanted.sandbox.limits;
         let sandbox = match wanted.sandbox != was.sandbox {
@@ -689,7 +707,6 @@ impl Sandboxes {
             }
         }
         fault::at(Point::SandboxChanged);
-        let spec = serde_json::to_string(&wanted).map_err(|error| Error::invalid("spec", error.to_string()))?;
         let record = slot.record();
         // It may be due at another time by now: somebody looks at once.
         let now = self.clock.now();
@@ -699,7 +716,7 @@ impl Sandboxes {
             resized.done();
         }
         self.sooner.notify_one();
-        Ok(())
+        Ok(altered)
     }
 
     /// Room for a larger disk, until its record says so.
@@ -720,7 +737,8 @@ impl Sandboxes {
         }
     }
 
-    /// Where somebody has to know it.
+    /// Where somebody has to know it. What has begun goes on though nobody waits for it any more: whoever is stopped is not measured
+    /// again, and what its files take counts until it goes.
     pub(crate) async fn measure_one(&self, slot: &Slot) {
         let record = slot.record();
         if !self.quotas.measures(&record.tenant) {
@@ -730,17 +748,22 @@ impl Sandboxes {
             Some(live) => Some(live),
             None => self.alive(&record).await.ok().flatten(),
         };
-        let measured = match sandbox {
-            Some(sandbox) => sandbox.usage().await,
-            None => return, // what it took was measured when it stopped
+        let Some(sandbox) = sandbox else { return }; // what it took was measured when it stopped
+        let Some(walk) = slot.walks.begin() else {
+            tracing::warn!(sandbox = %record.id, "what a sandbox stores is not measured again before that has ended");
+            return;
         };
-        let written = match measured {
-            Ok(usage) => self.store.set_stored(&record.physical, usage.disk).await.map_err(Error::from),
-            Err(error) => Err(error.into()),
-        };
-        if let Err(error) = written {
-            tracing::warn!(sandbox = %record.id, %error, "what a sandbox stores could not be measured");
-        }
+        let (store, closing) = (self.store.clone(), self.closing.clone());
+        let measured = self.tasks.spawn(async move {
+            let measure = async {
+                let usage = sandbox.usage().await?;
+                Ok::<_, Error>(walk.record(store.set_stored(&record.physical, usage.disk)).await?)
+            };
+            if let Some(Err(error)) = closing.run_until_cancelled(measure).await {
+                tracing::warn!(sandbox = %record.id, %error, "what a sandbox stores could not be measured");
+            }
+        });
+        let _ = measured.await;
     }
 
     /// Of one that runs, and of one that does not: nothing is started for it, so that one whose mounts are gone has a way out.

@@ -7,9 +7,9 @@ use std::sync::{
 
 use cabana_model::{SandboxState, Time, Work};
 use cabana_sandbox::Sandbox;
-use cabana_store::{Lease, Record, Token};
+use cabana_store::{By, Lease, Record};
 
-use super::{Wanted, changing::Changing};
+use super::{Wanted, changing::Changing, walks::Walks};
 use crate::{Clock, Result, quotas::Room};
 
 pub(crate) struct Slot {
@@ -22,6 +22,10 @@ pub(crate) struct Slot {
     live: Mutex<Option<Arc<dyn Sandbox>>>,
     /// Held by whoever changes what the sandbox is: made, started, stopped, deleted.
     pub(super) changing: Changing,
+    pub(super) walks: Walks,
+    /// Locked while its lease changes: answers of the store may come in another order than what was done there, and an older lease must
+    /// not take the place of a newer one.
+    pub(crate) leasing: tokio::sync::Mutex<()>,
     /// The mark of the links to it, once somebody wanted to know. Locked while it is looked up or changed.
     pub(crate) link_mark: tokio::sync::Mutex<Option<[u8; 32]>>,
     /// For the one that is about to let it run. It goes with the slot, if nobody does.
@@ -53,6 +57,8 @@ impl Slot {
             new: AtomicBool::new(false),
             live: Mutex::default(),
             changing: Changing::default(),
+            walks: Walks::default(),
+            leasing: tokio::sync::Mutex::default(),
             link_mark: tokio::sync::Mutex::default(),
             room: Mutex::default(),
             clock,
@@ -64,8 +70,10 @@ impl Slot {
         self.record.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Its lease stays: those come and go without a new version, and it may be newer than the record.
     pub(super) fn set_record(&self, record: Record) {
-        *self.record.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(record);
+        let mut known = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = Arc::new(Record { lease: known.lease.clone(), ..record });
     }
 
     /// If it still has this version.
@@ -82,18 +90,17 @@ impl Slot {
         self.set_live(None);
     }
 
-    /// Leases come and go without a new version.
+    /// By whoever has [`Self::leasing`].
     pub(crate) fn set_lease(&self, lease: Option<Lease>) {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         *record = Arc::new(Record { lease, ..(**record).clone() });
     }
 
-    /// Who waited for its end may have one of its own by now, which stays.
-    pub(crate) fn end_lease(&self, token: Token) {
-        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
-        if record.lease.as_ref().is_some_and(|lease| lease.token == token) {
-            *record = Arc::new(Record { lease: None, ..(**record).clone() });
-        }
+    /// Whether this one's change would be refused for it.
+    pub(super) fn is_leased_to_another(&self, by: By) -> bool {
+        let By::Somebody(token) = by else { return false };
+        let now = self.clock.now();
+        self.record().lease.as_ref().is_some_and(|lease| lease.stands(now) && token != Some(lease.token))
     }
 
     pub(crate) fn is_deleting(&self) -> bool {

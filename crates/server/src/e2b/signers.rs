@@ -36,12 +36,20 @@ const LONGEST: usize = 64;
 
 #[derive(Default)]
 pub(crate) struct Signers {
-    tokens: tokio::sync::Mutex<Option<(Instant, Arc<Tokens>)>>,
+    computed: tokio::sync::Mutex<Computed>,
     accounts: Mutex<Accounts>,
     known: Mutex<HashMap<String, SandboxId>>,
 }
 
 type Tokens = Vec<(SandboxId, String)>;
+
+#[derive(Default)]
+struct Computed {
+    /// And when.
+    tokens: Option<(Instant, Arc<Tokens>)>,
+    /// Which sandboxes this front made, and with a token, by their physical ids.
+    ours: HashMap<SandboxId, bool>,
+}
 
 #[derive(Default)]
 struct Accounts {
@@ -140,8 +148,8 @@ impl Signers {
 
     /// Those that were computed no earlier than that. Who comes meanwhile waits for the same.
     async fn tokens(&self, runtime: &Runtime, after: Option<Instant>) -> Result<(Instant, Arc<Tokens>), Refused> {
-        let mut held = self.tokens.lock().await;
-        if let Some((when, tokens)) = held.as_ref() {
+        let mut computed = self.computed.lock().await;
+        if let Some((when, tokens)) = &computed.tokens {
             let is_enough = after.map_or(when.elapsed() < FRESH, |after| *when >= after);
             if is_enough {
                 return Ok((*when, tokens.clone()));
@@ -149,9 +157,11 @@ impl Signers {
             tokio::time::sleep(FRESH.saturating_sub(when.elapsed())).await;
         }
         let now = Instant::now();
-        let is_meant = |record: &_| Wanted::of(record).is_ok_and(|wanted| Kept::of(&wanted).is_some());
-        let tokens = Arc::new(runtime.tokens(Opens::Inside, is_meant).await?);
-        *held = Some((now, tokens.clone()));
+        // The token of one that asks for none is told to nobody, so nobody signs with it.
+        let is_secure = |wanted: &Wanted| Kept::of(wanted).is_some_and(|kept| kept.secure);
+        let is_meant = |record: &_| Wanted::of(record).is_ok_and(|wanted| is_secure(&wanted));
+        let tokens = Arc::new(runtime.tokens(Opens::Inside, &mut computed.ours, is_meant).await?);
+        computed.tokens = Some((now, tokens.clone()));
         Ok((now, tokens))
     }
 

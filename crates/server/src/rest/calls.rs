@@ -22,6 +22,7 @@ use crate::{
     error::{Answer, ErrorBody, Refused},
     extract::{Path, Query},
     listen::Leaving,
+    long_answer,
     stream::{events, named},
 };
 
@@ -105,12 +106,15 @@ struct CallsBody {
     (status = 200, body = CallsBody),
     (status = "default", body = ErrorBody),
 ))]
-async fn list(State(app): State<App>, Reader(caller): Reader, Query(which): Query<Which>) -> Answer<Json<CallsBody>> {
+async fn list(State(app): State<App>, Reader(caller): Reader, Query(which): Query<Which>) -> Answer<Response> {
     let sandbox = which.sandbox.as_deref().map(id).transpose()?;
     let page = page(which.limit, which.cursor)?;
     let rows = app.runtime.call_list(&caller.tenant, sandbox.as_ref(), page.clone()).await?;
     let next_cursor = page.is_full(&rows).then(|| rows.last().map(|row| row.cursor())).flatten();
-    Ok(Json(CallsBody { calls: rows.iter().map(CallBody::of).collect(), next_cursor }))
+    let mut memory = app.runtime.list_memory(&caller.tenant);
+    long_answer::charge(&mut memory, &rows)?;
+    let list = move || CallsBody { calls: rows.iter().map(CallBody::of).collect(), next_cursor };
+    Ok(long_answer::json(memory, list).await?)
 }
 
 fn call_id(text: &str) -> Answer<CallId> {

@@ -1,6 +1,6 @@
 //! The record of everything.
 
-use axum::{Json, extract::State};
+use axum::{Json, extract::State, response::Response};
 use cabana_runtime::{Dropped, Head, LedgerRow};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -11,6 +11,7 @@ use crate::{
     auth::Reader,
     error::{Answer, ErrorBody, Refused},
     extract::Query,
+    long_answer,
 };
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -44,14 +45,16 @@ struct LedgerBody {
     (status = 200, body = LedgerBody),
     (status = "default", body = ErrorBody),
 ))]
-async fn rows(State(app): State<App>, Reader(caller): Reader, Query(which): Query<Which>) -> Answer<Json<LedgerBody>> {
+async fn rows(State(app): State<App>, Reader(caller): Reader, Query(which): Query<Which>) -> Answer<Response> {
     const USUAL: u32 = 100;
     let limit = match which.limit.unwrap_or(USUAL) {
         limit @ 1..=1000 => limit,
         _ => return Err(Refused::invalid("limit", "must be from 1 to 1000")),
     };
     let (rows, dropped) = app.runtime.ledger(&caller.tenant, which.after.unwrap_or(0), limit).await?;
-    Ok(Json(LedgerBody { rows, dropped }))
+    let mut memory = app.runtime.list_memory(&caller.tenant);
+    long_answer::charge(&mut memory, &rows)?;
+    Ok(long_answer::json(memory, move || LedgerBody { rows, dropped }).await?)
 }
 
 #[derive(Serialize, ToSchema)]

@@ -1,6 +1,6 @@
 //! Sandboxes: found by their scope, listed, changed, stopped, deleted.
 
-use axum::{Json, extract::State, http::StatusCode};
+use axum::{Json, extract::State, http::StatusCode, response::Response};
 use cabana_runtime::{
     Place, Runtime, SandboxState,
     acts::sandbox::{Become, Change, Ensure, Shape},
@@ -19,6 +19,7 @@ use crate::{
     auth::{Once, Reader, User, ask},
     error::{Answer, ErrorBody, Refused},
     extract::{Body, Path, Query, maybe_object, object},
+    long_answer,
 };
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -129,21 +130,21 @@ struct SandboxesBody {
     (status = 200, body = SandboxesBody),
     (status = "default", body = ErrorBody),
 ))]
-async fn list(
-    State(app): State<App>,
-    Reader(caller): Reader,
-    Query(which): Query<Which>,
-) -> Answer<Json<SandboxesBody>> {
+async fn list(State(app): State<App>, Reader(caller): Reader, Query(which): Query<Which>) -> Answer<Response> {
     let state = match which.state.as_deref() {
         Some(name) => Some(SandboxState::parse(name).ok_or_else(|| Refused::invalid("state", "there is no such one"))?),
         None => None,
     };
     let page = page(which.limit, which.cursor)?;
-    let limit = page.limit as usize;
-    let records = app.runtime.sandbox_list(&caller.tenant, state, page).await?;
-    let next_cursor = (records.len() == limit).then(|| records.last().map(|record| record.cursor())).flatten();
-    let sandboxes = records.iter().map(|record| SandboxBody::of(&app.runtime, record)).collect::<Answer<_>>()?;
-    Ok(Json(SandboxesBody { sandboxes, next_cursor }))
+    let records = app.runtime.sandbox_list(&caller.tenant, state, page.clone()).await?;
+    let next_cursor = page.is_full(&records).then(|| records.last().map(|record| record.cursor())).flatten();
+    let mut memory = app.runtime.list_memory(&caller.tenant);
+    long_answer::charge(&mut memory, &records)?;
+    let list = move || {
+        let sandboxes = records.iter().map(|record| SandboxBody::of(&app.runtime, record)).collect::<Answer<_>>()?;
+        Ok::<_, Refused>(SandboxesBody { sandboxes, next_cursor })
+    };
+    long_answer::try_json(memory, list).await
 }
 
 /// One sandbox. Nothing is started for it.

@@ -17,6 +17,7 @@ use crate::{
     error::{Answer, ErrorBody, Refused},
     extract::{Path, Query},
     listen::Leaving,
+    long_answer,
     stream::{events, named},
 };
 
@@ -93,7 +94,7 @@ struct TasksBody {
     (status = 200, body = TasksBody),
     (status = "default", body = ErrorBody),
 ))]
-async fn list(State(app): State<App>, Reader(caller): Reader, Query(which): Query<Which>) -> Answer<Json<TasksBody>> {
+async fn list(State(app): State<App>, Reader(caller): Reader, Query(which): Query<Which>) -> Answer<Response> {
     let sandbox = which.sandbox.as_deref().map(id).transpose()?;
     let state = match which.state.as_deref() {
         Some(name) => Some(TaskState::parse(name).ok_or_else(|| Refused::invalid("state", "there is no such one"))?),
@@ -102,7 +103,10 @@ async fn list(State(app): State<App>, Reader(caller): Reader, Query(which): Quer
     let page = page(which.limit, which.cursor)?;
     let tasks = app.runtime.task_list(&caller.tenant, sandbox.as_ref(), state, page.clone()).await?;
     let next_cursor = page.is_full(&tasks).then(|| tasks.last().map(|task| task.cursor())).flatten();
-    Ok(Json(TasksBody { tasks: tasks.iter().map(TaskBody::of).collect(), next_cursor }))
+    let mut memory = app.runtime.list_memory(&caller.tenant);
+    long_answer::charge(&mut memory, &tasks)?;
+    let list = move || TasksBody { tasks: tasks.iter().map(TaskBody::of).collect(), next_cursor };
+    Ok(long_answer::json(memory, list).await?)
 }
 
 fn task_id(text: &str) -> Answer<TaskId> {

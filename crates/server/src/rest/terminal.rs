@@ -12,7 +12,7 @@ use axum::{
 };
 use bytes::Bytes;
 use cabana_runtime::{
-    Ask, Call, CallId, Place,
+    Ask, Call, CallId, MemoryCharge, Place,
     acts::{
         Asked,
         exec::ExitTold,
@@ -38,6 +38,7 @@ use crate::{
     extract::{Path, Query},
     listen::{Leaving, Peer},
     seats::StreamSeat,
+    stream::pieces,
 };
 
 /// Of a message, and so of what is pasted at once.
@@ -133,14 +134,14 @@ async fn terminal(
     let user = wanted.user.map(Inside::new).transpose().map_err(|error| Refused::invalid("user", error))?;
     let command = wanted.command.unwrap_or_else(|| Terminal::LOGIN.to_owned());
     let asked = Asked { cwd: wanted.cwd, user, ..Asked::shell(command) };
-    let open = app.streams.sit(&caller.tenant)?;
+    let (open, memory) = (app.streams.sit(&caller.tenant)?, app.bodies.open(&caller.tenant));
     let ((typed, typed_in), (wishes, wishes_in)) = (mpsc::channel(AHEAD), mpsc::channel(AHEAD));
     let (said, hears) = mpsc::channel(AHEAD);
     let act = Terminal { asked, size, typed: typed_in, wishes: wishes_in, said };
     let ask = Ask { caller, place: Place::Sandbox(sandbox), key: None, lease: None, front: FRONT };
     let call = app.runtime.call(ask, act).await?;
     // Whoever does not come after all has gone: what is dropped then hangs the command up.
-    let seat = Seat { call, typed, wishes, hears, leaving, _peer: peer, _open: open };
+    let seat = Seat { call, typed, wishes, memory, hears, leaving, _peer: peer, _open: open };
     let upgrade = upgrade.protocols(["cabana"]).max_message_size(LARGEST).max_frame_size(LARGEST);
     Ok(upgrade.read_buffer_size(8 << 10).write_buffer_size(0).on_upgrade(|socket| seat.sit(socket)))
 }
@@ -149,6 +150,8 @@ struct Seat {
     call: Call<ExitTold>,
     typed: mpsc::Sender<Bytes>,
     wishes: mpsc::Sender<Wish>,
+    /// Of what is typed.
+    memory: MemoryCharge,
     hears: mpsc::Receiver<Bytes>,
     leaving: CancellationToken,
     _peer: Option<Extension<Peer>>,
@@ -157,13 +160,13 @@ struct Seat {
 
 impl Seat {
     async fn sit(self, socket: WebSocket) {
-        let Self { call, typed, wishes, mut hears, leaving, _peer, _open } = self;
+        let Self { call, typed, wishes, memory, mut hears, leaving, _peer, _open } = self;
         let (mut to, mut from) = socket.split();
         if tell(&mut to, &Told::Start { call_id: call.id() }).await.is_err() {
             return;
         }
         let heard = async {
-            match leaving.run_until_cancelled(hear(&mut from, typed, wishes)).await {
+            match leaving.run_until_cancelled(hear(&mut from, typed, wishes, memory)).await {
                 Some(why) => why,
                 None => std::future::pending().await, // what is dropped hangs the command up, and it says itself how it ended
             }
@@ -211,7 +214,12 @@ async fn speak(to: &mut SplitSink<WebSocket, Message>, hears: &mut mpsc::Receive
 }
 
 /// Until the client goes, and why the connection ends then.
-async fn hear(from: &mut SplitStream<WebSocket>, typed: mpsc::Sender<Bytes>, wishes: mpsc::Sender<Wish>) -> CloseFrame {
+async fn hear(
+    from: &mut SplitStream<WebSocket>,
+    typed: mpsc::Sender<Bytes>,
+    wishes: mpsc::Sender<Wish>,
+    mut memory: MemoryCharge,
+) -> CloseFrame {
     let close = |code, reason: String| CloseFrame { code, reason: reason.into() };
     loop {
         let message = match timeout(QUIET, from.next()).await {
@@ -222,7 +230,14 @@ async fn hear(from: &mut SplitStream<WebSocket>, typed: mpsc::Sender<Bytes>, wis
             Ok(Some(Ok(message))) => message,
         };
         let taken = match message {
-            Message::Binary(bytes) => timeout(QUIET, typed.send(bytes)).await.map(|sent| sent.is_ok()),
+            Message::Binary(bytes) => {
+                if !memory.grow(bytes.len()) {
+                    return close(close_code::AGAIN, "too much is typed at once".into());
+                }
+                let sent = timeout(QUIET, type_in(&typed, &bytes)).await;
+                memory.clear();
+                sent
+            }
             Message::Text(text) => match Said::wish(&text) {
                 Ok(wish) => timeout(QUIET, wishes.send(wish)).await.map(|sent| sent.is_ok()),
                 Err(why) => return close(close_code::POLICY, short(&why)),
@@ -236,6 +251,16 @@ async fn hear(from: &mut SplitStream<WebSocket>, typed: mpsc::Sender<Bytes>, wis
             Err(_) => return close(close_code::POLICY, "the command does not read what is typed".into()),
         }
     }
+}
+
+/// Whether somebody takes it.
+async fn type_in(typed: &mpsc::Sender<Bytes>, bytes: &Bytes) -> bool {
+    for piece in pieces(bytes) {
+        if typed.send(piece).await.is_err() {
+            return false;
+        }
+    }
+    true
 }
 
 /// A close frame holds 123 bytes of reason.

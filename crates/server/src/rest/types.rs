@@ -92,7 +92,7 @@ pub(super) struct SpecBody {
     /// Defaults by name, some of them locked, and the most that may be asked for. What was asked and not given is in `clamped` of
     /// the answer.
     profile: Option<String>,
-    /// Names and values of yours, to know it by.
+    /// Names and values of yours, to know it by: at most 64, and 32 KiB in all as JSON.
     labels: BTreeMap<String, String>,
     /// What is seen at `/workspace`, if it names no other place.
     #[serde(default, deserialize_with = "maybe_object")]

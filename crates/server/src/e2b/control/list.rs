@@ -1,28 +1,28 @@
 //! Lists of sandboxes, with filters and pages.
 
+use std::collections::BTreeMap;
+
 use axum::{
-    Json,
     extract::{Query, State, rejection::QueryRejection},
-    http::{HeaderMap, HeaderValue},
+    http::HeaderValue,
+    response::Response,
 };
 use cabana_e2b_wire::{
     control::{ListSandboxes, ListedSandbox, Order},
     header, metadata,
 };
-use cabana_runtime::{Page, SandboxState};
+use cabana_runtime::{Begun, BegunPage, Error, Record, SandboxState, Time};
 
 use super::{super::refused::Refused, told};
-use crate::{App, auth::Reader};
+use crate::{App, auth::Reader, long_answer};
 
 const MOST: u32 = 100;
-
-type Listed = Result<(HeaderMap, Json<Vec<ListedSandbox>>), Refused>;
 
 pub(super) async fn list_v1(
     state: State<App>,
     reader: Reader,
     query: Result<Query<ListSandboxes>, QueryRejection>,
-) -> Listed {
+) -> Result<Response, Refused> {
     list(state, reader, query).await
 }
 
@@ -30,60 +30,87 @@ pub(super) async fn list(
     State(app): State<App>,
     Reader(caller): Reader,
     query: Result<Query<ListSandboxes>, QueryRejection>,
-) -> Listed {
+) -> Result<Response, Refused> {
     let Query(asked) = query.map_err(|error| Refused::bad(error.body_text()))?;
     let limit = asked.limit.unwrap_or(MOST);
     if !(1..=MOST).contains(&limit) {
         return Err(Refused::bad(format!("limit must be from 1 to {MOST}")));
     }
-    let wanted = match &asked.metadata {
+    let metadata = match &asked.metadata {
         Some(filter) => metadata::read_filter(filter).map_err(|error| Refused::bad(format!("metadata: {error}")))?,
         None => Default::default(),
     };
-    let mut all = Vec::new();
-    let mut after = None;
-    loop {
-        let part = app.runtime.sandbox_list(&caller.tenant, None, Page { limit: 1000, after }).await?;
-        after = part.last().map(|record| record.cursor()).filter(|_| part.len() == 1000);
-        let there = part.iter().filter(|record| record.state != SandboxState::Deleting);
-        all.extend(there.filter_map(|record| told::listed(record).ok()));
-        if after.is_none() {
-            break;
-        }
-    }
-    all.retain(|sandbox| {
-        asked.state.contain(sandbox.state)
-            && wanted.iter().all(|(name, value)| sandbox.metadata.get(name) == Some(value))
-            && asked.template.as_ref().is_none_or(|template| sandbox.template_id == *template)
-            && asked.started_after.is_none_or(|after| sandbox.started_at >= after)
+    let is_asked = |state: &SandboxState| *state != SandboxState::Deleting && asked.state.contain(told::state(*state));
+    // After the one that the last page ended with; one that has gone since leaves no gap.
+    let after = asked.next_token.as_deref().map(|token| read_token(token).ok_or_else(not_ours)).transpose()?;
+    let mut next = Some(BegunPage {
+        limit: limit + 1, // whether there are more
+        after,
+        newest_first: asked.order == Order::Desc,
+        since: asked.started_after,
+        states: SandboxState::ALL.iter().copied().filter(is_asked).collect(),
     });
-    all.sort_by(|a, b| (a.started_at, a.sandbox_id.as_str()).cmp(&(b.started_at, b.sandbox_id.as_str())));
-    if asked.order == Order::Desc {
-        all.reverse();
+    let filter = Filter { metadata: metadata.into_iter().collect(), template: asked.template };
+    let (most, mut page) = (limit as usize, Vec::new());
+    // A part at a time: what another front made, and what is not asked for, is not known before it is read.
+    while let Some(part) = next.take().filter(|_| page.len() <= most) {
+        let records = app.runtime.sandboxes_by_start(&caller.tenant, part.clone()).await?;
+        next = part.next(&records);
+        page.extend(filter.clone().chosen(records, most + 1 - page.len()).await?);
     }
-    let from = match &asked.next_token {
-        None => 0,
-        // After the one that the last page ended with; one that has gone since leaves no gap.
-        Some(token) => place_of(token, &all, asked.order).ok_or_else(|| Refused::bad("nextToken is none of ours"))?,
-    };
-    let more = all.len() > from + limit as usize;
-    let page: Vec<_> = all.into_iter().skip(from).take(limit as usize).collect();
-    let mut headers = HeaderMap::new();
-    if let Some(last) = page.last().filter(|_| more) {
-        let token = format!("{}.{}", last.started_at.as_microsecond(), last.sandbox_id.as_str());
-        if let Ok(token) = HeaderValue::from_str(&token) {
-            headers.insert(header::NEXT_TOKEN, token);
-        }
+    let more = page.len() > most;
+    page.truncate(most);
+    let token = page.last().filter(|_| more).map(write_token);
+    let mut memory = app.runtime.list_memory(&caller.tenant);
+    if !memory.grow(page.iter().map(size).sum()) {
+        return Err(Error::ListsTooLarge.into());
     }
-    Ok((headers, Json(page)))
+    let mut response = long_answer::json(memory, move || page).await?;
+    if let Some(Ok(token)) = token.map(|token| HeaderValue::from_str(&token)) {
+        response.headers_mut().insert(header::NEXT_TOKEN, token);
+    }
+    Ok(response)
 }
 
-fn place_of(token: &str, all: &[ListedSandbox], order: Order) -> Option<usize> {
-    let (started, id) = token.split_once('.')?;
-    let last: (i64, &str) = (started.parse().ok()?, id);
-    let is_before = |sandbox: &ListedSandbox| {
-        let this = (sandbox.started_at.as_microsecond(), sandbox.sandbox_id.as_str());
-        if order == Order::Desc { this >= last } else { this <= last }
-    };
-    Some(all.iter().take_while(|sandbox| is_before(sandbox)).count())
+/// What only the whole of a record says.
+#[derive(Clone)]
+struct Filter {
+    metadata: BTreeMap<String, String>,
+    template: Option<String>,
+}
+
+impl Filter {
+    /// Off the workers: records may be long, and each is parsed.
+    async fn chosen(self, records: Vec<Record>, most: usize) -> Result<Vec<ListedSandbox>, Refused> {
+        let choose = move || {
+            let listed = records.iter().filter_map(|record| told::listed(record).ok());
+            listed.filter(|sandbox| self.admits(sandbox)).take(most).collect()
+        };
+        let chosen = tokio::task::spawn_blocking(choose).await;
+        Ok(chosen.map_err(|error| Error::from(cabana_sandbox::Error::failed("making a list", error)))?)
+    }
+
+    fn admits(&self, sandbox: &ListedSandbox) -> bool {
+        self.metadata.iter().all(|(name, value)| sandbox.metadata.get(name) == Some(value))
+            && self.template.as_ref().is_none_or(|template| sandbox.template_id == *template)
+    }
+}
+
+/// About how many bytes it takes.
+fn size(sandbox: &ListedSandbox) -> usize {
+    let metadata: usize = sandbox.metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
+    size_of::<ListedSandbox>() + 2 * sandbox.template_id.len() + metadata
+}
+
+fn not_ours() -> Refused {
+    Refused::bad("nextToken is none of ours")
+}
+
+fn write_token(last: &ListedSandbox) -> String {
+    format!("{}.{}", last.started_at.as_microsecond(), last.sandbox_id.as_str())
+}
+
+fn read_token(token: &str) -> Option<Begun> {
+    let (at, id) = token.split_once('.')?;
+    Some(Begun { at: Time::from_microsecond(at.parse().ok()?).ok()?, id: id.to_owned() })
 }

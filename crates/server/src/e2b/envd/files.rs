@@ -82,10 +82,13 @@ fn of_files(error: FilesError) -> Refused {
 }
 
 /// Whom the query names, or the header as in all other calls.
-fn user_of(query: &FilesQuery, headers: &HeaderMap) -> Result<Option<User>, Refused> {
+///
+/// A signature covers the query and no header. Whoever has only the URL would choose with the header in whose home its path begins.
+fn user_of(guest: &Guest, query: &FilesQuery, headers: &HeaderMap) -> Result<Option<User>, Refused> {
     match &query.username {
         Some(name) => User::new(name.as_str()).map(Some).map_err(|_| of_files(FilesError::UnknownUser(name.clone()))),
-        None => user(headers).map_err(Refused::bad),
+        None if guest.admits(headers) => user(headers).map_err(Refused::bad),
+        None => Ok(None),
     }
 }
 
@@ -114,7 +117,7 @@ fn of_path(error: Error, at: &At) -> Refused {
 /// Packed where the client takes that, but for a part of it.
 async fn download(app: &App, guest: &Guest, headers: &HeaderMap, query: &FilesQuery) -> Result<Response, Refused> {
     let path = query.path.as_deref().ok_or_else(|| Refused::bad("the query names no path"))?;
-    let at = found(app, guest, user_of(query, headers)?, path).await?;
+    let at = found(app, guest, user_of(guest, query, headers)?, path).await?;
     let part = files_range::asked(headers);
     let packs = match gzip::accepted(headers) {
         gzip::Accepted::Neither => return Err(of_files(FilesError::NotAcceptable)),

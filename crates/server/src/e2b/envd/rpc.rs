@@ -60,8 +60,11 @@ pub(super) fn refused(error: &Error) -> Response {
 async fn whole(app: &App, request: Request) -> Result<Bytes, Error> {
     extract::all_of(request, app).await.map_err(|refused| {
         let (status, _, message) = refused.told();
-        let code =
-            if status == StatusCode::PAYLOAD_TOO_LARGE { Code::ResourceExhausted } else { Code::InvalidArgument };
+        let code = match status {
+            StatusCode::PAYLOAD_TOO_LARGE => Code::ResourceExhausted,
+            StatusCode::SERVICE_UNAVAILABLE => Code::Unavailable,
+            _ => Code::InvalidArgument,
+        };
         Error::new(code, message)
     })
 }

@@ -14,6 +14,7 @@ use flate2::{
     write::{GzDecoder, GzEncoder},
 };
 use futures_util::{StreamExt, stream};
+use tokio::sync::Semaphore;
 
 /// What a client takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,28 +46,36 @@ pub(super) fn accepted(headers: &HeaderMap) -> Accepted {
     }
 }
 
+/// Packed at once. It takes more of a processor than all else that a file takes, and a client that is sent it as it is has it, too.
+static PACKED_AT_ONCE: Semaphore = Semaphore::const_new(4);
+
 /// How long it becomes is known at its end.
 pub(super) fn packed(response: Response) -> Response {
+    let Ok(permit) = PACKED_AT_ONCE.try_acquire() else { return response };
     let (mut parts, body) = response.into_parts();
     for name in [header::CONTENT_LENGTH, header::ACCEPT_RANGES, header::ETAG] {
         parts.headers.remove(name);
     }
     parts.headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     let packer = GzEncoder::new(Vec::new(), Compression::fast());
-    let packed = stream::unfold(Some((body.into_data_stream(), packer)), |state| async {
-        let (mut body, mut packer) = state?;
+    let packed = stream::unfold(Some((body.into_data_stream(), packer, permit)), |state| async {
+        let (mut body, mut packer, permit) = state?;
         loop {
             match body.next().await {
                 None => return Some((packer.finish().map(Bytes::from), None)),
                 Some(Err(error)) => return Some((Err(io::Error::other(error)), None)),
-                Some(Ok(bytes)) => match packer.write_all(&bytes) {
-                    Err(error) => return Some((Err(error), None)),
-                    Ok(()) if packer.get_ref().is_empty() => {}
-                    Ok(()) => {
+                Some(Ok(bytes)) => {
+                    // Off the workers that everybody waits for.
+                    let written = tokio::task::spawn_blocking(move || packer.write_all(&bytes).map(|()| packer));
+                    packer = match written.await.map_err(io::Error::other).flatten() {
+                        Err(error) => return Some((Err(error), None)),
+                        Ok(packer) => packer,
+                    };
+                    if !packer.get_ref().is_empty() {
                         let out = std::mem::take(packer.get_mut());
-                        return Some((Ok(out.into()), Some((body, packer))));
+                        return Some((Ok(out.into()), Some((body, packer, permit))));
                     }
-                },
+                }
             }
         }
     });

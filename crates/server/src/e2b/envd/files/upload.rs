@@ -39,7 +39,7 @@ pub(super) async fn upload(
     request: Request,
 ) -> Result<Response, Refused> {
     let headers = request.headers().clone();
-    let writing = Writing { app, guest, user: user_of(query, &headers)?, tags: tags(&headers)? };
+    let writing = Writing { app, guest, user: user_of(guest, query, &headers)?, tags: tags(&headers)? };
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let body = received(lingering(request.into_body()));
     let body = match text(header::CONTENT_ENCODING).to_ascii_lowercase().as_str() {

@@ -13,7 +13,7 @@ use cabana_e2b_wire::{
     },
 };
 use cabana_runtime::{
-    Seen, Typed,
+    MemoryCharge, Seen, Typed,
     acts::task::{Feed, What},
 };
 use cabana_sandbox::Stream;
@@ -24,7 +24,7 @@ use super::{
     super::{super::guest::Guest, rpc},
     find_running, of_one, tell,
 };
-use crate::{App, linger::lingering};
+use crate::{App, linger::lingering, stream::pieces};
 
 /// A client's stream says at least that it is alive.
 const QUIET: Duration = Duration::from_secs(600);
@@ -72,7 +72,13 @@ pub(super) async fn close(app: &App, guest: &Guest, asked: CloseStdinRequest) ->
 /// The first message says to which; each that follows is typed as it comes.
 pub(super) async fn stream(app: &App, guest: &Guest, request: Request) -> Response {
     let body = lingering(request.into_body()).into_data_stream();
-    let mut events = Events { body, reader: rpc::frames_of(app), piece: Bytes::new() };
+    let tenant = &guest.caller.tenant;
+    let _seat = match app.streams.sit(tenant) {
+        Ok(seat) => seat,
+        Err(refused) => return rpc::ended(&Error::new(Code::ResourceExhausted, refused.told().2)),
+    };
+    let memory = app.bodies.open(tenant);
+    let mut events = Events { body, reader: rpc::frames_of(app), piece: Bytes::new(), memory };
     match streamed(app, guest, &mut events).await {
         Ok(empty) => rpc::answered(&empty),
         Err(error) => rpc::ended(&error),
@@ -94,8 +100,10 @@ async fn streamed(app: &App, guest: &Guest, events: &mut Events) -> Result<Empty
         let pass = pass; // its end is the end of the body
         while let Some(event) = events.next().await? {
             let StreamInputEvent::Data(StreamInputData { input }) = event else { continue };
-            if pass.send(typed(&seen, input)?).await.is_err() {
-                break; // whoever typed says why
+            for piece in pieces(&typed(&seen, input)?) {
+                if pass.send(piece).await.is_err() {
+                    return Ok(()); // whoever typed says why
+                }
             }
         }
         Ok(())
@@ -109,10 +117,13 @@ struct Events {
     body: axum::body::BodyDataStream,
     reader: Reader,
     piece: Bytes,
+    /// Of the message that comes.
+    memory: MemoryCharge,
 }
 
 impl Events {
     async fn next(&mut self) -> Result<Option<StreamInputEvent>, Error> {
+        self.memory.clear(); // the last one is on its way
         loop {
             match self.reader.read(&mut self.piece)? {
                 Some(Frame::Message(message)) => {
@@ -127,7 +138,8 @@ impl Events {
             }
             let next = tokio::time::timeout(QUIET, self.body.next()).await;
             self.piece = match next.map_err(|_| Error::new(Code::DeadlineExceeded, "nothing came for too long"))? {
-                Some(Ok(piece)) => piece,
+                Some(Ok(piece)) if self.memory.grow(piece.len()) => piece,
+                Some(Ok(_)) => return Err(Error::new(Code::Unavailable, "too much is typed at once")),
                 Some(Err(error)) => return Err(Error::new(Code::Canceled, error.to_string())),
                 None => {
                     std::mem::replace(&mut self.reader, Reader::new(0)).finish()?;
