@@ -176,14 +176,21 @@ impl ScopeTemplate {
 
     /// A variable that is missing or empty is `unknown`, never an error.
     pub fn fill(&self, variables: &BTreeMap<String, String>) -> Result<Scope, ScopeError> {
-        let value = self.parts.iter().map(|part| match part {
-            Part::Text(text) => text.as_str(),
-            Part::Name(name) => variables.get(name).map_or(UNKNOWN, |value| match value.as_str() {
-                "" => UNKNOWN,
-                value => value,
-            }),
-        });
-        Scope::new(Scheme::Template, value.collect())
+        let mut filled = String::new();
+        for part in &self.parts {
+            filled.push_str(match part {
+                Part::Text(text) => text.as_str(),
+                Part::Name(name) => match variables.get(name).map_or("", String::as_str) {
+                    "" => UNKNOWN,
+                    value => value,
+                },
+            });
+            // What is too long is not made longer: a name can stand in it hundreds of times.
+            if filled.len() > MAX_VALUE {
+                break;
+            }
+        }
+        Scope::new(Scheme::Template, filled)
     }
 }
 
@@ -237,6 +244,13 @@ mod tests {
         assert_eq!(filled("{launcher_type}_{anything_else}", &[("launcher_type", "person")]), "person_unknown");
         assert_eq!(filled("{sender_id}", &[("sender_id", "")]), "unknown");
         assert_eq!(filled("{{x}}-{x}", &[("x", "{y}")]), "{x}-{y}");
+    }
+
+    #[test]
+    fn a_long_variable_that_is_named_often_is_refused_before_it_is_copied_often() {
+        let (template, long) = (ScopeTemplate::new("{a}".repeat(341)).unwrap(), "x".repeat(64 << 20));
+        // Some twenty gigabytes, if they were made.
+        assert_eq!(template.fill(&variables(&[("a", &long)])), Err(ScopeError::Long("the scope's value")));
     }
 
     #[test]

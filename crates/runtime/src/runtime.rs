@@ -28,7 +28,7 @@ use crate::{
     said,
     sandboxes::{Change, Kind, Sandboxes, Slot},
     series::AllSeries,
-    space::Space,
+    space::{Room, Space},
     tasks::LiveTasks,
     tenant_permits::TenantPermits,
     uploads,
@@ -91,6 +91,8 @@ const LISTS_OF_ALL: usize = 512 << 20;
 impl Runtime {
     pub fn new(provider: Arc<dyn Provider>, store: Store, settings: Settings, clock: Clock) -> Self {
         let keeper = Arc::new(Keeper::new(Space::new(settings.data.clone(), settings.min_free)));
+        let space = keeper.clone();
+        store.outputs().keep_while(move || !space.space.room().is_some_and(Room::is_low));
         let (events, settings) = (Arc::new(Events::default()), Arc::new(Live::new(settings)));
         let quotas = Quotas::new(clock.clone(), settings.clone());
         let sandboxes = Sandboxes::new(

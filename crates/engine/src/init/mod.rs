@@ -51,12 +51,13 @@ pub(crate) fn main(
     if !matches!(sys::read(go.as_raw_fd(), &mut [0]), Ok(1)) {
         sys::exit(1);
     }
-    let ready = setup::prepare(hostname, cgroup, devices).and_then(|prepared| {
+    let prepared = setup::prepare(hostname, cgroup, devices).and_then(|prepared| {
         prepared.close_all_others(&control)?;
-        let (plan, mounts) = wait_for_plan(&control);
-        setup::finish(prepared, &plan, &mounts)
+        Ok(prepared)
     });
-    match ready {
+    // What has failed by now is told to who wants a sandbox, and not before.
+    let (plan, mounts) = wait_for_plan(&control);
+    match prepared.and_then(|prepared| setup::finish(prepared, &plan, &mounts)) {
         Ok(ready) => serve(control, ready),
         Err(failure) => {
             let _ = fdpass::send(control.as_fd(), &FromInit::SetupFailed(failure).encode(), &[]);

@@ -142,7 +142,9 @@ impl Shared {
 fn is_kept_alive(own: &Path, plan: &Plan) -> bool {
     let is_upper = |overlay| {
         let asked = File::open(upper(own, overlay)).and_then(|dir| mounts::is_upper_of_overlay(dir.as_fd()));
-        asked.unwrap_or_else(|error| error.kind() != io::ErrorKind::PermissionDenied)
+        // What is not there is an overlay's of nobody.
+        let cannot_be = [io::ErrorKind::PermissionDenied, io::ErrorKind::NotFound];
+        asked.unwrap_or_else(|error| !cannot_be.contains(&error.kind()))
     };
     (0..plan.overlays()).any(is_upper)
 }

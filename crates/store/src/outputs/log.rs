@@ -13,7 +13,7 @@ use sha2::Digest;
 use tokio::sync::{OwnedMutexGuard, watch};
 
 use super::{
-    Chunk, Stream, blocking,
+    Chunk, Room, Stream, blocking,
     files::{self, Files},
     follow,
     now::{Held, Keeping, Now},
@@ -36,6 +36,7 @@ pub(super) struct Shared {
     base: PathBuf,
     cap: u64,
     durability: Durability,
+    room: Room,
     now: Mutex<Now>,
     /// Held by the push that is at it, also on its way to the disk.
     turn: Arc<tokio::sync::Mutex<()>>,
@@ -59,15 +60,22 @@ pub struct Ended {
 }
 
 impl Log {
-    pub(super) fn new(base: PathBuf, cap: u64, durability: Durability) -> Self {
-        Self::holding(base, cap, durability, None)
+    pub(super) fn new(base: PathBuf, cap: u64, durability: Durability, room: Room) -> Self {
+        Self::holding(base, cap, durability, room, None)
     }
 
-    fn holding(base: PathBuf, cap: u64, durability: Durability, held: Option<Box<dyn Any + Send + Sync>>) -> Self {
+    fn holding(
+        base: PathBuf,
+        cap: u64,
+        durability: Durability,
+        room: Room,
+        held: Option<Box<dyn Any + Send + Sync>>,
+    ) -> Self {
         Self(Arc::new(Shared {
             base,
             cap,
             durability,
+            room,
             now: Mutex::default(),
             turn: Arc::default(),
             changed: watch::Sender::new(()),
@@ -75,8 +83,8 @@ impl Log {
         }))
     }
 
-    pub(super) fn resume(base: PathBuf, cap: u64, durability: Durability) -> io::Result<Self> {
-        let log = Self::new(base, cap, durability);
+    pub(super) fn resume(base: PathBuf, cap: u64, durability: Durability, room: Room) -> io::Result<Self> {
+        let log = Self::new(base, cap, durability, room);
         if let Some(files) = Files::open(&log.0.base)? {
             log.0.now().restore(files)?;
         }
@@ -85,7 +93,7 @@ impl Log {
 
     pub(super) fn ended(base: PathBuf, held: Box<dyn Any + Send + Sync>) -> io::Result<Option<Self>> {
         let Some(files) = Files::open_to_read(&base)? else { return Ok(None) };
-        let log = Self::holding(base, 0, Durability::Kill, Some(held));
+        let log = Self::holding(base, 0, Durability::Kill, Room::default(), Some(held));
         let mut now = log.0.now();
         now.open(files)?;
         now.ended = true;
@@ -261,7 +269,7 @@ impl Shared {
         written
     }
 
-    /// As much of it as the cap allows. The run of a turn first, then its bytes, then readers may know.
+    /// As much of it as the cap allows, and nothing while the disk is nearly full. The run of a turn first, then its bytes, then readers may know.
     fn store(&self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
         let files = self.files()?;
         let of = stream as usize;
@@ -270,7 +278,7 @@ impl Shared {
             (now.turn(stream), now.whole, now.keeping == Keeping::Counting, now.digests[of].clone())
         };
         let room = match turn {
-            _ if counting => 0,
+            _ if counting || !self.room.is_left() => 0,
             // Streams that take turns at every byte would fill the disk with runs.
             Some(_) if whole.turns >= (self.cap / runs::SIZE as u64).max(SMALL_TURNS) => 0,
             _ => self.cap.saturating_sub(whole.kept[0] + whole.kept[1]),

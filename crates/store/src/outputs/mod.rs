@@ -14,7 +14,7 @@ mod stored;
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use bytes::Bytes;
@@ -44,22 +44,38 @@ pub struct Chunk {
 pub struct Outputs {
     dir: PathBuf,
     durability: Durability,
+    room: Room,
+}
+
+/// Whether the disk has room for what is said. It has as long as nobody watches it.
+#[derive(Clone, Default)]
+pub(crate) struct Room(Arc<OnceLock<Box<dyn Fn() -> bool + Send + Sync>>>);
+
+impl Room {
+    fn is_left(&self) -> bool {
+        self.0.get().is_none_or(|is_left| is_left())
+    }
 }
 
 impl Outputs {
     /// In a directory that is there.
     pub fn at(dir: &Path, durability: Durability) -> Self {
-        Self { dir: dir.into(), durability }
+        Self { dir: dir.into(), durability, room: Room::default() }
+    }
+
+    /// What is said while there is no room is counted and not kept. The first who watches it decides.
+    pub fn keep_while(&self, is_left: impl Fn() -> bool + Send + Sync + 'static) {
+        let _ = self.room.0.set(Box::new(is_left));
     }
 
     /// Of a command that begins now. Nothing is on disk yet.
     pub fn begin(&self, id: Uuid, cap: u64) -> Arc<Log> {
-        Arc::new(Log::new(self.base(id), cap, self.durability))
+        Arc::new(Log::new(self.base(id), cap, self.durability, self.room.clone()))
     }
 
     /// What a killed server left of it, cut to a whole state; an empty one where nothing is. Blocks.
     pub fn resume(&self, id: Uuid, cap: u64) -> io::Result<Arc<Log>> {
-        Ok(Arc::new(Log::resume(self.base(id), cap, self.durability)?))
+        Ok(Arc::new(Log::resume(self.base(id), cap, self.durability, self.room.clone())?))
     }
 
     /// A command that has ended, to be read and followed like one that runs. Nothing of it is changed, nor read ahead.

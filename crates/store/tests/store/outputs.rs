@@ -1,4 +1,10 @@
-use std::{pin::pin, sync::Arc};
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use bytes::Bytes;
 use cabana_store::{Chunk, Durability, Inline, Log, Store, Stream};
@@ -155,6 +161,23 @@ async fn beyond_the_cap_output_is_counted_and_the_count_survives() {
     kept.order.truncate(100_000);
     assert_eq!(ended.digest, kept.digest());
     assert_eq!(read_all(log.follow(0, 0), [0, 0]).await, kept);
+}
+
+#[tokio::test]
+async fn while_the_disk_has_no_room_output_is_counted_and_not_kept() {
+    let stage = Stage::new();
+    let is_left = Arc::new(AtomicBool::new(true));
+    let seen = is_left.clone();
+    stage.store.outputs().keep_while(move || seen.load(Ordering::Relaxed));
+    let log = stage.store.outputs().begin(Uuid::now_v7(), CAP);
+    log.push(Stream::Stdout, Bytes::from(vec![b'a'; 100_000])).await.unwrap();
+    is_left.store(false, Ordering::Relaxed);
+    log.push(Stream::Stdout, Bytes::from(vec![b'b'; 50_000])).await.unwrap();
+    // What is kept has no holes.
+    is_left.store(true, Ordering::Relaxed);
+    log.push(Stream::Stdout, Bytes::from(vec![b'c'; 10])).await.unwrap();
+    let ended = log.end();
+    assert_eq!((ended.stdout, ended.left_out), (150_010, 50_010));
 }
 
 #[tokio::test]

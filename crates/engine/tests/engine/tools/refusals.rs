@@ -130,7 +130,7 @@ async fn what_is_not_there_is_told_and_what_shows_the_machine_does() {
     let inside = Inside::new().await;
     assert_eq!(
         inside.root("ls -A /sys | wc -l; df -k --output=size /dev/shm | tail -1 | xargs").await.ok(),
-        "0\n262148"
+        "0\n262144"
     );
     let said = inside.user("dd if=/dev/zero of=/dev/shm/full bs=1M count=257 status=none").await.refused();
     assert!(said.contains("No space left on device"), "{said}");

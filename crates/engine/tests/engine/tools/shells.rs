@@ -77,7 +77,7 @@ async fn the_small_tools_of_a_system_work() {
         "time 0",
         "xargs 1 2 3 4 5 6 7 8",
         "script",
-        "nice 5",
+        "nice 0",
         "ionice",
         "1",
         "3",

@@ -169,8 +169,14 @@ fn can_be_done(network: &NetworkConfig) -> Result<(), Refused> {
     Ok(())
 }
 
+/// The longest name, a port, and what stands for one.
+const MAX_MASK: usize = 300;
+
 fn check_mask(mask: Option<&str>) -> Result<(), Refused> {
     let Some(mask) = mask else { return Ok(()) };
+    if mask.len() > MAX_MASK {
+        return Err(Refused::bad(format!("mask request host is longer than {MAX_MASK} bytes")));
+    }
     let shown = mask.replace("${PORT}", "80");
     let is_plain = !shown.contains('@') && shown.parse::<Authority>().is_ok_and(|host| !host.host().is_empty());
     if is_plain { Ok(()) } else { Err(Refused::bad(format!("mask request host is not valid: {mask}"))) }

@@ -89,18 +89,36 @@ async fn home(app: &App, guest: &Guest, user: &User) -> Result<String, Misplaced
     let read = Read { at: At::new(ACCOUNTS), part: Part::From { from: 0, len: Some(1 << 20) } };
     let (_, opened) = app.runtime.look(guest.ask(), read).await.map_err(Misplaced::Failed)?;
     let pieces: Vec<_> = opened.body.try_collect().await.map_err(|error| Misplaced::Failed(error.into()))?;
-    let accounts = String::from_utf8_lossy(&pieces.concat()).into_owned();
+    // A guest decides how many lines there are: not on a thread that others wait for.
     let name = user.to_string();
-    let line = accounts.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| fields[0] == name);
-    match line.as_deref() {
-        Some([_, _, _, _, _, home, ..]) if home.starts_with('/') => Ok((*home).to_owned()),
-        _ => Err(Misplaced::Nobody(user.clone())),
-    }
+    let found = tokio::task::spawn_blocking(move || home_of(&name, &pieces.concat()));
+    found.await.ok().flatten().ok_or_else(|| Misplaced::Nobody(user.clone()))
+}
+
+fn home_of(name: &str, accounts: &[u8]) -> Option<String> {
+    let is_it = |line: &&[u8]| line.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&b':'));
+    let line = accounts.split(|byte| *byte == b'\n').find(is_it)?;
+    let home = line.split(|byte| *byte == b':').nth(5)?;
+    let home = String::from_utf8_lossy(home.strip_suffix(b"\r").unwrap_or(home)).into_owned();
+    home.starts_with('/').then_some(home)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::clean;
+    use super::{clean, home_of};
+
+    #[test]
+    fn the_home_of_an_account_is_its_sixth_field() {
+        let accounts =
+            b"root:x:0:0:root:/root:/bin/sh\nroot2:x:0:0::/second:/bin/sh\nshort:x\nrel:x:1:1::home:\nlast:x:1:1::/l";
+        let home = |name: &str| home_of(name, accounts);
+        assert_eq!(home("root").as_deref(), Some("/root"));
+        assert_eq!(home("root2").as_deref(), Some("/second"));
+        assert_eq!(home("last").as_deref(), Some("/l"));
+        for nobody in ["roo", "x", "", "short", "rel"] {
+            assert_eq!(home(nobody), None, "{nobody}");
+        }
+    }
 
     #[test]
     fn a_path_has_one_spelling() {

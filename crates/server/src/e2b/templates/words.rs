@@ -17,16 +17,20 @@ pub(super) fn parts(value: &str) -> Vec<Part<'_>> {
             continue;
         }
         parts.push(Part::Text(before));
-        let (name, left) = match after.strip_prefix('{').and_then(|inner| inner.split_once('}')) {
-            Some((name, left)) if is_name(name) => (name, left),
-            _ => after.split_at(after.bytes().take_while(|byte| in_name(*byte)).count()),
-        };
+        // A brace is looked for no further than a name goes: there may be a `$` at each letter, and no brace at all.
+        let braced =
+            after.strip_prefix('{').map(split_name).and_then(|(name, left)| Some((name, left.strip_prefix('}')?)));
+        let (name, left) = braced.filter(|(name, _)| is_name(name)).unwrap_or_else(|| split_name(after));
         parts.push(if is_name(name) { Part::Name(name) } else { Part::Text("$") });
         rest = if is_name(name) { left } else { after };
     }
     parts.push(Part::Text(rest));
     parts.retain(|part| *part != Part::Text(""));
     parts
+}
+
+fn split_name(text: &str) -> (&str, &str) {
+    text.split_at(text.bytes().take_while(|byte| in_name(*byte)).count())
 }
 
 fn in_name(byte: u8) -> bool {
@@ -50,6 +54,10 @@ mod tests {
             [Text("$"), Text("A costs 5"), Text("$"), Text(" or "), Text("$"), Text("1")]
         );
         assert_eq!(parts("${not a name}"), [Text("$"), Text("{not a name}")]);
+        assert_eq!(parts("${A"), [Text("$"), Text("{A")]);
+        assert_eq!(parts("${}"), [Text("$"), Text("{}")]);
         assert!(parts("").is_empty());
+        // Would take hours if each of them looked for its end among all.
+        assert_eq!(parts(&"${".repeat(1 << 22)).len(), 2 << 22);
     }
 }

@@ -66,6 +66,7 @@ fn what_cannot_be_done_or_understood_is_refused() {
         json!({"maskRequestHost": "user@a.com"}),
         json!({"maskRequestHost": "a.com\r\nX: y"}),
         json!({"maskRequestHost": ""}),
+        json!({"maskRequestHost": "a".repeat(301)}),
     ] {
         assert!(asked(network.clone(), None).is_err(), "{network}");
     }
