@@ -686,7 +686,12 @@ fn check_socket(socket: &OwnedFd, v6: bool) -> io::Result<()> {
 
 async fn until_ready(parts: &Parts) -> std::result::Result<Inside, SetupError> {
     let lost = || SetupError::Lost(io::Error::other("init ended during its setup"));
-    let (bytes, fds) = parts.channel.receive().await.map_err(SetupError::Lost)?.ok_or_else(lost)?;
+    let received = match parts.channel.receive().await {
+        // It has ended before it heard all that it was told: the kernel says that first, and then what it said itself.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => parts.channel.receive().await,
+        received => received,
+    };
+    let (bytes, fds) = received.map_err(SetupError::Lost)?.ok_or_else(lost)?;
     match FromInit::decode(&bytes) {
         Ok(FromInit::Ready { protocol: PROTOCOL }) => {}
         Ok(FromInit::SetupFailed(failure)) => return Err(SetupError::Refused(failure)),

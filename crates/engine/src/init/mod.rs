@@ -57,7 +57,9 @@ pub(crate) fn main(
     });
     // What has failed by now is told to who wants a sandbox, and not before.
     let (plan, mounts) = wait_for_plan(&control);
-    match prepared.and_then(|prepared| setup::finish(prepared, &plan, &mounts)) {
+    let ready = prepared.and_then(|prepared| setup::finish(prepared, &plan, &mounts));
+    drop(mounts); // whoever holds one keeps it from being taken away
+    match ready {
         Ok(ready) => serve(control, ready),
         Err(failure) => {
             let _ = fdpass::send(control.as_fd(), &FromInit::SetupFailed(failure).encode(), &[]);
