@@ -12,11 +12,22 @@ pub(super) struct Changing {
     turn: Mutex<()>,
     /// How many wait to end it.
     ending: AtomicUsize,
+    /// How many wait for another turn.
+    #[cfg(test)]
+    in_line: AtomicUsize,
 }
 
 impl Changing {
     pub(super) async fn lock(&self) -> MutexGuard<'_, ()> {
+        #[cfg(test)]
+        let _waiting = Waiting::new(&self.in_line);
         self.turn.lock().await
+    }
+
+    /// Those who wait for a turn, and those who wait to end it.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> (usize, usize) {
+        (self.in_line.load(Ordering::Acquire), self.ending.load(Ordering::Acquire))
     }
 
     pub(super) fn try_lock(&self) -> Result<MutexGuard<'_, ()>, TryLockError> {
@@ -25,7 +36,7 @@ impl Changing {
 
     /// For what is pointless once it ends.
     pub(super) async fn lock_to_change(&self) -> Result<MutexGuard<'_, ()>, Error> {
-        let turn = self.turn.lock().await;
+        let turn = self.lock().await;
         match self.ending.load(Ordering::Acquire) {
             0 => Ok(turn),
             _ => Err(Error::Gone),

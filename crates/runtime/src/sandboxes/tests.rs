@@ -46,9 +46,21 @@ impl Stage {
 
     /// It stands in line when this returns.
     async fn queued(&self, lease: Option<Token>, change: Change) -> Call<Changed> {
+        let (before, _) = self.slot.changing.waiting();
         let call = self.runtime.call(self.ask(lease), change).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        self.until_waiting(|in_line, _| in_line > before).await;
         call
+    }
+
+    async fn until_waiting(&self, holds: impl Fn(usize, usize) -> bool) {
+        let looking = async {
+            while let (in_line, ending) = self.slot.changing.waiting()
+                && !holds(in_line, ending)
+            {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), looking).await.expect("it stands in line");
     }
 
     async fn lease(&self, holder: &str) -> Result<Token> {
@@ -88,7 +100,7 @@ async fn a_stop_that_is_refused_for_a_lease_leaves_the_holders_changes_in_line()
     let under_way = stage.slot.changing.lock().await;
     let change = stage.queued(Some(token), env("x")).await;
     let stop = stage.runtime.call(stage.ask(None), Become(Shape::Stopped)).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    stage.until_waiting(|in_line, _| in_line == 2).await;
     drop(under_way);
     change.answer().await.unwrap();
     assert_eq!(stop.answer().await.unwrap_err().code(), Code::SandboxBusy);
@@ -96,7 +108,7 @@ async fn a_stop_that_is_refused_for_a_lease_leaves_the_holders_changes_in_line()
     let under_way = stage.slot.changing.lock().await;
     let change = stage.queued(Some(token), env("y")).await;
     let stop = stage.runtime.call(stage.ask(Some(token)), Become(Shape::Stopped)).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    stage.until_waiting(|_, ending| ending == 1).await;
     drop(under_way);
     assert_eq!(change.answer().await.unwrap_err().code(), Code::SandboxGone);
     stop.answer().await.unwrap();
