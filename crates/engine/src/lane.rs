@@ -6,6 +6,7 @@
 //! asked of it waits as a task, and holds up nobody else's.
 
 use std::{
+    cell::Cell,
     io,
     mem::ManuallyDrop,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
@@ -142,6 +143,9 @@ fn on_a_worker() -> bool {
 /// runtime of several threads, either because enough others are left to go on, or because another takes its tasks over, which
 /// is a wake-up again.
 pub(crate) fn held_up<T>(act: impl FnOnce() -> T) -> T {
+    if IS_HELD_UP.get() {
+        return act(); // a step within a step: this thread is counted already
+    }
     let Some(runtime) = Handle::try_current().ok().filter(|_| on_a_worker()) else { return act() };
     match HeldUp::of(runtime.metrics().num_workers()) {
         Some(_held) => act(),
@@ -154,15 +158,22 @@ struct HeldUp;
 
 static HELD_UP: AtomicUsize = AtomicUsize::new(0);
 
+thread_local! {
+    static IS_HELD_UP: Cell<bool> = const { Cell::new(false) };
+}
+
 impl HeldUp {
     fn of(workers: usize) -> Option<Self> {
         let more = |held| (held < workers / 2).then_some(held + 1);
-        HELD_UP.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok().map(|_| Self)
+        HELD_UP.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        IS_HELD_UP.set(true);
+        Some(Self)
     }
 }
 
 impl Drop for HeldUp {
     fn drop(&mut self) {
+        IS_HELD_UP.set(false);
         HELD_UP.fetch_sub(1, Ordering::AcqRel);
     }
 }

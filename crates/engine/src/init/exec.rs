@@ -6,13 +6,14 @@
 #![allow(unsafe_code)]
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     os::fd::{AsRawFd, OwnedFd, RawFd},
     ptr,
     sync::atomic::{AtomicI32, AtomicU32, Ordering},
 };
 
 use super::{
+    Polled,
     supervisor::{Supervised, kill_strays},
     tree::{Forest, Tree},
 };
@@ -47,9 +48,6 @@ const TRACER_NS: u64 = 2_000_000_000;
 /// What a process may have open where its limits do not say. Each descriptor can stand for memory of the kernel that no limit counts: a
 /// list of a directory's names, an entry of whoever waits for it.
 const OPEN_FILES: u64 = 8192;
-
-/// What a process may keep in memory, in bytes. Files of a layer that others see, too, are charged to who read them first, whoever locks them.
-const LOCKED_MEMORY: u64 = 64 << 10;
 
 /// How soon it is looked for strays again.
 const STRAYS_NS: u64 = 20_000_000;
@@ -167,17 +165,17 @@ impl Execs {
     }
 
     /// Of what was polled: notes commands of which nothing is left. Mostly init hears of their end at the same time.
-    pub(super) fn note_emptied(&mut self, polled: &[libc::pollfd], now: u64) {
-        let told: HashSet<RawFd> =
-            polled.iter().filter(|poll| poll.revents & libc::POLLPRI != 0).map(|poll| poll.fd).collect();
-        if told.is_empty() {
-            return;
-        }
+    pub(super) fn note_emptied(&mut self, polled: &Polled, now: u64) {
         for running in self.running.values_mut() {
-            if running.tree.events().is_some_and(|fd| told.contains(&fd)) && running.tree.is_empty() {
+            if running.tree.events().is_some_and(|fd| polled.has(fd)) && running.tree.is_empty() {
                 running.withheld.get_or_insert(now);
             }
         }
+    }
+
+    /// Whether one that was starting has its exec behind it, or failed.
+    pub(super) fn is_through(&self, polled: &Polled) -> bool {
+        self.starting.iter().any(|starting| polled.has(starting.done.as_raw_fd()))
     }
 
     /// Those whose exec is through, or failed.
@@ -454,7 +452,6 @@ impl Child {
             attempt!(1, sys::ioctl(0, libc::TIOCSCTTY, 0));
         }
         let _ = sys::set_rlimit(libc::RLIMIT_NOFILE, self.open_files.0, self.open_files.1);
-        let _ = sys::set_rlimit(libc::RLIMIT_MEMLOCK, LOCKED_MEMORY, LOCKED_MEMORY);
         // Refused where there is a single id, and then there are no groups to have.
         let groups = sys::setgroups(&self.groups);
         if self.groups != [self.gid] {
@@ -471,7 +468,7 @@ impl Child {
         attempt!(4, sys::chdir(self.cwd));
         attempt!(4, sys::check_workdir());
         count(5);
-        sys::default_signals();
+        sys::set_blocked_signals(0); // init has a default action for each
         let mut first = None;
         for program in &self.programs {
             // SAFETY: null-terminated arrays of NUL-terminated strings, kept by init until this is through.

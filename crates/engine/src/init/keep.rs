@@ -185,9 +185,12 @@ impl Keeper {
         self.tidy_at.map(|at| at.saturating_sub(now))
     }
 
-    /// Lets go of pipes and terminals that hold nothing and that nobody can write to: each takes some KiB.
-    pub(super) fn tidy(&mut self, now: u64) {
-        self.tidy_at.take_if(|at| *at <= now);
+    /// Lets go of pipes and terminals that hold nothing and that nobody can write to: each takes some KiB. After a while, and when
+    /// something may have ended that could write to them.
+    pub(super) fn tidy(&mut self, now: u64, may_have_ended: bool) {
+        if self.tidy_at.take_if(|at| *at <= now).is_none() && !may_have_ended {
+            return;
+        }
         for exec in &self.ended {
             let Some(Kept { feed, .. }) = self.execs.get_mut(exec) else { continue };
             feed.terminal.take_if(|(master, _)| is_over(master));

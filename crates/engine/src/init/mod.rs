@@ -23,7 +23,7 @@ mod tree;
 use std::{
     collections::VecDeque,
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
 };
 
 pub(crate) use self::keep::ENDED;
@@ -97,6 +97,10 @@ pub(crate) struct Ready {
     notifications: Notifications,
 }
 
+/// What a process may keep in memory, in bytes. Files of a layer that others see, too, are charged to who read them first, whoever locks
+/// them.
+const LOCKED_MEMORY: u64 = 64 << 10;
+
 /// How many children are waited for before anybody else is heard.
 const AT_ONCE: usize = 1024;
 
@@ -122,6 +126,7 @@ fn serve(control: OwnedFd, ready: Ready) -> ! {
     if fdpass::send(control.as_fd(), &said, &[root.as_fd(), terminals.as_fd()]).is_err() {
         sys::exit(0);
     }
+    let _ = sys::set_rlimit(libc::RLIMIT_MEMLOCK, LOCKED_MEMORY, LOCKED_MEMORY); // for all commands: they have it from init
     let Ok(nowhere) = null.try_clone() else { sys::exit(1) };
     let keeper = Keeper::new(root, terminals, nowhere);
     let execs = Execs::new(null, forest, secret);
@@ -137,11 +142,11 @@ fn serve(control: OwnedFd, ready: Ready) -> ! {
     };
     loop {
         let polled = init.wait(&signals);
-        init.take_requests();
-        init.answer_the_door();
-        init.notifications.take();
-        init.reap(&signals);
         let now = sys::monotonic_ns();
+        init.take_requests(&polled);
+        init.answer_the_door(&polled);
+        init.notifications.take(&polled);
+        init.reap(&signals, &polled, now);
         init.execs.note_emptied(&polled, now);
         init.execs.enforce_timeouts(now);
         init.notifications.enforce_deadlines(now);
@@ -154,8 +159,22 @@ fn serve(control: OwnedFd, ready: Ready) -> ! {
     }
 }
 
+/// Who has something for init. The others are not asked: a command takes several turns, and each would cost a call for each of them.
+struct Polled(Vec<libc::pollfd>);
+
+impl Polled {
+    /// Also when another has its number by now: who asks takes what is there without waiting.
+    fn has(&self, fd: RawFd) -> bool {
+        self.0.iter().any(|polled| polled.fd == fd && polled.revents != 0)
+    }
+
+    fn is_timeout(&self) -> bool {
+        self.0.iter().all(|polled| polled.revents == 0)
+    }
+}
+
 impl Init {
-    fn wait(&self, signals: &OwnedFd) -> Vec<libc::pollfd> {
+    fn wait(&self, signals: &OwnedFd) -> Polled {
         let poll = |fd: &OwnedFd, events| libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
         let mut fds = vec![poll(signals, libc::POLLIN)];
         let room = if self.unsent.is_empty() { 0 } else { libc::POLLOUT };
@@ -168,10 +187,13 @@ impl Init {
         let of_brokers = self.notifications.next_deadline(now);
         let deadlines = [self.execs.next_deadline(now), self.keeper.next_deadline(now), of_brokers, at_once];
         let _ = sys::poll(&mut fds, deadlines.into_iter().flatten().min());
-        fds
+        Polled(fds)
     }
 
-    fn take_requests(&mut self) {
+    fn take_requests(&mut self, polled: &Polled) {
+        if !self.control.as_ref().is_some_and(|control| polled.has(control.as_raw_fd())) {
+            return;
+        }
         let mut buffer = [0; 8192];
         while let Some(control) = &self.control {
             match fdpass::receive(control.as_fd(), &mut buffer) {
@@ -204,9 +226,12 @@ impl Init {
     }
 
     /// Hears who is there. Of many who say nothing, the last ones may stay.
-    fn answer_the_door(&mut self) {
+    fn answer_the_door(&mut self, polled: &Polled) {
         const WAITING: usize = 8;
         let Some(door) = self.keeper.door() else { return };
+        if !self.knocking.iter().chain([door]).any(|fd| polled.has(fd.as_raw_fd())) {
+            return;
+        }
         let flags = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
         if let Ok(knocking) = rustix::net::accept_with(door, flags) {
             self.knocking.push_back(knocking);
@@ -283,15 +308,28 @@ impl Init {
         }
     }
 
-    fn reap(&mut self, signals: &OwnedFd) {
-        let mut drained = [0; 1024];
-        while matches!(sys::read(signals.as_raw_fd(), &mut drained), Ok(count) if count > 0) {}
-        for answer in self.execs.started() {
-            self.say(answer, None);
+    fn reap(&mut self, signals: &OwnedFd, polled: &Polled, now: u64) {
+        let signalled = polled.has(signals.as_raw_fd());
+        if signalled {
+            let _ = sys::read(signals.as_raw_fd(), &mut [0; 1024]); // if there are more, the next turn has them
+        }
+        if self.execs.is_through(polled) {
+            for answer in self.execs.started() {
+                self.say(answer, None);
+            }
         }
         for answer in self.execs.reported() {
             self.say(answer, None);
         }
+        let waits = signalled || self.unwaited || polled.is_timeout();
+        if waits {
+            self.wait_for_children();
+        }
+        self.execs.tidy();
+        self.keeper.tidy(now, waits);
+    }
+
+    fn wait_for_children(&mut self) {
         // Orphans may die as fast as they are waited for: the server is heard in between.
         self.unwaited = true;
         for _ in 0..AT_ONCE {
@@ -309,8 +347,6 @@ impl Init {
                 self.say(answer, None);
             }
         }
-        self.execs.tidy();
-        self.keeper.tidy(sys::monotonic_ns());
     }
 
     fn say(&mut self, message: FromInit, fd: Option<OwnedFd>) {

@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use super::{broker::Broker, exit_tracers::ExitTracers};
+use super::{Polled, broker::Broker, exit_tracers::ExitTracers};
 use crate::kernel::{
     mounts,
     notify::Listener,
@@ -92,8 +92,10 @@ impl Notifications {
 
     /// Starts a broker for each call that waits, or decides it. Some at a time: there are always more where somebody wants that, and
     /// timeouts are to be held in between.
-    pub(super) fn take(&mut self) {
-        let Some(listener) = &self.listener else { return };
+    pub(super) fn take(&mut self, polled: &Polled) {
+        let Some(listener) = self.listener.as_ref().filter(|listener| polled.has(listener.as_fd().as_raw_fd())) else {
+            return;
+        };
         for _ in 0..AT_A_TIME {
             if self.brokers.len() >= MAX_BROKERS || !listener.is_ready() {
                 return;

@@ -658,10 +658,9 @@ pub(crate) fn umask(mask: u32) {
     let _ = unsafe { sys!(SYS_umask, mask) };
 }
 
-/// Signals back to how a program expects them: not blocked, and those that this program ignores or handles not ignored.
+/// Signals that this program ignores or handles, back to how a program expects them.
 pub(crate) fn default_signals() {
     default_actions([libc::SIGPIPE, libc::SIGCHLD, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM]);
-    set_blocked_signals(0);
 }
 
 /// No signal is ignored, also none of those that the C library keeps for itself.
