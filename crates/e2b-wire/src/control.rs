@@ -34,4 +34,3 @@ pub use self::{
         SetTimeout,
     },
 };
-pub use crate::json::maybe_body;

@@ -1,6 +1,6 @@
 //! Small rules for plain JSON bodies, in which `null` means the same as nothing.
 
-use serde::{Deserialize, Deserializer, de::DeserializeOwned};
+use serde::{Deserialize, Deserializer};
 
 /// `null` is the default.
 pub(crate) fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
@@ -26,10 +26,4 @@ pub(crate) fn yes() -> bool {
 /// `null` is `true`.
 pub(crate) fn or_yes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     Option::<bool>::deserialize(deserializer).map(|flag| flag.unwrap_or(true))
-}
-
-/// A body that may be left out, which means the same as an empty object.
-pub fn maybe_body<T: DeserializeOwned>(body: &[u8]) -> Result<T, serde_json::Error> {
-    let empty = body.iter().all(u8::is_ascii_whitespace);
-    serde_json::from_slice(if empty { b"{}" } else { body })
 }

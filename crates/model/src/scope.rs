@@ -76,14 +76,15 @@ impl Scope {
         for (what, part) in [("the app", app), ("the user", user), ("the chat", chat)] {
             plain(what, part.to_owned())?;
         }
-        let scope = Self::new(Scheme::Chat, format!("{app}-{user}-{chat}"))?;
+        let value = format!("{}-{}-{}", escaped(app, Some('-')), escaped(user, Some('-')), escaped(chat, None));
+        let scope = Self::new(Scheme::Chat, value)?;
         Ok(Self { chat: Some((app.to_owned(), chat.to_owned())), ..scope })
     }
 
     pub fn project_agent(project: &str, agent: &str) -> Result<Self, ScopeError> {
         plain("the project", project.to_owned())?;
         plain("the agent", agent.to_owned())?;
-        Self::new(Scheme::ProjectAgent, format!("{project}_{agent}"))
+        Self::new(Scheme::ProjectAgent, format!("{}_{}", escaped(project, Some('_')), escaped(agent, None)))
     }
 
     pub fn user(user: &str) -> Result<Self, ScopeError> {
@@ -108,13 +109,24 @@ impl Scope {
         self.chat.as_ref().map(|(app, chat)| (app.as_str(), chat.as_str()))
     }
 
-    /// The public id of its sandbox, where the scheme computes one; else it is random.
+    /// The public id of its sandbox, where the scheme computes one; else it is random. It is that of the parts as they are, so two
+    /// scopes can have the same.
     pub fn sandbox_id(&self) -> Option<SandboxId> {
         let Scheme::Chat = self.scheme else { return None };
-        let digest = Sha256::digest(&self.value);
+        let digest = Sha256::digest(self.value.replace("%2D", "-").replace("%25", "%"));
         let id: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         SandboxId::new(id).ok()
     }
+}
+
+/// A part of a value, without what parts it from the next one: else one user's chat would be another user's with another name.
+fn escaped(part: &str, separator: Option<char>) -> String {
+    let escape = |c: char| match c {
+        '%' => "%25".to_owned(),
+        c if Some(c) == separator => format!("%{:02X}", c as u32),
+        c => c.to_string(),
+    };
+    part.chars().map(escape).collect()
 }
 
 fn plain(what: &'static str, value: String) -> Result<String, ScopeError> {
@@ -236,6 +248,21 @@ mod tests {
     }
 
     #[test]
+    fn fp_02_no_chat_is_that_of_a_user_with_another_name() {
+        let alice = Scope::chat_of("shop", "alice", "smith-7").unwrap();
+        let other = Scope::chat_of("shop", "alice-smith", "7").unwrap();
+        assert_ne!(alice.value(), other.value());
+        // printf %s shop-alice-smith-7 | sha256sum | head -c 16
+        assert_eq!(alice.sandbox_id().unwrap().as_str(), "cbdccfca11f2b4e0");
+        assert_eq!(other.sandbox_id(), alice.sandbox_id());
+        assert_ne!(
+            Scope::project_agent("a_b", "c").unwrap().value(),
+            Scope::project_agent("a", "b_c").unwrap().value()
+        );
+        assert_eq!(Scope::project_agent("demo", "main_agent").unwrap().value(), "demo_main_agent");
+    }
+
+    #[test]
     fn lb_05_a_variable_without_a_value_is_unknown() {
         assert_eq!(
             filled("{launcher_type}_{launcher_id}", &[("launcher_type", "group"), ("launcher_id", "7")]),
@@ -299,6 +326,18 @@ mod tests {
                 prop_assert_eq!(String::from(template.clone()), text);
                 prop_assert!(template.fill(&BTreeMap::new()).is_ok());
             }
+        }
+
+        #[test]
+        fn fp_01_scopes_of_other_parts_are_others_and_their_ids_are_those_of_the_parts(
+            one in ["[ab%D25-]{1,4}", "[ab%D25-]{1,4}", "[ab%D25-]{1,4}"],
+            other in ["[ab%D25-]{1,4}", "[ab%D25-]{1,4}", "[ab%D25-]{1,4}"],
+        ) {
+            let of = |parts: &[String; 3]| Scope::chat_of(&parts[0], &parts[1], &parts[2]).unwrap();
+            prop_assert_eq!(one == other, of(&one).value() == of(&other).value());
+            let digest = Sha256::digest(one.join("-"));
+            let id: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+            prop_assert_eq!(of(&one).sandbox_id().unwrap().as_str(), id);
         }
 
         #[test]

@@ -498,14 +498,20 @@ pub(crate) fn claimed<T, E>(
         Ok(admitted) => admitted,
         Err(refused) => return Ok(Admitted::Refused(refused)),
     };
-    insert(tx, claim)?;
+    insert(tx, claim, free_id(tx.reads(), claim)?)?;
     let made = one(tx.reads(), "physical = ?", [Col(&claim.physical)])?;
     let made = made.ok_or_else(|| Error::Corrupt("a record that was just written is not there".into()))?;
     tx.tell_change(&made)?;
     Ok(Admitted::Made(made, admitted))
 }
 
-fn insert(tx: &mut Tx<'_>, claim: &Claim) -> Result<usize> {
+/// The one that is asked for, unless another scope's has it: ids that are computed can be the same.
+fn free_id<'a>(db: &Connection, claim: &'a Claim) -> rusqlite::Result<&'a SandboxId> {
+    let of_another = one(db, "tenant = ? AND id = ?", params![Col(&claim.tenant), Col(&claim.id)])?;
+    Ok(if of_another.is_some() { &claim.physical } else { &claim.id })
+}
+
+fn insert(tx: &mut Tx<'_>, claim: &Claim, id: &SandboxId) -> Result<usize> {
     let scope = claim.scope.as_ref();
     let chat = scope.and_then(Scope::chat);
     tx.execute(
@@ -516,7 +522,7 @@ fn insert(tx: &mut Tx<'_>, claim: &Claim) -> Result<usize> {
         params![
             Col(&claim.physical),
             Col(&claim.tenant),
-            Col(&claim.id),
+            Col(id),
             scope.map(|scope| scope.scheme().as_str()),
             scope.map(Scope::value),
             chat.map(|(app, _)| app),

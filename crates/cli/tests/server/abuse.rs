@@ -53,10 +53,11 @@ async fn clients_that_never_finish_their_body_are_told_and_hold_up_nobody() {
     let server = Server::start();
     let at = server.url.strip_prefix("http://").unwrap();
     let mut slow = Vec::new();
-    for _ in 0..200 {
+    for number in 0..200 {
         let mut stream = TcpStream::connect(at).await.unwrap();
+        let path = ["/v1/exec", "/sandboxes/any/snapshots"][number % 2];
         let head =
-            format!("POST /v1/exec HTTP/1.1\r\nHost: x\r\nX-API-KEY: {}\r\nContent-Length: 100\r\n\r\n", server.key);
+            format!("POST {path} HTTP/1.1\r\nHost: x\r\nX-API-KEY: {}\r\nContent-Length: 100\r\n\r\n", server.key);
         stream.write_all(head.as_bytes()).await.unwrap();
         stream.write_all(b"{\"command\":").await.unwrap();
         slow.push(stream);

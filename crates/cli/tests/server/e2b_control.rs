@@ -25,6 +25,22 @@ async fn refused(answer: Response, of: &str) -> u16 {
 }
 
 #[tokio::test]
+async fn who_may_only_read_is_not_told_the_token_that_opens_a_shell() {
+    let server = Server::start();
+    let (reader, own) = (server.key_for("default", "read").await, server.key.clone());
+    let wish = json!({ "templateID": "base", "timeout": 60, "secure": true });
+    let made = good(with(&server, &own, Method::POST, "/sandboxes").json(&wish).send().await.unwrap()).await;
+    let one = format!("/sandboxes/{}", made["sandboxID"].as_str().unwrap());
+    let token = async |key: &str| {
+        let told = good(with(&server, key, Method::GET, &one).send().await.unwrap()).await;
+        told["envdAccessToken"].as_str().map(str::to_owned)
+    };
+    assert_eq!(token(&own).await.as_deref(), made["envdAccessToken"].as_str());
+    assert!(made["envdAccessToken"].is_string());
+    assert_eq!(token(&reader).await, None);
+}
+
+#[tokio::test]
 async fn whoever_is_refused_hears_it_in_their_words() {
     let server = Server::start();
     let reader = server.key_for("default", "read").await;

@@ -22,7 +22,7 @@ pub struct ConnectSandboxV2 {
     pub memory: Option<bool>,
 }
 
-/// `POST /sandboxes/{id}/pause`, the body of which may be left out: read it with [`super::maybe_body`].
+/// `POST /sandboxes/{id}/pause`, the body of which may be left out, which means the same as an empty object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PauseSandbox {
@@ -92,7 +92,6 @@ mod tests {
     use serde::de::DeserializeOwned;
 
     use super::*;
-    use crate::control::maybe_body;
 
     fn read<T: DeserializeOwned>(body: &str) -> T {
         serde_json::from_str(body).unwrap_or_else(|error| panic!("{body}: {error}"))
@@ -110,12 +109,11 @@ mod tests {
 
     #[test]
     fn a_pause_keeps_the_memory_unless_it_says_otherwise() {
-        for body in ["", " \n", "{}", r#"{"memory":null}"#, r#"{"memory":true}"#] {
-            assert_eq!(maybe_body::<PauseSandbox>(body.as_bytes()).unwrap(), PauseSandbox::default(), "{body:?}");
+        for body in ["{}", r#"{"memory":null}"#, r#"{"memory":true}"#] {
+            assert_eq!(read::<PauseSandbox>(body), PauseSandbox::default(), "{body:?}");
         }
-        let pause: PauseSandbox = maybe_body(br#"{"memory":false,"requireHealthyGuest":true}"#).unwrap();
+        let pause: PauseSandbox = read(r#"{"memory":false,"requireHealthyGuest":true}"#);
         assert_eq!(pause, PauseSandbox { memory: false, require_healthy_guest: Some(true) });
-        assert!(maybe_body::<PauseSandbox>(b"[").is_err());
     }
 
     #[test]

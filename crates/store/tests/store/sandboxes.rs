@@ -86,6 +86,21 @@ async fn tenants_with_the_same_scope_and_id_do_not_meet() {
 }
 
 #[tokio::test]
+async fn scopes_whose_computed_ids_are_the_same_have_a_sandbox_each() {
+    let Stage { store, dir: _dir } = Stage::new();
+    let of = |user, chat| {
+        let scope = Scope::chat_of("shop", user, chat).unwrap();
+        Claim { id: scope.sandbox_id().unwrap(), scope: Some(scope), ..claim(&tenant("a"), 0) }
+    };
+    let first = made(store.claim(of("alice", "smith-7")).await.unwrap());
+    let second = made(store.claim(of("alice-smith", "7")).await.unwrap());
+    assert_eq!(first.id, Scope::chat_of("shop", "alice", "smith-7").unwrap().sandbox_id().unwrap());
+    assert_ne!(first.id, second.id);
+    let Claimed::There(again) = store.claim(of("alice-smith", "7")).await.unwrap() else { panic!("it is there") };
+    assert_eq!(again, second);
+}
+
+#[tokio::test]
 async fn without_a_scope_each_claim_makes_one() {
     let Stage { store, dir: _dir } = Stage::new();
     for _ in 0..3 {

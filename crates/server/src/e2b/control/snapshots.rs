@@ -5,10 +5,9 @@ use axum::{
     extract::{Query, State, rejection::QueryRejection},
     http::{HeaderMap, HeaderValue, StatusCode},
 };
-use bytes::Bytes;
 use cabana_e2b_wire::{
     DEFAULT_TAG, TemplateRef,
-    control::{ListSnapshots, NewSnapshot, SnapshotInfo, maybe_body},
+    control::{ListSnapshots, NewSnapshot, SnapshotInfo},
     header,
 };
 use cabana_runtime::{
@@ -24,7 +23,7 @@ use super::{
 use crate::{
     App,
     auth::{Reader, User},
-    extract::Path,
+    extract::{Body, Path},
 };
 
 const MOST: u32 = 100;
@@ -39,9 +38,8 @@ pub(super) async fn take(
     State(app): State<App>,
     User(caller): User,
     Path(sandbox): Path<String>,
-    body: Bytes,
+    Body(asked): Body<NewSnapshot>,
 ) -> Result<(StatusCode, Json<SnapshotInfo>), Refused> {
-    let asked: NewSnapshot = maybe_body(&body).map_err(|error| Refused::bad(error.to_string()))?;
     let named = asked.name.as_deref().map(str::parse::<TemplateRef>).transpose();
     let named = named.map_err(|error| Refused::bad(format!("name: {error}")))?;
     let (one, tenant) = (One::find(&app, caller.clone(), &sandbox).await?, caller.tenant);

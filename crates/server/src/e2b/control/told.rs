@@ -1,7 +1,7 @@
 //! A sandbox of ours in E2B's words.
 
 use cabana_e2b_wire::{SandboxId, control};
-use cabana_runtime::{Action, Opens, Record, SandboxState, Time, Wanted};
+use cabana_runtime::{Action, Caller, Opens, Record, Role, SandboxState, Time, Wanted};
 
 use super::super::{ENVD_VERSION, kept::Kept, refused::Refused};
 use crate::App;
@@ -77,7 +77,8 @@ pub(super) fn listed(record: &Record) -> Result<control::ListedSandbox, Refused>
     })
 }
 
-pub(super) async fn detail(app: &App, record: &Record) -> Result<control::SandboxDetail, Refused> {
+/// The token of its agent is for who may use it: it opens a shell of root's.
+pub(super) async fn detail(app: &App, caller: &Caller, record: &Record) -> Result<control::SandboxDetail, Refused> {
     let (wanted, kept) = kept(record)?;
     let listed = listed(record)?;
     let on_timeout = match wanted.lifecycle.on_expire {
@@ -92,7 +93,7 @@ pub(super) async fn detail(app: &App, record: &Record) -> Result<control::Sandbo
     let sandbox = sandbox(app, record).await?;
     Ok(control::SandboxDetail {
         listed,
-        envd_access_token: sandbox.envd_access_token,
+        envd_access_token: sandbox.envd_access_token.filter(|_| caller.role >= Role::Use),
         allow_internet_access: kept.allow_internet_access,
         domain: sandbox.domain,
         network: kept.network,

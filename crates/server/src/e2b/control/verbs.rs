@@ -51,7 +51,7 @@ pub(super) async fn show(
     Path(sandbox): Path<String>,
 ) -> Result<Json<control::SandboxDetail>, Refused> {
     let one = One::find(&app, caller, &sandbox).await?;
-    Ok(Json(told::detail(&app, &one.record).await?))
+    Ok(Json(told::detail(&app, &one.caller, &one.record).await?))
 }
 
 pub(super) async fn kill(
