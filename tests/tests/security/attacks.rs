@@ -28,6 +28,7 @@ attacks! {
     BITS_RACE = "bits_race.c",
     BROKER = "broker.c",
     CALLS = "calls.c",
+    CHASE = "chase.c",
     CHROOT = "chroot.c",
     CLIMB = "climb.c",
     CONTACT = "contact.c",

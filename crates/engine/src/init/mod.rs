@@ -9,6 +9,7 @@
 mod binding;
 mod broker;
 mod caller;
+mod chase;
 mod exec;
 mod exit_tracers;
 #[cfg(fuzzing)]
