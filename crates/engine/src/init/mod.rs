@@ -16,6 +16,7 @@ mod exit_tracers;
 pub(crate) mod fuzzing;
 mod keep;
 mod notifications;
+mod oom_score;
 mod setup;
 mod sockets;
 mod supervisor;
@@ -28,7 +29,7 @@ use std::{
 };
 
 pub(crate) use self::keep::ENDED;
-use self::{exec::Execs, keep::Keeper, notifications::Notifications};
+use self::{exec::Execs, keep::Keeper, notifications::Notifications, oom_score::OomScore};
 use crate::{
     kernel::{fdpass, shortage::is_shortage, sys},
     wire::{ExecPlan, FromInit, LONG, MAX_LONG, PROTOCOL, SetupPlan, Stillness, ToInit},
@@ -96,6 +97,7 @@ pub(crate) struct Ready {
     terminals: OwnedFd,
     secret: sys::Secret,
     notifications: Notifications,
+    oom_score: Option<OomScore>,
 }
 
 /// How many children are waited for before anybody else is heard.
@@ -118,7 +120,7 @@ struct Init {
 }
 
 fn serve(control: OwnedFd, ready: Ready) -> ! {
-    let Ready { null, signals, forest, root, terminals, secret, notifications } = ready;
+    let Ready { null, signals, forest, root, terminals, secret, notifications, oom_score } = ready;
     let said = FromInit::Ready { protocol: PROTOCOL }.encode();
     if fdpass::send(control.as_fd(), &said, &[root.as_fd(), terminals.as_fd()]).is_err() {
         sys::exit(0);
@@ -146,6 +148,9 @@ fn serve(control: OwnedFd, ready: Ready) -> ! {
         init.execs.note_emptied(&polled, now);
         init.execs.enforce_timeouts(now);
         init.notifications.enforce_deadlines(now);
+        if let Some(oom_score) = &oom_score {
+            oom_score.put_back();
+        }
         init.flush();
         if let Some(server) = init.welcomed.take() {
             init.welcome(server);
