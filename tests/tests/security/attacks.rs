@@ -39,6 +39,7 @@ attacks! {
     EXHAUST = "exhaust.py",
     FAMILIES = "families.c",
     FILTER = "filter.c",
+    FLOOD = "flood.c",
     FORGE = "forge.py",
     GATE = "gate.c",
     HALVES = "halves.c",
