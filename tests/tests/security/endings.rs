@@ -6,7 +6,7 @@ use cabana_sandbox::{Event, ExecSpec, Limits, Process, Provider, SandboxSpec, St
 use futures_util::StreamExt;
 
 use crate::{
-    attacks::OUTLIVE,
+    attacks::{CHASE, OUTLIVE},
     inside::{Inside, PATIENCE, living, named, passing, path, rest, soon, unique, until},
 };
 
@@ -244,6 +244,28 @@ async fn a_command_that_attacks_its_supervisor() {
         (spec.user, spec.timeout) = (Some(named("root")), Some(Duration::from_secs(3)));
         let process = inside.sandbox.exec(spec).await.unwrap();
         assert_eq!(soon(attack, rest(process)).await.1, expected, "{attack}");
+        until("nothing of it lives", async || living(&mark) == 0).await;
+        inside.still_works().await;
+    }
+    inside.end().await;
+}
+
+/// Where no cgroup keeps a tree together, its processes are looked for one by one.
+#[tokio::test]
+async fn a_tree_whose_processes_are_gone_before_they_are_hit() {
+    let inside = Inside::without_cgroups().await;
+    for (way, timeout) in [("group", Some(2)), ("session", Some(2)), ("session", None)] {
+        let mark = unique("chased");
+        let words = inside.bring(&CHASE).await.into_iter().chain([way.to_owned(), mark.clone()]);
+        let mut spec = ExecSpec::argv(words, path("/"));
+        (spec.user, spec.timeout) = (Some(named("user")), timeout.map(Duration::from_secs));
+        let mut process = inside.sandbox.exec(spec).await.unwrap();
+        let _begun = process.events.next().await;
+        if timeout.is_none() {
+            soon("a signal", process.control.signal(9, Target::Tree)).await.unwrap();
+        }
+        let expected = if timeout.is_some() { Status::TimedOut } else { Status::Signal(9) };
+        assert_eq!(soon("its end", rest(process)).await.1, expected, "{way}");
         until("nothing of it lives", async || living(&mark) == 0).await;
         inside.still_works().await;
     }

@@ -24,10 +24,18 @@ impl HostProcess {
 
     /// When it began: with its number, that is who it is.
     pub(crate) fn began(&self) -> String {
-        const FIELDS_BEHIND: usize = 19; // the name may hold anything, so it is counted from its end on
+        self.stat_field(19)
+    }
+
+    pub(crate) fn session(&self) -> String {
+        self.stat_field(3)
+    }
+
+    /// The name may hold anything, so it is counted from its end on.
+    fn stat_field(&self, fields_behind: usize) -> String {
         let stat = self.read("stat");
         let fields = stat.rsplit(") ").next().unwrap_or_default();
-        fields.split(' ').nth(FIELDS_BEHIND).unwrap_or_default().to_owned()
+        fields.split(' ').nth(fields_behind).unwrap_or_default().to_owned()
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

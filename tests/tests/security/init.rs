@@ -7,9 +7,9 @@ use futures_util::future::join_all;
 use rustix::fs::SealFlags;
 
 use crate::{
-    attacks::{GATE, PEER, PRLIMIT, SLAUGHTER},
+    attacks::{FLOOD, GATE, PEER, PRLIMIT, SLAUGHTER},
     host_process::HostProcess,
-    inside::{Inside, SOON, named, path, soon},
+    inside::{Inside, SOON, named, path, rest, soon},
     lease::Lease,
 };
 
@@ -164,6 +164,29 @@ async fn writing_to_the_files_of_process_1_in_proc() {
     inside.end().await;
 }
 
+/// A host may share its processors out by sessions, and root inside says how much the one of a process gets: with a session in common,
+/// that of one sandbox would slow down all.
+#[tokio::test]
+async fn init_has_a_session_of_its_own() {
+    for inside in [Inside::new().await, Inside::without_cgroups().await] {
+        let all = HostProcess::all_of(&inside).await;
+        let init = all.iter().find(|process| process.is_init()).expect("its init");
+        assert_eq!(init.session(), init.0.to_string());
+        inside.end().await;
+    }
+}
+
+/// Some calls init decides without a broker, whose number bounds the others: they come as fast as they are answered.
+#[tokio::test]
+async fn flooding_init_with_calls_that_it_decides_itself() {
+    let inside = Inside::new().await;
+    let flood = inside.start("user", &FLOOD, &["/tmp/enough"]).await;
+    // It goes on until this command has come to its end, which init has to start and to wait for.
+    soon("a command meanwhile", inside.user("touch /tmp/enough")).await.ok();
+    assert_eq!(soon("the end of the flood", rest(flood)).await.1, Status::Code(0));
+    inside.end().await;
+}
+
 #[tokio::test]
 async fn killing_commands_before_they_are_started() {
     let inside = Inside::new().await;
@@ -171,7 +194,7 @@ async fn killing_commands_before_they_are_started() {
         let victim = inside.sandbox.exec(ExecSpec::argv(["sleep", "300"], SandboxPath::root())).await.unwrap();
         let attack = inside.start("user", &SLAUGHTER, &[signal]).await;
         if signal != "19" {
-            let (_, status) = soon("the end of one that was there", crate::inside::rest(victim)).await;
+            let (_, status) = soon("the end of one that was there", rest(victim)).await;
             assert!(matches!(status, Status::Signal(_)), "it hits what it may: {status:?}");
         }
         let victims = (0..8).map(|_| async {

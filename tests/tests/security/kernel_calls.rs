@@ -112,7 +112,7 @@ async fn hanging_up_the_terminal_by_force() {
     refused_inside(&["vhangup"]).await;
 }
 
-/// The kernel loads a module for whoever asks any socket about a bridge or a virtual network.
+/// The kernel loads a module for whoever asks any socket about a bridge, a virtual network or a frame relay.
 #[tokio::test]
 async fn loading_a_module_by_asking_a_socket() {
     const ASK: &str = "import ctypes, errno, socket
@@ -122,7 +122,7 @@ lo = ctypes.create_string_buffer(40); lo[16] = 1
 def attempt(what, request, argument):
     print(what, 'done' if libc.ioctl(one.fileno(), ctypes.c_ulong(request), argument) == 0 else errno.errorcode[ctypes.get_errno()])
 attempt('name', 0x8910, lo)
-for what, request in [('bridges', 0x8940), ('set bridges', 0x8941), ('add bridge', 0x89a0), ('remove bridge', 0x89a1), ('vlan', 0x8982), ('set vlan', 0x8983)]:
+for what, request in [('bridges', 0x8940), ('set bridges', 0x8941), ('add bridge', 0x89a0), ('remove bridge', 0x89a1), ('vlan', 0x8982), ('set vlan', 0x8983), ('add relay', 0x8980), ('remove relay', 0x8981)]:
     attempt(what, request, None)
     attempt(what + ' with a high half', request | 1 << 32, None)";
     let inside = Inside::new().await;
@@ -131,7 +131,9 @@ for what, request in [('bridges', 0x8940), ('set bridges', 0x8941), ('add bridge
         let report = inside.command(user, spec).await.report();
         // The control: a socket answers other questions.
         assert_eq!(report.of("name"), "done");
-        for what in ["bridges", "set bridges", "add bridge", "remove bridge", "vlan", "set vlan"] {
+        for what in
+            ["bridges", "set bridges", "add bridge", "remove bridge", "vlan", "set vlan", "add relay", "remove relay"]
+        {
             assert_eq!(report.of(what), "EPERM", "{what} as {user}");
             assert_eq!(report.of(&format!("{what} with a high half")), "EPERM", "{what} as {user}");
         }

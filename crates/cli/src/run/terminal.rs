@@ -4,7 +4,7 @@ use cabana_sandbox::TermSize;
 use rustix::{
     io::{self, Result},
     stdio::{stdin, stdout},
-    termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr},
+    termios::{OptionalActions, QueueSelector, Termios, isatty, tcflush, tcgetattr, tcgetwinsize, tcsetattr},
 };
 
 pub(super) fn is_input() -> bool {
@@ -41,5 +41,7 @@ impl Drop for RawMode {
     fn drop(&mut self) {
         // What a program inside made the terminal answer, and nobody has read, would be typed into the shell that comes next.
         while let Err(io::Errno::INTR) = tcsetattr(stdin(), OptionalActions::Flush, &self.before) {}
+        // Of what waited because there was no room for it, the line above has only made room.
+        let _ = tcflush(stdin(), QueueSelector::IFlush);
     }
 }

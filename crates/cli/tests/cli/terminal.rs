@@ -2,11 +2,18 @@
 
 use std::{
     fs,
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt as _,
     path::Path,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
 };
 
-use crate::kit::{Ended, Ends, binary, data};
+use rustix::{
+    fs::{OFlags, fcntl_getfl, fcntl_setfl},
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+};
+
+use crate::kit::{Ended, Ends, binary, data, wait_until};
 
 /// Runs a line of shell on a fresh terminal; `$CABANA` is the binary.
 fn on_terminal(line: &str) -> Command {
@@ -123,6 +130,57 @@ fn the_terminal_is_as_it_was_after_a_signal_from_outside() {
         child.wait().unwrap();
         assert_unchanged(home.path(), signal);
     }
+}
+
+/// A terminal, the end of which is ours, and a line of shell on it.
+fn on_own_terminal(line: &str) -> (fs::File, Child) {
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&ours).and_then(|()| unlockpt(&ours)).unwrap();
+    let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
+    let theirs = || {
+        fs::File::options()
+            .read(true)
+            .write(true)
+            .custom_flags(OFlags::NOCTTY.bits().cast_signed())
+            .open(&name)
+            .unwrap()
+    };
+    let mut command = Command::new("setsid");
+    command.args(["--ctty", "--wait", "sh", "-c", line]).env("CABANA", binary()).env("CABANA_DATA", data());
+    let child = command.stdin(theirs()).stdout(theirs()).stderr(theirs()).spawn().unwrap();
+    (ours.into(), child)
+}
+
+/// Types until the terminal takes no more: the command does not read, so its own terminal is full by then, too.
+fn fill(terminal: &fs::File) {
+    let before = fcntl_getfl(terminal).unwrap();
+    fcntl_setfl(terminal, before | OFlags::NONBLOCK).unwrap();
+    let mut refused = 0;
+    wait_until("the terminal is full", || {
+        while (&*terminal).write(b"typed for the command\n").is_ok() {
+            refused = 0;
+        }
+        refused += 1;
+        refused == 20
+    });
+    fcntl_setfl(terminal, before).unwrap();
+}
+
+/// As a guest has it that makes the terminal answer questions.
+#[test]
+fn what_is_typed_for_a_command_and_not_read_is_not_left_for_the_shell() {
+    let home = tempfile::tempdir().unwrap();
+    let pid = home.path().join("pid");
+    let inside = "stty -echo; echo ready; exec sleep 1000";
+    let script = format!("echo $$ > {}; exec $CABANA run -- sh -c \"{inside}\"", pid.display());
+    let (mut terminal, mut child) = on_own_terminal(&format!("sh -c '{script}'; echo over; read word; echo got $word"));
+    read_until(&mut terminal, "ready");
+    fill(&terminal);
+    Command::new("kill").args(["-TERM", fs::read_to_string(&pid).unwrap().trim()]).ends().well();
+    read_until(&mut terminal, "over");
+    terminal.write_all(b"end\n").unwrap();
+    read_until(&mut terminal, "got end");
+    child.wait().unwrap();
 }
 
 fn between_looks(home: &Path, command: &str) -> String {

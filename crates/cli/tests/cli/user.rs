@@ -114,6 +114,17 @@ fn a_mount_belongs_to_its_owner_outside() {
     assert_eq!(std::os::unix::fs::MetadataExt::uid(&made), me.uid);
 }
 
+/// The supervisor of a command shares init's memory, and the kernel has one such score for all who do.
+#[test]
+fn raising_the_oom_score_of_init_through_a_process_that_shares_its_memory_is_undone() {
+    let Some(me) = Somebody::without_a_name(47_110) else { return };
+    // Whatever init is asked for has it look; a set-uid bit is given by init alone.
+    let script = "usual=$(cat /proc/1/oom_score_adj); touch /tmp/x; [ $PPID = 1 ] || echo 900 > /proc/$PPID/oom_score_adj || exit 4
+        until [ \"$(cat /proc/1/oom_score_adj)\" = \"$usual\" ]; do chmod u+s /tmp/x; done; echo as it was";
+    let ended = me.cabana(&["run", "--timeout", "60s", "--", "sh", "-c", script]).ends();
+    assert_eq!(ended.well(), "as it was\n");
+}
+
 /// Nobody may give up groups there, so the guest is in those of who started it; inside they have no number.
 #[test]
 fn groups_of_who_starts_a_sandbox_open_no_file_of_the_host_to_it() {

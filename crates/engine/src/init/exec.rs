@@ -14,6 +14,7 @@ use std::{
 
 use super::{
     Polled,
+    chase::{Chase, LOOK_AGAIN_NS},
     supervisor::{Supervised, kill_strays},
     tree::{Forest, Tree},
 };
@@ -40,6 +41,7 @@ pub(super) struct Execs {
     stillness: Stillness,
     /// Whether a supervisor was killed, whose orphans are ours now.
     strays: bool,
+    chase_of_strays: Chase,
 }
 
 /// How long a tracer may take to wait for a command that has ended, before it is killed. Nobody hears of the end meanwhile.
@@ -48,9 +50,6 @@ const TRACER_NS: u64 = 2_000_000_000;
 /// What a process may have open where its limits do not say. Each descriptor can stand for memory of the kernel that no limit counts: a
 /// list of a directory's names, an entry of whoever waits for it.
 const OPEN_FILES: u64 = 8192;
-
-/// How soon it is looked for strays again.
-const STRAYS_NS: u64 = 20_000_000;
 
 struct Starting {
     pid: i32,
@@ -93,6 +92,7 @@ impl Execs {
             still: None,
             stillness: Stillness::Going,
             strays: false,
+            chase_of_strays: Chase::default(),
         }
     }
 
@@ -222,11 +222,7 @@ impl Execs {
 
     /// A child was waited for.
     pub(super) fn ended(&mut self, waited: &sys::Waited) -> Vec<FromInit> {
-        let mut trees =
-            self.running.values().map(|running| &running.tree).chain(self.lingering.iter().map(|(_, tree)| tree));
-        let of_supervisor =
-            trees.any(|tree| tree.supervised().is_some_and(|supervised| supervised.pid() == waited.pid));
-        self.strays |= of_supervisor && waited.was_killed();
+        self.strays |= waited.was_killed() && self.trees().any(|tree| tree.pid() == waited.pid);
         let Some(running) = self.running.get_mut(&waited.pid) else { return Vec::new() };
         // A supervisor that is gone may have reported just before: the command's end is what it said, not its own.
         let report = running.tree.supervised().and_then(Supervised::ended);
@@ -296,8 +292,9 @@ impl Execs {
             None => running.deadline,
         };
         let deadlines = self.running.values().filter(|running| running.ended.is_none()).filter_map(deadline_of);
-        let strays = self.strays.then(|| now.saturating_add(STRAYS_NS));
-        deadlines.chain(strays).min().map(|deadline| deadline.saturating_sub(now))
+        let again =
+            (self.strays || self.trees().any(|tree| tree.chase().goes_on())).then(|| now.saturating_add(LOOK_AGAIN_NS));
+        deadlines.chain(again).min().map(|deadline| deadline.saturating_sub(now))
     }
 
     pub(super) fn enforce_timeouts(&mut self, now: u64) {
@@ -319,14 +316,28 @@ impl Execs {
                 }
             }
         }
+        self.go_on_killing(now);
+    }
+
+    /// What was killed, and may not be gone.
+    fn go_on_killing(&mut self, now: u64) {
+        for tree in self.trees().filter(|tree| tree.chase().goes_on()) {
+            tree.signal(libc::SIGKILL);
+        }
         if self.strays {
-            self.strays = kill_strays(|pid| self.running.contains_key(&pid) || self.is_supervisor(pid));
+            let known = |pid| self.running.contains_key(&pid) || self.trees().any(|tree| tree.pid() == pid);
+            self.strays = kill_strays(&self.chase_of_strays, known);
+        }
+        let mut chases = self.trees().map(Supervised::chase).chain([&self.chase_of_strays]);
+        if chases.any(|chase| chase.is_hopeless(now)) {
+            sys::kill_all_others();
         }
     }
 
-    fn is_supervisor(&self, pid: i32) -> bool {
-        let lingering = self.lingering.iter().filter_map(|(_, tree)| tree.supervised());
-        lingering.map(Supervised::pid).any(|supervisor| supervisor == pid)
+    /// Where no cgroup keeps them together.
+    fn trees(&self) -> impl Iterator<Item = &Supervised> {
+        let running = self.running.values().map(|running| &running.tree);
+        running.chain(self.lingering.iter().map(|(_, tree)| tree)).filter_map(Tree::supervised)
     }
 
     /// Takes back the trees in which nothing lives any more.

@@ -9,12 +9,14 @@
 mod binding;
 mod broker;
 mod caller;
+mod chase;
 mod exec;
 mod exit_tracers;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
 mod keep;
 mod notifications;
+mod oom_score;
 mod setup;
 mod sockets;
 mod supervisor;
@@ -27,7 +29,7 @@ use std::{
 };
 
 pub(crate) use self::keep::ENDED;
-use self::{exec::Execs, keep::Keeper, notifications::Notifications};
+use self::{exec::Execs, keep::Keeper, notifications::Notifications, oom_score::OomScore};
 use crate::{
     kernel::{fdpass, shortage::is_shortage, sys},
     wire::{ExecPlan, FromInit, LONG, MAX_LONG, PROTOCOL, SetupPlan, Stillness, ToInit},
@@ -95,6 +97,7 @@ pub(crate) struct Ready {
     terminals: OwnedFd,
     secret: sys::Secret,
     notifications: Notifications,
+    oom_score: Option<OomScore>,
 }
 
 /// What a process may keep in memory, in bytes. Files of a layer that others see, too, are charged to who read them first, whoever locks
@@ -121,7 +124,7 @@ struct Init {
 }
 
 fn serve(control: OwnedFd, ready: Ready) -> ! {
-    let Ready { null, signals, forest, root, terminals, secret, notifications } = ready;
+    let Ready { null, signals, forest, root, terminals, secret, notifications, oom_score } = ready;
     let said = FromInit::Ready { protocol: PROTOCOL }.encode();
     if fdpass::send(control.as_fd(), &said, &[root.as_fd(), terminals.as_fd()]).is_err() {
         sys::exit(0);
@@ -150,6 +153,9 @@ fn serve(control: OwnedFd, ready: Ready) -> ! {
         init.execs.note_emptied(&polled, now);
         init.execs.enforce_timeouts(now);
         init.notifications.enforce_deadlines(now);
+        if let Some(oom_score) = oom_score.as_ref().filter(|_| polled.has(signals.as_raw_fd())) {
+            oom_score.put_back(); // by whom it was changed has ended, or will
+        }
         init.flush();
         if let Some(server) = init.welcomed.take() {
             init.welcome(server);

@@ -12,6 +12,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use super::{
     Ready,
     notifications::{Notifications, OwnMounts},
+    oom_score::OomScore,
     sockets::TCP_QUEUE,
     tree::Forest,
 };
@@ -48,12 +49,14 @@ pub(super) struct Prepared {
     terminals: u64,
     /// The setting of how much memory System V may share, for writing: all settings are read-only by now.
     shared_pages: Option<OwnedFd>,
+    oom_score: Option<OomScore>,
 }
 
 impl Prepared {
     /// The clone has whatever the spawner had open. Nothing of it stays.
     pub(super) fn close_all_others(&self, control: &OwnedFd) -> Done {
-        let kept = [Some(control), Some(&self.null), Some(&self.signals), self.shared_pages.as_ref()];
+        let oom_score = self.oom_score.as_ref().map(AsRef::as_ref);
+        let kept = [Some(control), Some(&self.null), Some(&self.signals), self.shared_pages.as_ref(), oom_score];
         let kept = kept.into_iter().flatten().map(AsRawFd::as_raw_fd);
         let mut kept: Vec<RawFd> = kept.chain(self.forest.descriptors()).collect();
         kept.sort_unstable();
@@ -88,9 +91,9 @@ pub(super) fn prepare(hostname: &[u8], cgroup: Option<OwnedFd>, devices: Option<
     let signals = sys::signalfd(1 << (libc::SIGCHLD - 1)).map_err(sys_at(Step::Walls))?;
     // SAFETY: opened just now.
     let signals = unsafe { OwnedFd::from_raw_fd(signals) };
-    let shared_pages = mount_proc()?;
+    let (shared_pages, oom_score) = mount_proc()?;
     walls::drop_bounding().map_err(io_at(Step::Walls))?;
-    Ok(Prepared { null, signals, forest, single_id, terminals: terminals_allowed(), shared_pages })
+    Ok(Prepared { null, signals, forest, single_id, terminals: terminals_allowed(), shared_pages, oom_score })
 }
 
 /// From here to the end somebody waits.
@@ -100,7 +103,7 @@ pub(super) fn finish(prepared: Prepared, plan: &SetupPlan, mounts: &[OwnedFd]) -
     let new_root = open_dir(c"/n", Step::Overlay)?;
     let mut own_mounts = overlays(plan, &new_root)?;
     own_mounts.extend(keep_writable(plan, new_root.as_fd())?);
-    let Prepared { null, signals, forest, single_id, terminals, shared_pages } = prepared;
+    let Prepared { null, signals, forest, single_id, terminals, shared_pages, oom_score } = prepared;
     let terminals = mount_dev(single_id, terminals, plan.shared_memory, new_root.as_fd())?;
     own_mounts.push(open_dir(c"/n/dev/shm", Step::Dev)?);
     let without_views = copy_own_mounts(plan, &new_root)?;
@@ -116,7 +119,7 @@ pub(super) fn finish(prepared: Prepared, plan: &SetupPlan, mounts: &[OwnedFd]) -
     let (secret, listener) = raise_walls(plan.sudo)?;
     let own_mounts = OwnMounts::new(own_mounts, without_views).map_err(rx_at(Step::Overlay))?;
     let notifications = Notifications::new(listener.map(Listener::new), own_mounts, 2 * plan.shared_memory, secret);
-    Ok(Ready { null, signals, forest, root, terminals, secret, notifications })
+    Ok(Ready { null, signals, forest, root, terminals, secret, notifications, oom_score })
 }
 
 /// Whether there is no id but root's: then groups are refused, and there is none to be rid of.
@@ -322,14 +325,15 @@ const HIDDEN: &[&CStr] = &[
 const PROC: &CStr = c"/p";
 
 /// The settings of its namespaces are written through its own. In a `/proc` that all share, the kernel would look through
-/// those of every live sandbox for them. Gives one that is written later.
-fn mount_proc() -> Done<Option<OwnedFd>> {
+/// those of every live sandbox for them. Gives one that is written later, and what init writes of its own.
+fn mount_proc() -> Done<(Option<OwnedFd>, Option<OomScore>)> {
     let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
     mounts::plain(c"proc", PROC, c"proc", flags, c"").map_err(io_at(Step::Proc))?;
     forbid_user_namespaces()?;
     bound_watchers();
     bound_queues()?;
     let shared_pages = rustix::fs::open(c"/p/sys/kernel/shmall", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).ok();
+    let oom_score = OomScore::open(c"/p/1/oom_score_adj");
     // The files of process 1 belong to root inside, who could have the kernel end it first when memory runs out.
     for path in [c"/p/sys", c"/p/1"] {
         mounts::plain(path, path, c"none", libc::MS_BIND, c"").map_err(io_at(Step::Mask))?;
@@ -341,7 +345,7 @@ fn mount_proc() -> Done<Option<OwnedFd>> {
     hide_files_of_proc()?;
     mount_boot_id()?;
     mounts::detach_lazily(c"/m").map_err(io_at(Step::Mask))?;
-    Ok(shared_pages)
+    Ok((shared_pages, oom_score))
 }
 
 fn move_proc(root: BorrowedFd<'_>) -> Done {

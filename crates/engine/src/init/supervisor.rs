@@ -7,11 +7,11 @@
 #![allow(unsafe_code)]
 
 use std::{
-    collections::BTreeSet,
     os::fd::{AsRawFd, OwnedFd, RawFd},
     sync::atomic::{AtomicI32, Ordering},
 };
 
+use super::chase::Chase;
 use crate::kernel::{
     proc,
     sys::{self, Stack, Waited},
@@ -38,6 +38,7 @@ pub(super) struct Supervised {
     /// Both are used until the supervisor has ended.
     supervisor: Box<Supervisor>,
     _stack: Stack,
+    chase: Chase,
 }
 
 const REPORT: usize = 24;
@@ -72,7 +73,7 @@ impl Supervised {
         let argument = std::ptr::from_ref::<Supervisor>(&supervisor) as usize;
         // SAFETY: `supervise` makes raw calls only and never returns; box and stack are kept in the result.
         let pid = unsafe { sys::spawn(sys::Clone::default(), secret, &stack, supervise, argument) }?;
-        Ok(Self { pid, report, supervisor, _stack: stack })
+        Ok(Self { pid, report, supervisor, _stack: stack, chase: Chase::default() })
     }
 
     pub(super) fn pid(&self) -> i32 {
@@ -104,19 +105,16 @@ impl Supervised {
         sys::kill(self.pid, 0).is_err()
     }
 
-    /// Everything below it; for a kill, until nothing new is found, since what is forked meanwhile is below it, too. Who was hit forks
-    /// nothing more, but may stay for as long as a tracer holds it.
+    /// To everything below it, once. What is killed is [`Chase`]d.
     pub(super) fn signal(&self, signal: i32) {
-        // Processes that end as fast as others begin are always new: those who wait for init are not to wait for that.
-        const ROUNDS: usize = 64;
-        let mut hit = BTreeSet::new();
-        for _ in 0..ROUNDS {
-            let missed: Vec<i32> = self.below().into_iter().filter(|pid| hit.insert(*pid)).collect();
-            missed.iter().for_each(|pid| sys::kill(*pid, signal).unwrap_or_default());
-            if signal != libc::SIGKILL || missed.is_empty() {
-                return;
-            }
+        match signal {
+            libc::SIGKILL => self.chase.turn(|| self.below()),
+            _ => self.below().into_iter().for_each(|pid| sys::kill(pid, signal).unwrap_or_default()),
         }
+    }
+
+    pub(super) fn chase(&self) -> &Chase {
+        &self.chase
     }
 
     pub(super) fn below(&self) -> Vec<i32> {
@@ -126,15 +124,23 @@ impl Supervised {
 
 /// Kills children of init that nobody waits for: orphans of a supervisor that was killed. Children of init's own that are not in
 /// `known` can die at any time. Whether there were any.
-pub(super) fn kill_strays(known: impl Fn(i32) -> bool) -> bool {
+pub(super) fn kill_strays(chase: &Chase, known: impl Fn(i32) -> bool) -> bool {
     const INIT: i32 = 1;
-    let strays: Vec<i32> = proc::children(INIT).into_iter().filter(|pid| !known(*pid)).collect();
-    strays.iter().for_each(|pid| sys::kill(*pid, libc::SIGKILL).unwrap_or_default());
+    let strays = || -> Vec<i32> {
+        let children = proc::children(INIT).into_iter().filter(|pid| !known(*pid));
+        children.flat_map(proc::tree).collect()
+    };
+    let found = strays();
+    if found.is_empty() {
+        chase.stop();
+        return false;
+    }
+    chase.turn(strays);
     // One that is traced stays until its tracer lets it go.
-    for tracer in proc::tracers(strays.iter().copied()) {
+    for tracer in proc::tracers(found) {
         sys::kill(tracer, libc::SIGKILL).unwrap_or_default();
     }
-    !strays.is_empty()
+    true
 }
 
 /// The supervisor's life. No heap, no thread-local storage: it is a guest in init's memory.

@@ -78,9 +78,18 @@ pub(crate) fn process_of(thread: i32) -> Option<i32> {
 
 /// When it began: with its number, that is who it is.
 pub(crate) fn began(pid: i32) -> Option<u64> {
-    const FIELDS_BEHIND: usize = 19; // the name may hold anything, so it is counted from its end on
+    stat_field(pid, 19)?.parse().ok()
+}
+
+/// Its process group.
+pub(crate) fn group(pid: i32) -> Option<i32> {
+    stat_field(pid, 2)?.parse().ok()
+}
+
+/// The name may hold anything, so it is counted from its end on.
+fn stat_field(pid: i32, fields_behind: usize) -> Option<String> {
     let stat = read(&format!("/proc/{pid}/stat"));
-    stat.rsplit(") ").next()?.split(' ').nth(FIELDS_BEHIND)?.parse().ok()
+    stat.rsplit(") ").next()?.split(' ').nth(fields_behind).map(str::to_owned)
 }
 
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {

@@ -346,6 +346,14 @@ pub(crate) fn kill(pid: i32, signal: i32) -> Result<()> {
     unsafe { sys!(SYS_kill, pid, signal) }.map(drop)
 }
 
+/// To a process group, at once: none of it escapes by a fork. Never to those that a small number means instead.
+pub(crate) fn kill_group(group: i32) {
+    if group > 1 {
+        // SAFETY: no pointers.
+        let _ = unsafe { sys!(SYS_kill, -group, libc::SIGKILL) };
+    }
+}
+
 pub(crate) fn pidfd_kill(pidfd: RawFd) -> Result<()> {
     // SAFETY: no pointers but a null siginfo, which is allowed.
     unsafe { sys!(SYS_pidfd_send_signal, pidfd, libc::SIGKILL, 0, 0) }.map(drop)

@@ -117,6 +117,14 @@ impl Rule<'_, '_> {
         })
     }
 
+    pub(super) fn v4(&mut self) -> &mut Self {
+        self.family(V4)
+    }
+
+    pub(super) fn v6(&mut self) -> &mut Self {
+        self.family(V6)
+    }
+
     fn family(&mut self, family: u8) -> &mut Self {
         const NFPROTO: u32 = 15;
         self.meta(NFPROTO).equals(&[family])
@@ -147,11 +155,11 @@ impl Rule<'_, '_> {
 
     /// The beginning of an address.
     pub(super) fn for_v4(&mut self, bytes: &[u8]) -> &mut Self {
-        self.family(V4).payload(NETWORK, 16, bytes.len() as u32).equals(bytes)
+        self.v4().payload(NETWORK, 16, bytes.len() as u32).equals(bytes)
     }
 
     pub(super) fn for_v6(&mut self, bytes: &[u8]) -> &mut Self {
-        self.family(V6).payload(NETWORK, 24, bytes.len() as u32).equals(bytes)
+        self.v6().payload(NETWORK, 24, bytes.len() as u32).equals(bytes)
     }
 
     pub(super) fn accept(&mut self) {
@@ -193,11 +201,11 @@ impl Rule<'_, '_> {
     }
 
     pub(super) fn tproxy_v4(&mut self, port: u16) -> &mut Self {
-        self.family(V4).tproxy(V4, &Ipv4Addr::LOCALHOST.octets(), port)
+        self.v4().tproxy(V4, &Ipv4Addr::LOCALHOST.octets(), port)
     }
 
     pub(super) fn tproxy_v6(&mut self, port: u16) -> &mut Self {
-        self.family(V6).tproxy(V6, &Ipv6Addr::LOCALHOST.octets(), port)
+        self.v6().tproxy(V6, &Ipv6Addr::LOCALHOST.octets(), port)
     }
 
     /// To the socket that has the connection already, or else to the one that listens there. It holds if that one says that it

@@ -115,7 +115,8 @@ fn what_a_killed_server_left_is_set_up_again_with_the_same_rules() {
     all_are_caught(&first);
     let before = rules();
     assert_eq!(before.contains("tproxy ip to 127.0.0.1:65501 accept"), way == Way::Tproxy, "{before}");
-    assert_eq!(before.contains("redirect to :65501"), way == Way::Nat, "{before}");
+    let all_redirected = before.lines().any(|rule| rule.trim() == "meta l4proto tcp redirect to :65501");
+    assert_eq!(all_redirected, way == Way::Nat, "{before}");
     drop(first);
     let again = set_up(way).unwrap();
     assert_eq!(rules(), before);
@@ -168,8 +169,13 @@ fn who_connects_to_the_listener_itself_was_going_nowhere_else() {
     };
     let listeners = set_up(way).unwrap();
     // From the port of the DNS the connection is tracked.
-    for from in ["127.0.0.1:0", "127.0.0.3:53"] {
-        let (guest, to) = (bound(from), at("127.0.0.1:65501"));
+    for (from, to) in [
+        ("127.0.0.1:0", "127.0.0.1:65501"),
+        ("127.0.0.3:53", "127.0.0.1:65501"),
+        ("[::1]:0", "[::1]:65501"),
+        ("[fdca:ba2a:6e63::1]:0", "[::1]:65501"),
+    ] {
+        let (guest, to) = (bound(from), at(to));
         guest.connect(&to.into()).unwrap();
         is_caught(&listeners.transparent, guest.into(), to);
     }
@@ -230,10 +236,15 @@ fn a_guest_with_the_address_of_somebody_else_answers_for_nobody() {
     is_caught(&listeners.transparent, mapped, at(SITE));
     caught_nothing(&guests);
     // Nor does it get an answer there, from us or from a guest: it has no such address.
-    for from in ["93.184.216.35:7777", "198.18.7.8:7777"] {
+    for (from, to) in [
+        ("93.184.216.35:7777", SITE),
+        ("198.18.7.8:7777", SITE),
+        ("[2606:2800::7]:7777", SITE_V6),
+        ("[fdca:ba2a:6e63::7]:7777", SITE_V6),
+    ] {
         let guest = bound(from);
         guest.set_nonblocking(true).unwrap();
-        assert_eq!(guest.connect(&at(SITE).into()).unwrap_err().raw_os_error(), Some(libc::EINPROGRESS));
+        assert_eq!(guest.connect(&at(to).into()).unwrap_err().raw_os_error(), Some(libc::EINPROGRESS));
         all_are_caught(&listeners);
         assert_eq!(guest.peer_addr().unwrap_err().kind(), ErrorKind::NotConnected, "{from}");
     }
@@ -249,22 +260,85 @@ fn two_that_call_each_other_do_not_meet_at_an_address_of_somebody_else() {
         return;
     };
     let listeners = set_up(way).unwrap();
-    listeners.transparent[0].set_nonblocking(true).unwrap();
+    for listener in &listeners.transparent {
+        listener.set_nonblocking(true).unwrap();
+    }
     let call = |socket: &Socket, to: &str| {
         socket.set_nonblocking(true).unwrap();
         let _ = socket.connect(&at(to).into());
         socket.send(b"met").is_ok()
     };
-    for round in 0..200 {
-        let inner = &format!("127.0.0.1:{}", 7000 + round);
-        let (one, other) = (bound(inner), bound(SITE));
+    for round in 0..400 {
+        let (ours, site) = if round % 2 == 0 { ("127.0.0.1", SITE) } else { ("[::1]", SITE_V6) };
+        let inner = &format!("{ours}:{}", 7000 + round);
+        let (one, other) = (bound(inner), bound(site));
         let spoke = std::thread::scope(|scope| {
             let other = scope.spawn(|| call(&other, inner));
-            (call(&one, SITE), other.join().unwrap())
+            (call(&one, site), other.join().unwrap())
         });
         let heard = |socket: &Socket| socket.recv(&mut [std::mem::MaybeUninit::uninit(); 9]).unwrap_or(0) > 0;
         assert!(!spoke.1 && !heard(&one) && !heard(&other), "they met in round {round}");
-        while listeners.transparent[0].accept().is_ok() {}
+        while listeners.transparent.iter().any(|listener| listener.accept().is_ok()) {}
+    }
+}
+
+/// Of this namespace.
+fn neighbours() -> usize {
+    let listed = Command::new("ip").args(["-6", "neighbour", "show", "nud", "all"]).output().unwrap();
+    assert!(listed.status.success(), "{listed:?}");
+    String::from_utf8(listed.stdout).unwrap().lines().count()
+}
+
+/// The kernel keeps a neighbour of loopback for each that something was sent to, until the namespace ends.
+#[test]
+fn however_many_addresses_of_ipv6_are_called_the_kernel_remembers_none_of_them() {
+    let Some(way) =
+        in_a_namespace("redirect::tests::however_many_addresses_of_ipv6_are_called_the_kernel_remembers_none_of_them")
+    else {
+        return;
+    };
+    let listeners = set_up(way).unwrap();
+    is_caught(&listeners.transparent, TcpStream::connect(at(SITE_V6)).unwrap(), at(SITE_V6));
+    let before = neighbours();
+    for number in 0..200 {
+        let called = format!("[2001:db8::{number:x}]");
+        let guest = bound("[::]:0");
+        guest.set_nonblocking(true).unwrap();
+        let _ = guest.connect(&at(&format!("{called}:443")).into());
+        // An address to come from gets answers: of a port that is closed, and of one of ours.
+        for to in ["[::1]:1", "[::1]:65501", "[::1]:53", SITE_V6] {
+            let guest = bound(&format!("{called}:0"));
+            guest.set_nonblocking(true).unwrap();
+            let _ = guest.connect(&at(to).into());
+        }
+        for kind in [SITE_V6, "[::1]:53", "[::1]:1"] {
+            let _ = UdpSocket::from(made(&format!("{called}:0"), Type::DGRAM)).send_to(b"word", at(kind));
+            let _ = UdpSocket::from(made("[::]:0", Type::DGRAM)).send_to(b"word", at(&format!("{called}:9")));
+        }
+    }
+    assert_eq!(neighbours(), before);
+    drop(listeners);
+    for number in 0..200 {
+        TcpStream::connect(at(&format!("[2001:db8:1::{number:x}]:443"))).unwrap_err();
+    }
+    assert_eq!(neighbours(), before);
+}
+
+/// Since the port of the listener is one that many connections have in common.
+#[test]
+fn connections_from_one_port_to_several_addresses_of_ipv6_are_kept_apart() {
+    let Some(way) =
+        in_a_namespace("redirect::tests::connections_from_one_port_to_several_addresses_of_ipv6_are_kept_apart")
+    else {
+        return;
+    };
+    let listeners = set_up(way).unwrap();
+    let mut open = Vec::new();
+    for to in ["[2606:2800::1]:443", "[2606:2800::2]:443", "[2606:2800::2]:80"] {
+        let guest = bound("[::1]:7777");
+        guest.connect(&at(to).into()).unwrap();
+        open.push(guest.try_clone().unwrap());
+        is_caught(&listeners.transparent, guest.into(), at(to));
     }
 }
 

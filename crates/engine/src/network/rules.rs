@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     netlink::Batch,
-    nftables::{COMES, LEAVES, Table, begin, chain, end, rule},
+    nftables::{COMES, LEAVES, Rule, Table, begin, chain, end, rule},
 };
 
 pub(super) const DNS: u16 = 53;
@@ -29,7 +29,9 @@ pub(super) struct Ports {
 /// How a connection comes to the listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// As it is, when it comes back in: the kernel need not remember it, which is a fifth of what a connection costs.
+    /// As it is, when it comes back in: the kernel need not remember it, which is a fifth of what a connection costs. Of IPv6
+    /// with another destination: it has a neighbour for each address that something leaves for by loopback, which no limit
+    /// counts and no garbage collection takes. (Of IPv4 there is one for all.)
     Tproxy,
     /// With another destination, when it leaves: for a kernel that has nothing else.
     Nat,
@@ -73,16 +75,15 @@ fn rules(&Ports { transparent, dns }: &Ports, way: Way, table: Table) -> Batch {
     rule(&mut batch, OUT, |rule| rule.protocol(TCP).for_port(DNS).redirect(dns));
     match way {
         Way::Tproxy => {
-            // Questions are tracked, and their answers, also from where we listen instead, or else they would lead nowhere;
-            // and whoever asks from the port of the DNS, lest what comes back to it be taken for a question.
-            chain(&mut batch, UNTRACKED, c"filter", LEAVES, -300);
-            rule(&mut batch, UNTRACKED, |rule| {
-                rule.protocol(TCP).not_for_port(DNS).not_from_port(DNS).not_from_port(dns).untrack();
-            });
+            untrack(&mut batch, dns, transparent);
+            own_v6(&mut batch, OUT);
+            rule(&mut batch, OUT, |rule| rule.v6().protocol(TCP).redirect(transparent));
             chain(&mut batch, BACK, c"filter", COMES, -150);
+            // To the listener of ours alone, or to none: while there is no server, a guest may have its port.
+            rule(&mut batch, BACK, |rule| redirected_v6(rule, transparent).tproxy_v6(transparent).accept());
+            rule(&mut batch, BACK, |rule| redirected_v6(rule, transparent).reset());
             for_own(&mut batch, BACK);
             rule(&mut batch, BACK, |rule| rule.protocol(TCP).tproxy_v4(transparent).accept());
-            rule(&mut batch, BACK, |rule| rule.protocol(TCP).tproxy_v6(transparent).accept());
             // Nobody of ours listens, or it is for a socket of the guest's own that has an address of somebody else.
             rule(&mut batch, BACK, |rule| rule.reset());
         }
@@ -94,7 +95,7 @@ fn rules(&Ports { transparent, dns }: &Ports, way: Way, table: Table) -> Batch {
     // Nothing else is for anybody but the sandbox itself.
     chain(&mut batch, REST, c"filter", LEAVES, 0);
     if way == Way::Tproxy {
-        rule(&mut batch, REST, |rule| rule.protocol(TCP).accept());
+        rule(&mut batch, REST, |rule| rule.v4().protocol(TCP).accept());
     }
     for_own(&mut batch, REST);
     rule(&mut batch, REST, |rule| rule.reject());
@@ -102,20 +103,41 @@ fn rules(&Ports { transparent, dns }: &Ports, way: Way, table: Table) -> Batch {
     batch
 }
 
+/// Questions are tracked, and their answers, also from where we listen instead, or else they would lead nowhere; and whoever
+/// asks from the port of the DNS, lest what comes back to it be taken for a question. Of IPv6 also what is redirected.
+fn untrack(batch: &mut Batch, dns: u16, transparent: u16) {
+    chain(batch, UNTRACKED, c"filter", LEAVES, -300);
+    rule(batch, UNTRACKED, |rule| {
+        rule.v4().protocol(TCP).not_for_port(DNS).not_from_port(DNS).not_from_port(dns).untrack();
+    });
+    for own in [Ipv6Addr::LOCALHOST, OWN_V6] {
+        rule(batch, UNTRACKED, |rule| {
+            rule.for_v6(&own.octets()).protocol(TCP).not_for_port(DNS).not_from_port(DNS).not_from_port(dns);
+            rule.not_for_port(transparent).not_from_port(transparent).untrack();
+        });
+    }
+}
+
+/// What was for another address when it left, or for the listener itself.
+fn redirected_v6<'a, 'r, 'm>(rule: &'a mut Rule<'r, 'm>, transparent: u16) -> &'a mut Rule<'r, 'm> {
+    rule.for_v6(&Ipv6Addr::LOCALHOST.octets()).protocol(TCP).for_port(transparent)
+}
+
 /// What is for the sandbox itself stays as it is. Many a program calls itself by the address of its machine.
 fn for_own(batch: &mut Batch, chain: &CStr) {
     rule(batch, chain, |rule| rule.for_v4(&[127]).accept());
-    rule(batch, chain, |rule| rule.for_v6(&Ipv6Addr::LOCALHOST.octets()).accept());
     rule(batch, chain, |rule| rule.for_v4(&OWN_V4.octets()).accept());
+    own_v6(batch, chain);
+}
+
+fn own_v6(batch: &mut Batch, chain: &CStr) {
+    rule(batch, chain, |rule| rule.for_v6(&Ipv6Addr::LOCALHOST.octets()).accept());
     rule(batch, chain, |rule| rule.for_v6(&OWN_V6.octets()).accept());
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::{nftables::Rule, redirect::tests::in_a_namespace},
-        *,
-    };
+    use super::{super::redirect::tests::in_a_namespace, *};
 
     /// As the kernel says it of a rule with this in it.
     fn refused(say: impl FnOnce(&mut Rule<'_, '_>)) -> io::Error {

@@ -146,6 +146,36 @@ fn no_protocol_is_put_on_top_of_a_connection() {
 }
 
 #[test]
+fn no_key_of_a_connection_names_an_algorithm() {
+    for name in [38, 39, 40, 42] {
+        assert_eq!(verdict("setsockopt", &[3, libc::IPPROTO_TCP as u64, name]), EPERM, "{name}");
+        assert_eq!(verdict("setsockopt", &[3, 1 << 32 | 6, 1 << 32 | name]), EPERM, "the high half is not read");
+    }
+    for name in [libc::TCP_INQ as u64, 37, 43] {
+        assert_eq!(verdict("setsockopt", &[3, libc::IPPROTO_TCP as u64, name]), Verdict::Allow, "{name}");
+    }
+}
+
+#[test]
+fn no_request_to_a_socket_loads_a_module() {
+    for request in [0x8940, 0x8941, 0x8980, 0x8981, 0x8982, 0x8983, 0x89a0, 0x89a1] {
+        for high in [0, 1, 0xffff_ffff] {
+            assert_eq!(verdict("ioctl", &[3, high << 32 | request]), EPERM, "{high:x} {request:#x}");
+        }
+    }
+    for request in [0x893f, 0x8942, 0x897f, 0x8984, 0x899f, 0x89a2] {
+        assert_eq!(verdict("ioctl", &[3, request]), Verdict::Allow, "{request:#x}");
+    }
+}
+
+#[test]
+fn no_label_of_a_flow_is_taken_from_the_machine() {
+    const FLOWLABEL_MGR: u64 = 32;
+    assert_eq!(verdict("setsockopt", &[3, libc::IPPROTO_IPV6 as u64, FLOWLABEL_MGR]), EPERM);
+    assert_eq!(verdict("setsockopt", &[3, libc::IPPROTO_IP as u64, FLOWLABEL_MGR]), Verdict::Allow);
+}
+
+#[test]
 fn no_socket_of_ipv6_joins_a_group() {
     let join = |level: libc::c_int, name: u64| verdict("setsockopt", &[3, level as u64, name]);
     for name in [libc::IPV6_ADD_MEMBERSHIP as u64, 27, 42, 46] {
