@@ -106,8 +106,8 @@ async fn serve(source: Source, serving: Serving, show_key: bool, stop_all: bool)
     let store = open_store(&data, durability).await?;
     let runtime = Runtime::new(engine.clone(), store.clone(), settings, Clock::machine());
     let key = key::first(&data, runtime.access()).await?;
-    runtime.recover().await?;
     runtime.listen();
+    runtime.recover().await?;
     runtime.forget_keys();
     runtime.look_after();
     runtime.find_strangers();

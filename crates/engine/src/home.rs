@@ -25,7 +25,7 @@ use crate::{
     plan::Plan,
     presence::{self, Presence},
     shelf::Shelf,
-    snapshot,
+    snapshot, sweep,
     volumes::{Volumes, volumes_of},
 };
 
@@ -77,7 +77,14 @@ impl Homes {
     pub(crate) fn open(data: &DataDir, ids: IdMap) -> io::Result<Self> {
         let all = data.path().join("ephemeral");
         fs::create_dir_all(&all)?;
-        remove_left_over(&all);
+        let volumes = Volumes::new(data, ids);
+        sweep::beside({
+            let (all, volumes) = (all.clone(), volumes.clone());
+            move || {
+                remove_left_over(&all);
+                volumes.sweep();
+            }
+        });
         let (ephemeral, alive) = loop {
             let dir = all.join(uuid::Uuid::new_v4().simple().to_string());
             fs::create_dir(&dir)?;
@@ -88,8 +95,6 @@ impl Homes {
                 _ => {}
             }
         };
-        let volumes = Volumes::new(data, ids);
-        volumes.sweep();
         let shelf = Shelf::open(data.path().join("shelf"))?;
         let (persistent, spares) = (data.sandboxes(), Mutex::default());
         Ok(Self { persistent, ephemeral, _alive: alive, ids, volumes, shelf, spares })

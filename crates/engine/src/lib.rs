@@ -64,6 +64,7 @@ mod shelf;
 mod snapshot;
 mod spawner;
 mod spool;
+mod sweep;
 mod views;
 mod volumes;
 mod walls;

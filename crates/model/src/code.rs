@@ -70,6 +70,7 @@ codes! {
     SandboxInUse = "sandbox_in_use": "Ask the process that has it, or end that process: the sandbox lives on.",
     SandboxNotFound = "sandbox_not_found": "Check the id with `list`; a deleted sandbox does not come back.",
     SandboxPaused = "sandbox_paused": "Start it: it goes on where it was.",
+    SandboxRecovering = "sandbox_recovering": "Try again in a few seconds; if it stays, stop or delete the sandbox.",
     ServerBusy = "server_busy": "Read the answers that are under way, ask for less at once, or try again later.",
     ServerRunning = "server_running": "Use the server that runs, or give this one a data directory of its own.",
     SnapshotNotFound = "snapshot_not_found": "`cabana snapshot ls` shows those that there are; a deleted one does not come back.",

@@ -1,14 +1,13 @@
 //! What tenants build for themselves: found, kept, and what a server that was killed left of it.
 
-use std::{pin::pin, time::Duration};
+use std::time::Duration;
 
 use cabana_model::{BuildId, CallId, KeyId, SnapshotId, TemplateId, Tenant, Time};
-use cabana_store::{Build, Built, By, Entry, KeptLayers, Layer, OwnTemplate, Tag};
-use futures_util::TryStreamExt;
+use cabana_store::{Build, Built, Entry, KeptLayers, Layer, OwnTemplate, Tag};
 use jiff::SignedDuration;
 use uuid::Uuid;
 
-use crate::{Error, Result, Runtime, Wanted, sandboxes::Change};
+use crate::{Error, Result, Runtime};
 
 /// The note of a sandbox that is there for a build alone.
 pub const BUILDING: &str = "build";
@@ -128,20 +127,9 @@ impl Runtime {
         Ok(self.0.store.forget_snapshot(tenant, id).await?)
     }
 
-    /// What the last server left of builds: none goes on, and what they made for themselves and nobody has goes.
-    pub(crate) async fn find_builds(&self) -> Result<()> {
+    /// No build of the last server goes on.
+    pub(crate) async fn fail_left_builds(&self) -> Result<()> {
         self.0.store.fail_builds(LEFT, self.0.clock.now()).await?;
-        let mut restless = pin!(self.0.store.restless_sandboxes());
-        while let Some(record) = restless.try_next().await? {
-            let slot = self.0.sandboxes.of_record(record);
-            let is_one = Wanted::of(&slot.record()).is_ok_and(|wanted| wanted.notes.contains_key(BUILDING));
-            if !slot.is_deleting() && is_one {
-                self.0.sandboxes.delete(&slot, Change::asked(By::Itself, "its build is over")).await?;
-            }
-        }
-        for (tenant, snapshot) in self.0.store.loose_snapshots().await? {
-            self.remove_loose(&tenant, vec![snapshot]).await;
-        }
         Ok(())
     }
 }

@@ -24,6 +24,8 @@ pub enum Error {
     Asleep(SandboxId),
     #[error("there is no sandbox {0}")]
     NoSandbox(SandboxId),
+    #[error("the server was started again, and the sandbox has not answered it yet")]
+    Recovering,
     #[error("{}", .text.clone().unwrap_or_else(|| format!("{holder} has a lease on the sandbox until {until}")))]
     Busy {
         holder: String,
@@ -126,6 +128,7 @@ impl Error {
             Self::Unauthorized | Self::NoLink => Code::Unauthorized,
             Self::Forbidden { .. } | Self::Inside | Self::Asleep(_) => Code::Forbidden,
             Self::NoSandbox(_) => Code::SandboxNotFound,
+            Self::Recovering => Code::SandboxRecovering,
             Self::Busy { .. } => Code::SandboxBusy,
             Self::LeaseLost => Code::LeaseLost,
             Self::NoCall(_) => Code::CallNotFound,

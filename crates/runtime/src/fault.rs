@@ -35,9 +35,9 @@ cabana_fault::points! {
     VolumeMade = "volume.made": "It is there, and its record is nobody's.",
     VolumeRemoved = "volume.removed": "It is gone, and its record is there.",
     KeyMade = "key.made": "A key opens, and whoever asked for it has not seen it.",
-    RecoverFound = "recover.found": "One sandbox is found again, and others are not.",
-    RecoverSandboxes = "recover.sandboxes": "All sandboxes are found, and no task is looked at.",
-    RecoverTasks = "recover.tasks": "The tasks go on, and no call is looked at.",
+    RecoverFound = "recover.found": "One sandbox is attached to, and others are not.",
+    RecoverSandboxes = "recover.sandboxes": "It is found running or at rest, and none of its tasks is looked at.",
+    RecoverTasks = "recover.tasks": "Its tasks go on, and none of its calls is looked at.",
     RecoverCall = "recover.call": "One call that was left open is seen to, and others are not.",
-    RecoverCalls = "recover.calls": "All calls are seen to, and sandboxes for one call are there.",
+    RecoverCalls = "recover.calls": "All calls of a sandbox are seen to, and it is not open to others.",
 }

@@ -86,6 +86,7 @@ pub use ports::{Connection, Visitor};
 pub use profiles::Wish;
 pub use ready::BringUp;
 pub use reaper::Reaped;
+pub use recover::Recovery;
 pub use retention::{Collected, Counted};
 pub use runtime::Runtime;
 pub use sandboxes::{Kind, Wanted};

@@ -15,6 +15,7 @@ use crate::{
 impl Runtime {
     /// To be read by range and followed by any number of readers. Ended or not makes no difference to them.
     pub async fn call_output(&self, tenant: &Tenant, id: CallId) -> Result<Arc<Log>> {
+        self.0.left_calls.taken_up(&id).await?;
         // First: of one that ends between the two looks, the row has the output then.
         let live = self.0.calls.get(id);
         let row = self.0.store.call(tenant, id).await?.ok_or(Error::NoCall(id))?;
@@ -33,6 +34,7 @@ impl Runtime {
     }
 
     pub async fn task_output(&self, tenant: &Tenant, id: TaskId) -> Result<Arc<Log>> {
+        self.0.left_tasks.taken_up(&id).await?;
         let live = self.0.live_tasks.get(id); // first, for the same reason
         let task = self.task(tenant, id).await?;
         match live {
@@ -45,8 +47,11 @@ impl Runtime {
     }
 
     /// What is in files of it.
-    pub(crate) fn left_output(&self, id: Uuid) -> Result<Arc<Log>> {
-        let left = self.0.store.outputs().resume(id, self.0.settings.output_cap);
+    pub(crate) async fn left_output(&self, id: Uuid) -> Result<Arc<Log>> {
+        let (store, cap) = (self.0.store.clone(), self.0.settings.output_cap);
+        // All of it is read, for its digest.
+        let left = tokio::task::spawn_blocking(move || store.outputs().resume(id, cap)).await;
+        let left = left.unwrap_or_else(|error| Err(std::io::Error::other(error)));
         left.map_err(|error| cabana_store::Error::Unavailable(error.to_string()).into())
     }
 

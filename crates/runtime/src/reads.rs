@@ -37,6 +37,7 @@ impl Runtime {
     /// Waits for its end.
     pub async fn ended_call(&self, tenant: &Tenant, id: CallId) -> Result<CallRow> {
         self.call_row(tenant, id).await?;
+        self.0.left_calls.taken_up(&id).await?;
         if let Some(call) = self.0.calls.get(id) {
             call.outcome().await;
         }
@@ -46,6 +47,7 @@ impl Runtime {
     /// Waits until it has ended, by whatever end; one that has ended already stays what it is.
     pub async fn cancel_call(&self, tenant: &Tenant, id: CallId) -> Result<CallRow> {
         self.call_row(tenant, id).await?; // only its own tenant ends it
+        self.0.left_calls.taken_up(&id).await?;
         if let Some(call) = self.0.calls.get(id) {
             call.cancel.cancel();
         }

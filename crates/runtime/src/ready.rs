@@ -59,6 +59,7 @@ impl Runtime {
         let (tenant, note) = (&what.caller.tenant, what.note());
         let runs = self
             .seen_tasks(tenant, what.sandbox)
+            .await?
             .into_iter()
             .find(|seen| !seen.has_ended && seen.note.as_deref() == note.as_ref());
         if let Some(seen) = runs {

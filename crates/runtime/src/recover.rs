@@ -1,118 +1,172 @@
 //! What the last server left open: followed, recorded, or honestly unknown. Nothing is run again.
+//!
+//! Before the first front opens, the store is read, and what may run is counted ([`survey`]). All that asks a sandbox or removes files
+//! comes after, while others are served, since tenants decide how long that takes: who wants something that is not taken up yet waits
+//! for that ([`pending`]). What cannot be taken up is logged, and keeps nothing else from it.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+mod commands;
+mod pending;
+mod survey;
 
-use cabana_model::{ExecId, Outcome, TaskId, Time};
-use cabana_sandbox::{Output, Reattached, Sandbox, State, Stream};
-use cabana_store::{By, CallRow, Done, Entry, Log, NewTask, SnapshotStep, Task};
+use std::{sync::Arc, time::Duration};
+
+use cabana_model::{CallId, Outcome, TaskId};
+use cabana_sandbox::State;
+use cabana_store::{By, CallRow, Done, Entry, Log, SnapshotStep};
 use futures_util::TryStreamExt;
-use tokio_util::sync::CancellationToken;
-use tracing::{Instrument as _, Span};
+use tokio::{task::JoinHandle, time::timeout};
+use tracing::Instrument as _;
 
+pub(crate) use self::pending::Pending;
+use self::survey::{Doomed, Left, LeftCall, LeftSandbox};
 use crate::{
     Act, Error, Result, Runtime,
     acts::{
-        exec::{self, Exec, exit_number},
         snapshot::Take,
         start::{self, Start},
-        terminal::Terminal,
     },
-    call::{RawCall, outcome_of},
-    exec::{Followed, Taker, follow},
+    call::outcome_of,
     fault::{self, Point},
     said,
-    sandboxes::{Change, Kind},
-    tasks::{About, Hands, Staying},
+    sandboxes::{Change, Slot},
 };
 
 /// Why a sandbox goes that was made for one call.
 pub(crate) const ONCE_ENDED: &str = "its one call has ended";
-/// How many sandboxes are looked at at once.
-const AT_ONCE: usize = 8;
+/// How many sandboxes of one tenant are attached to at once.
+pub(crate) const AT_ONCE: usize = 8;
+/// One that does not answer within this time lets the next one begin, and has its own time still.
+const TURN: Duration = Duration::from_secs(2);
+
+/// What was left is being taken up, whether or not this is held.
+#[derive(Debug)]
+pub struct Recovery(JoinHandle<()>);
+
+impl Recovery {
+    pub async fn finished(self) {
+        let _ = self.0.await; // it ends with the runtime at the latest
+    }
+}
 
 impl Runtime {
     /// Before the first front opens.
-    pub async fn recover(&self) -> Result<()> {
+    pub async fn recover(&self) -> Result<Recovery> {
         self.load_quotas().await?;
-        self.find_sandboxes().await?;
-        fault::at(Point::RecoverSandboxes);
-        for task in self.0.store.open_tasks().await? {
-            self.recover_task(task).await?;
-        }
-        fault::at(Point::RecoverTasks);
-        for call in self.0.store.open_calls().await? {
-            let span = said::span_in(&call.verb, call.id, &call.tenant, call.sandbox.as_ref());
-            self.recover_call(call).instrument(span).await?;
-            fault::at(Point::RecoverCall);
-        }
-        fault::at(Point::RecoverCalls);
-        self.find_snapshots().await?;
-        self.find_builds().await?;
-        self.find_volumes().await?;
-        self.remove_upload_drafts().await;
-        self.end_those_of_one_call().await
+        self.fail_left_builds().await?;
+        let left = self.survey().await?;
+        self.due_by_settings().await?;
+        let runtime = self.clone();
+        Ok(Recovery(self.0.tasks.spawn(async move { runtime.take_up(left).await })))
     }
 
-    /// A sandbox that was made for one call ends with it, whichever server sees the end.
-    async fn end_those_of_one_call(&self) -> Result<()> {
-        let open = self.0.store.open_calls().await?;
-        let mut restless = pin!(self.0.store.restless_sandboxes());
-        while let Some(record) = restless.try_next().await? {
-            let slot = self.0.sandboxes.of_record(record);
-            let record = slot.record();
-            if slot.is_deleting() || !slot.wanted()?.once {
-                continue;
+    /// How many sandboxes, tasks and calls of the last server are not taken up yet.
+    pub fn recovering(&self) -> usize {
+        self.0.sandboxes.left.count() + self.0.left_tasks.count() + self.0.left_calls.count()
+    }
+
+    async fn take_up(&self, left: Left) {
+        let Left { sandboxes, doomed, tasks, calls, snapshots, loose, volumes } = left;
+        // First: who lists what runs waits for each sandbox that is being attached to.
+        self.doom_left(doomed).await;
+        let spawn = |left| self.0.tasks.spawn(self.clone().take_up_sandbox(left));
+        let attached: Vec<_> = sandboxes.into_iter().map(spawn).collect();
+        for task in tasks {
+            self.recover_task(task, None).await;
+        }
+        for call in calls {
+            self.recover_call(call).await;
+        }
+        log("snapshots", self.find_snapshots(snapshots).await);
+        for (tenant, snapshot) in loose {
+            self.remove_loose(&tenant, vec![snapshot]).await;
+        }
+        log("volumes", self.find_volumes(volumes).await);
+        self.remove_upload_drafts().await;
+        for one in attached {
+            let _ = one.await;
+        }
+    }
+
+    /// Their files go when those that look after sandboxes get to it.
+    async fn doom_left(&self, doomed: Vec<Doomed>) {
+        for Doomed { slot, why } in &doomed {
+            let doomed = match why {
+                Some(why) => self.0.sandboxes.doom(slot, why).await,
+                None => self.0.sandboxes.look_at_now(slot).await,
+            };
+            if let Err(error) = doomed {
+                tracing::warn!(sandbox = %slot.record().id, %error, "a sandbox could not be deleted yet");
             }
-            let mut of_it =
-                open.iter().filter(|call| call.tenant == record.tenant && call.sandbox.as_ref() == Some(&record.id));
-            match of_it.next().map(|call| call.id) {
-                None => self.0.sandboxes.delete(&slot, Change::asked(By::Itself, ONCE_ENDED)).await?,
-                Some(call) => {
-                    let runtime = self.clone();
-                    self.0.tasks.spawn(async move {
-                        let ended = runtime.ended_call(&record.tenant, call);
-                        let Some(Ok(_)) = runtime.0.closing.run_until_cancelled(ended).await else { return };
-                        if let Err(error) =
-                            runtime.0.sandboxes.delete(&slot, Change::asked(By::Itself, ONCE_ENDED)).await
-                        {
-                            tracing::warn!(%error, "a sandbox for one call could not be deleted yet");
-                        }
-                    });
-                }
+        }
+        let doomed: Vec<_> = doomed.into_iter().map(|doomed| doomed.slot).collect();
+        log("sandboxes that go", self.0.sandboxes.count_awake(&doomed).await);
+    }
+
+    async fn take_up_sandbox(self, left: LeftSandbox) {
+        let LeftSandbox { slot, outstanding, tasks, calls } = left;
+        let record = slot.record();
+        let permit = tokio::select! {
+            permit = self.0.attaching.acquire(&record.tenant) => permit,
+            () = outstanding.wanted() => None,
+        };
+        let attach = self.0.closing.run_until_cancelled(self.0.sandboxes.attach_left(&slot));
+        tokio::pin!(attach);
+        let attached = match timeout(TURN, &mut attach).await {
+            Ok(attached) => attached,
+            Err(_) => {
+                drop(permit);
+                attach.await
             }
+        };
+        let Some(attached) = attached else { return }; // it is left to the next server
+        fault::at(Point::RecoverFound);
+        let attached = attached.inspect_err(|error| {
+            // It is looked at again when it is needed.
+            tracing::warn!(sandbox = %slot.record().id, %error, "a sandbox could not be attached to");
+        });
+        let sandbox = attached.as_ref().ok().and_then(|attached| attached.handle.clone());
+        fault::at(Point::RecoverSandboxes);
+        for task in tasks {
+            self.recover_task(task, sandbox.as_ref()).await;
+        }
+        fault::at(Point::RecoverTasks);
+        let once = calls.first().map(|call| call.row.id);
+        for call in calls {
+            self.recover_command(call, sandbox.as_ref()).await;
+        }
+        fault::at(Point::RecoverCalls);
+        let Ok(attached) = attached else { return };
+        let is_made = attached.is_made;
+        self.0.sandboxes.open_to_calls(&slot, attached);
+        log("what a sandbox owes", self.settle_left_sandbox(&slot, is_made, once).await);
+        drop(outstanding);
+    }
+
+    async fn settle_left_sandbox(&self, slot: &Arc<Slot>, is_made: bool, once: Option<CallId>) -> Result<()> {
+        // No client was told of it, and no scope leads to it.
+        if !is_made && slot.record().scope.is_none() {
+            return self.0.sandboxes.doom(slot, "a crash came before it was made").await;
+        }
+        if slot.record().phase.is_some() {
+            self.0.sandboxes.look_at_now(slot).await?;
+        }
+        if let Some(call) = once.filter(|_| slot.wanted().is_ok_and(|wanted| wanted.once)) {
+            self.delete_after(slot.clone(), call);
         }
         Ok(())
     }
 
-    /// Those that rest are found when they are needed. What others owe is done by whoever looks after sandboxes.
-    async fn find_sandboxes(&self) -> Result<()> {
-        self.0.sandboxes.count_doomed().await?;
-        let restless = self.0.store.restless_sandboxes().map_err(Error::from);
-        let found = restless.try_for_each_concurrent(AT_ONCE, |record| async move {
-            let id = record.id.clone();
-            let slot = self.0.sandboxes.of_record(record);
-            let found = match self.0.sandboxes.found_again(&slot).await {
-                // Nobody was told of it, and no scope leads to it.
-                Ok(false) if slot.record().scope.is_none() => {
-                    let change = Change::asked(By::Itself, "a crash came before it was made");
-                    self.0.sandboxes.delete(&slot, change).await
-                }
-                found => found.map(drop),
-            };
-            let owes = slot.record().phase.is_some();
-            let found = match (found, owes) {
-                (Ok(()), true) => self.0.sandboxes.look_at(&slot, slot.record().version, Some(Time::UNIX_EPOCH)).await,
-                (found, _) => found,
-            };
-            fault::at(Point::RecoverFound);
-            // One that cannot be looked at now is looked at when it is needed.
-            if let Err(error) = found {
-                tracing::warn!(sandbox = %id, %error, "a sandbox could not be looked at");
+    /// A sandbox that was made for one call ends with it.
+    fn delete_after(&self, slot: Arc<Slot>, call: CallId) {
+        let (runtime, record) = (self.clone(), slot.record());
+        self.0.tasks.spawn(async move {
+            let ended = runtime.ended_call(&record.tenant, call);
+            let Some(Ok(_)) = runtime.0.closing.run_until_cancelled(ended).await else { return };
+            let change = Change::asked(By::Itself, ONCE_ENDED);
+            if let Err(error) = runtime.0.sandboxes.delete(&slot, change).await {
+                tracing::warn!(%error, "a sandbox for one call could not be deleted yet");
             }
-            Ok(())
         });
-        found.await?;
-        self.due_by_settings().await
     }
 
     /// When sandboxes are due may have been decided by other settings.
@@ -152,109 +206,35 @@ impl Runtime {
         Ok(())
     }
 
-    async fn recover_task(&self, row: Task) -> Result<()> {
-        let Task { id, tenant, call, key, sandbox, argv, about, started, .. } = row;
-        let task = NewTask { id, tenant, call, key, sandbox, argv, about, at: started };
-        let Some(sandbox) = self.0.sandboxes.still_there(&task.tenant, &task.sandbox).await else {
-            return self.task_is_lost(&task).await;
+    /// What no command tells of.
+    async fn recover_call(&self, left: LeftCall) {
+        let row = &left.row;
+        let span = said::span_in(&row.verb, row.id, &row.tenant, row.sandbox.as_ref());
+        let settled = async {
+            match row.verb.as_str() {
+                Start::VERB => self.recover_start(row).await,
+                Take::VERB => self.recover_taking(row).await,
+                _ => self.settle_left(row, Outcome::Unknown, None, None).await,
+            }
         };
-        let log = self.left_output(id.uuid())?;
-        match reattach(&*sandbox, &id.into(), &log).await {
-            Reattached::Missing => self.task_is_lost(&task).await,
-            Reattached::Running(mut process) => {
-                let slot = self.0.sandboxes.of_id(&task.tenant, &task.sandbox).await?;
-                let pass = Some(self.0.quotas.left_task(&task.tenant, task.key));
-                let hands = Some(Hands::of(&mut process, About::of(&task).typed));
-                let staying = Staying { awake: Some(slot.awake(Kind::Task)), pass, hands, env: Arc::default() };
-                self.follow_task(task, sandbox, log, staying, move |log, cancel, grace| async move {
-                    follow(process, None, &log, &cancel, grace, |_| ()).await
-                });
-                Ok(())
-            }
-            Reattached::Exited(exit, rest) => {
-                let staying = Staying { awake: None, pass: None, hands: None, env: Arc::default() };
-                self.follow_task(task, sandbox, log, staying, move |log, _, _| async move {
-                    said_meanwhile(&log, rest).await?;
-                    Ok(Followed { exit, cancelled: false })
-                });
-                Ok(())
-            }
+        let settled = settled.instrument(span).await;
+        fault::at(Point::RecoverCall);
+        if let Err(error) = settled {
+            tracing::error!(call = %row.id, %error, "a call of the last server could not be recorded");
         }
     }
 
-    async fn recover_call(&self, row: CallRow) -> Result<()> {
-        match row.verb.as_str() {
-            Exec::VERB | Terminal::VERB => self.recover_exec(row).await,
-            Start::VERB => {
-                let task = TaskId::from(row.id.uuid());
-                let outcome = match self.0.store.task(&row.tenant, task).await? {
-                    Some(_) => outcome_of(
-                        serde_json::to_vec(&start::Answer { task, pid: None })
-                            .map(Into::into)
-                            .map_err(|error| Error::invalid("answer", error.to_string())),
-                    ),
-                    None => Outcome::Unknown,
-                };
-                self.settle_left(&row, outcome, None, None).await
-            }
-            Take::VERB => self.recover_taking(&row).await,
-            _ => self.settle_left(&row, Outcome::Unknown, None, None).await,
-        }
-    }
-
-    async fn recover_exec(&self, row: CallRow) -> Result<()> {
-        let sandbox = match &row.sandbox {
-            Some(sandbox) => self.0.sandboxes.still_there(&row.tenant, sandbox).await,
-            None => None,
+    async fn recover_start(&self, row: &CallRow) -> Result<()> {
+        let task = TaskId::from(row.id.uuid());
+        let outcome = match self.0.store.task(&row.tenant, task).await? {
+            Some(_) => outcome_of(
+                serde_json::to_vec(&start::Answer { task, pid: None })
+                    .map(Into::into)
+                    .map_err(|error| Error::invalid("answer", error.to_string())),
+            ),
+            None => Outcome::Unknown,
         };
-        let Some(sandbox) = sandbox else {
-            return self.settle_left(&row, Outcome::Unknown, None, None).await;
-        };
-        let log = self.left_output(row.id.uuid())?;
-        match reattach(&*sandbox, &row.id.into(), &log).await {
-            Reattached::Missing => self.settle_left(&row, Outcome::Unknown, Some(&log), None).await,
-            Reattached::Exited(exit, rest) => {
-                said_meanwhile(&log, rest).await?;
-                let number = exit_number(&exit);
-                let answer = exec::recovered(row.id, Followed { exit, cancelled: false }, &log).await;
-                self.settle_left(&row, outcome_of(answer), Some(&log), number).await?;
-                let _ = sandbox.forget(&row.id.into()).await;
-                Ok(())
-            }
-            Reattached::Running(process) => {
-                let (call, tell) = RawCall::new(row.id, log);
-                if row.verb == Terminal::VERB {
-                    call.cancel.cancel(); // whoever sat at it went with the last server
-                }
-                self.0.calls.add(call.clone());
-                let (runtime, pass) = (self.clone(), self.0.quotas.left_call(&row.tenant, row.key));
-                let work = async move {
-                    let (cancel, log): (&CancellationToken, _) = (&call.cancel, &call.output);
-                    let followed = follow(process, None, log, cancel, runtime.0.settings.grace, |_| ());
-                    let Some(followed) = runtime.0.closing.run_until_cancelled(followed).await else {
-                        log.end(); // for whoever reads along
-                        return runtime.0.calls.remove(row.id);
-                    };
-                    let number = followed.as_ref().ok().and_then(|followed| exit_number(&followed.exit));
-                    let answer = match followed {
-                        Ok(followed) => exec::recovered(row.id, followed, log).await,
-                        Err(error) => Err(error),
-                    };
-                    let outcome = outcome_of(answer);
-                    drop(pass); // whoever hears of its end may begin another
-                    match runtime.settle_left(&row, outcome.clone(), Some(log), number).await {
-                        Ok(()) => {
-                            let _ = tell.send(Some(outcome));
-                            let _ = sandbox.forget(&row.id.into()).await;
-                        }
-                        Err(error) => tracing::error!(%error, "a call could not be recorded"),
-                    }
-                    runtime.0.calls.remove(row.id);
-                };
-                self.0.tasks.spawn(work.instrument(Span::current()));
-                Ok(())
-            }
-        }
+        self.settle_left(row, outcome, None, None).await
     }
 
     async fn settle_left(
@@ -306,19 +286,9 @@ impl Runtime {
     }
 }
 
-/// A sandbox that does not answer keeps no server from its start: its command is as good as lost.
-async fn reattach(sandbox: &dyn Sandbox, id: &ExecId, log: &Log) -> Reattached {
-    sandbox.reattach(id, log.position()).await.unwrap_or_else(|error| {
-        tracing::warn!(exec = %id, %error, "a command could not be found again");
-        Reattached::Missing
-    })
-}
-
-/// The rest of what a command said that ended while nobody listened.
-async fn said_meanwhile(log: &Log, mut rest: Stream<Output>) -> Result<()> {
-    let mut taker = Taker::new(log);
-    while let Some(output) = rest.try_next().await? {
-        taker.take(output).await?;
+/// What is the matter with one thing keeps no other from being taken up.
+fn log(what: &str, done: Result<()>) {
+    if let Err(error) = done {
+        tracing::warn!(%error, "the last server left {what}: not all could be taken up");
     }
-    Ok(())
 }

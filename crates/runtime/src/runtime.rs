@@ -2,7 +2,7 @@
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
-use cabana_model::{CallId, Code, Outcome, Resource, Role, SandboxId, SandboxState, Tenant, Time};
+use cabana_model::{CallId, Code, Outcome, Resource, Role, SandboxId, SandboxState, TaskId, Tenant, Time};
 use cabana_sandbox::{NetworkPolicy, Provider};
 use cabana_store::{By, Done, Entry, Log, NewCall, Reserved, SnapshotStep, Store};
 use futures_util::{StreamExt, TryStreamExt};
@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument as _;
+use uuid::Uuid;
 
 use crate::{
     Access, Act, Ask, Call, Caller, Clock, Cx, Error, Listener, Live, Look, Metrics, Needs, Place, Result, Settings,
@@ -23,7 +24,7 @@ use crate::{
     ports::Visits,
     quotas::{Pass, Quotas, Wants},
     reaper::Reaper,
-    recover::ONCE_ENDED,
+    recover::{self, ONCE_ENDED, Pending},
     retention::Keeper,
     said,
     sandboxes::{Change, Kind, Sandboxes, Slot},
@@ -66,6 +67,12 @@ pub(crate) struct Inner {
     pub(crate) quotas: Quotas,
     /// One after the other: each is judged by what is in use.
     pub(crate) setting_quotas: tokio::sync::Mutex<()>,
+    /// What the last server left.
+    pub(crate) left_calls: Pending<CallId>,
+    pub(crate) left_tasks: Pending<TaskId>,
+    pub(crate) attaching: TenantPermits,
+    /// Marks what this process writes and has not finished: what another one left can be told from it.
+    pub(crate) process: Uuid,
     pub(crate) tasks: TaskTracker,
     /// Nothing new is begun once it is set; what goes on is left to the next server.
     pub(crate) closing: CancellationToken,
@@ -129,6 +136,10 @@ impl Runtime {
             visits: Visits::default(),
             quotas,
             setting_quotas: tokio::sync::Mutex::default(),
+            left_calls: Pending::new(closing.clone()),
+            left_tasks: Pending::new(closing.clone()),
+            attaching: TenantPermits::new(recover::AT_ONCE),
+            process: Uuid::new_v4(),
             tasks,
             closing,
         }))
@@ -327,6 +338,7 @@ impl Runtime {
 
     /// Waits as long as the first may take. One that has ended between the two looks has its outcome by now.
     async fn followed(&self, ask: &Ask, first: CallId) -> Result<RawCall> {
+        self.0.left_calls.taken_up(&first).await?;
         if let Some(call) = self.0.calls.get(first) {
             return Ok(call);
         }
@@ -442,6 +454,7 @@ impl Runtime {
         }
         let sandbox = match slot {
             Some(slot) if about.needs == Needs::Running => {
+                self.0.sandboxes.taken_up(slot).await?;
                 if ask.caller.role == Role::Read && slot.live().is_none() {
                     return Err(Error::Asleep(slot.record().id.clone()));
                 }

@@ -6,6 +6,7 @@
 //! makes again, and never a sandbox without a record.
 
 mod changing;
+mod left;
 mod life;
 mod slot;
 #[cfg(test)]
@@ -38,6 +39,7 @@ use crate::{
     fault::{self, Point},
     profiles::Wish,
     quotas::Quotas,
+    recover::Pending,
     retention::Keeper,
 };
 
@@ -153,6 +155,8 @@ pub(crate) struct Sandboxes {
     keeper: Arc<Keeper>,
     quotas: Quotas,
     slots: Mutex<Slots>,
+    /// What the last server left and is not attached to yet, by their physical ids.
+    pub(crate) left: Pending<SandboxId>,
     /// What goes on though nobody waits for it, until the runtime closes.
     tasks: TaskTracker,
     closing: CancellationToken,
@@ -252,6 +256,7 @@ impl Sandboxes {
             keeper,
             quotas,
             slots: Mutex::default(),
+            left: Pending::new(CancellationToken::new()),
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
             went: Notify::new(),
@@ -262,7 +267,7 @@ impl Sandboxes {
 
     /// Of the runtime that it is a part of.
     pub(crate) fn working_in(self, tasks: TaskTracker, closing: CancellationToken) -> Self {
-        Self { tasks, closing, ..self }
+        Self { left: Pending::new(closing.clone()), tasks, closing, ..self }
     }
 
     pub(crate) fn provider(&self) -> &Arc<dyn Provider> {

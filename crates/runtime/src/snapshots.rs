@@ -62,12 +62,13 @@ impl Runtime {
         }
     }
 
-    /// Records and snapshots as one. No call is open any more that would change them.
-    pub(crate) async fn find_snapshots(&self) -> Result<()> {
-        let mut kept = self.kept_snapshots().await?;
-        for Snapshot { tenant, id, physical, state, .. } in self.0.store.all_snapshots().await? {
-            let is_there = kept.remove(&physical);
-            if state == SnapshotState::Ready && is_there {
+    /// Records of the last server and snapshots as one. Its calls have ended by now; those of this server have others.
+    pub(crate) async fn find_snapshots(&self, records: Vec<Snapshot>) -> Result<()> {
+        let kept = self.kept_snapshots().await?;
+        for Snapshot { tenant, id, physical, .. } in records {
+            // What became of its call may have changed it.
+            let Some(Snapshot { state, .. }) = self.0.store.any_snapshot(&tenant, id).await? else { continue };
+            if state == SnapshotState::Ready && kept.contains(&physical) {
                 continue;
             }
             if state == SnapshotState::Ready {
@@ -78,8 +79,20 @@ impl Runtime {
                 Err(error) => tracing::warn!(snapshot = %id, %error, "a snapshot could not be removed yet"),
             }
         }
-        for left in kept {
-            // It may be all that is left of a database that was lost: it is not ours to remove.
+        self.warn_of_unrecorded_snapshots(kept).await
+    }
+
+    /// A snapshot without a record may be all that is left of a database that was lost: it is not ours to remove.
+    async fn warn_of_unrecorded_snapshots(&self, kept: HashSet<SnapshotId>) -> Result<()> {
+        let recorded = self.0.store.all_snapshots().await?;
+        let recorded: HashSet<_> = recorded.into_iter().map(|snapshot| snapshot.physical).collect();
+        let left: Vec<_> = kept.into_iter().filter(|physical| !recorded.contains(physical)).collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        // Some may have been deleted meanwhile.
+        let kept = self.kept_snapshots().await?;
+        for left in left.into_iter().filter(|physical| kept.contains(physical)) {
             tracing::warn!(snapshot = %left, "there is a snapshot without a record: it is left alone");
         }
         Ok(())

@@ -392,12 +392,15 @@ impl Runtime {
     }
 
     /// Those of a sandbox that run, and after them those that ended a moment ago.
-    pub fn seen_tasks(&self, tenant: &Tenant, sandbox: &SandboxId) -> Vec<Seen> {
-        self.0.live_tasks.seen(&(tenant.clone(), sandbox.clone()))
+    pub async fn seen_tasks(&self, tenant: &Tenant, sandbox: &SandboxId) -> Result<Vec<Seen>> {
+        let place = (tenant.clone(), sandbox.clone());
+        self.0.sandboxes.taken_up_at(&place).await?;
+        Ok(self.0.live_tasks.seen(&place))
     }
 
     /// Waits for its end.
     pub async fn ended_task(&self, tenant: &Tenant, id: TaskId) -> Result<Task> {
+        self.0.left_tasks.taken_up(&id).await?;
         if let Some(mut live) = self.0.live_tasks.get(id) {
             let _ = live.ended.wait_for(Option::is_some).await;
         }
@@ -407,6 +410,7 @@ impl Runtime {
     /// Waits until it has ended, by whatever end; one that has ended already stays what it is.
     pub async fn cancel_task(&self, tenant: &Tenant, id: TaskId) -> Result<Task> {
         self.task(tenant, id).await?; // only its own tenant ends it
+        self.0.left_tasks.taken_up(&id).await?;
         if let Some(live) = self.0.live_tasks.get(id) {
             live.cancel.cancel();
         }

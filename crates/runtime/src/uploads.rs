@@ -109,7 +109,7 @@ impl Runtime {
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o700);
         builder.create(&dir).await.map_err(failed("making the place of uploads"))?;
-        let draft = Draft(dir.join(format!("{}.{}", hash.0, Uuid::new_v4().simple())));
+        let draft = Draft(dir.join(format!("{}.{}{}", hash.0, self.0.process.simple(), Uuid::new_v4().simple())));
         let mut file = File::create(&draft.0).await.map_err(failed("keeping an upload"))?;
         let (mut length, mut looked_at) = (0, 0);
         while let Some(bytes) = body.try_next().await? {
@@ -151,10 +151,12 @@ impl Runtime {
         all
     }
 
-    /// What a server that was killed left half written. Nobody uploads before the next one serves.
+    /// What a server that was killed left half written. What is written now bears the mark of this process.
     pub(crate) async fn remove_upload_drafts(&self) {
+        let ours = format!(".{}", self.0.process.simple());
         for dir in self.upload_dirs().await {
-            for file in list(&dir).await.into_iter().filter(|file| file.is_draft) {
+            let is_left = |file: &UploadFile| file.is_draft && !file.path.to_string_lossy().contains(&ours);
+            for file in list(&dir).await.into_iter().filter(is_left) {
                 let _ = fs::remove_file(file.path).await;
             }
         }

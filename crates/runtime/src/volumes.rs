@@ -46,18 +46,13 @@ impl Runtime {
         Ok(self.0.store.volumes(tenant, page).await?)
     }
 
-    /// Records and volumes as one. No call is open any more that would change them.
-    pub(crate) async fn find_volumes(&self) -> Result<()> {
-        let records = self.0.store.all_volumes().await?;
+    /// Records of the last server and volumes as one. None of its calls goes on that would change them; those of this server have others.
+    pub(crate) async fn find_volumes(&self, records: Vec<Volume>) -> Result<()> {
+        let kept = self.kept_volumes().await?;
         let provider = self.0.sandboxes.provider();
-        let mut kept: HashSet<VolumeId> = match provider.capabilities().volumes {
-            true => provider.volumes().await?.try_collect().await?,
-            false => HashSet::new(),
-        };
         for Volume { tenant, name, physical, state, .. } in records {
-            let is_there = kept.remove(&physical);
             match state {
-                VolumeState::Ready if is_there => continue,
+                VolumeState::Ready if kept.contains(&physical) => continue,
                 VolumeState::Ready => {
                     tracing::warn!(volume = %name, "the files of a volume are not there any more: its record goes");
                 }
@@ -72,10 +67,30 @@ impl Runtime {
                 Err(error) => tracing::warn!(volume = %name, %error, "a volume could not be removed yet"),
             }
         }
-        for left in kept {
-            // It may be all that is left of a database that was lost: it is not ours to remove.
+        self.warn_of_unrecorded_volumes(kept).await
+    }
+
+    /// A volume without a record may be all that is left of a database that was lost: it is not ours to remove.
+    async fn warn_of_unrecorded_volumes(&self, kept: HashSet<VolumeId>) -> Result<()> {
+        let recorded: HashSet<_> =
+            self.0.store.all_volumes().await?.into_iter().map(|volume| volume.physical).collect();
+        let left: Vec<_> = kept.into_iter().filter(|physical| !recorded.contains(physical)).collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        // Some may have been deleted meanwhile.
+        let kept = self.kept_volumes().await?;
+        for left in left.into_iter().filter(|physical| kept.contains(physical)) {
             tracing::warn!(volume = %left, "there is a volume without a record: it is left alone");
         }
         Ok(())
+    }
+
+    async fn kept_volumes(&self) -> Result<HashSet<VolumeId>> {
+        let provider = self.0.sandboxes.provider();
+        match provider.capabilities().volumes {
+            true => Ok(provider.volumes().await?.try_collect().await?),
+            false => Ok(HashSet::new()),
+        }
     }
 }

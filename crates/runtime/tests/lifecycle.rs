@@ -56,7 +56,7 @@ impl Stage {
         drop(runtime);
         store.close().await;
         let runtime = open(&dir, &fake, &clock, &lifecycle);
-        runtime.recover().await.unwrap();
+        runtime.recover().await.unwrap().finished().await;
         Self { dir, fake, runtime, clock, caller }
     }
 

@@ -62,7 +62,7 @@ impl Stage {
     /// As the next server does.
     async fn again(self) -> Self {
         let runtime = open(&self.fake, self.runtime.store().clone(), &self.clock, NONE);
-        runtime.recover().await.unwrap();
+        runtime.recover().await.unwrap().finished().await;
         Self { runtime, ..self }
     }
 

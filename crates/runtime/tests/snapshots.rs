@@ -56,7 +56,7 @@ impl Stage {
 
     /// As the next server does.
     async fn again(&self) {
-        open(&self.fake, self.runtime.store().clone()).recover().await.unwrap();
+        open(&self.fake, self.runtime.store().clone()).recover().await.unwrap().finished().await;
     }
 
     /// A record whose snapshot is not taken.

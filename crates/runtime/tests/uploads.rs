@@ -110,7 +110,7 @@ async fn what_a_killed_server_left_half_written_is_removed_by_the_next() {
     stage.upload(&us, 'a', 1000).await.unwrap();
     let draft = stage.place("us").join(format!("{}.{}", "b".repeat(64), "0".repeat(32)));
     std::fs::write(&draft, "half of it").unwrap();
-    stage.runtime.recover().await.unwrap();
+    stage.runtime.recover().await.unwrap().finished().await;
     assert!(!draft.exists());
     assert_eq!(stage.files("us"), 1, "what came as a whole stays");
 }

@@ -78,7 +78,7 @@ async fn open(dir: &Path, fake: &Fake, clock: &Clock) -> Runtime {
     let store = Store::open(dir, Durability::Kill).unwrap();
     let settings = Settings { sandbox: Fake::spec(), webhooks_allow: vec!["127.0.0.1".into()], ..Settings::default() };
     let runtime = Runtime::new(Arc::new(fake.clone()), store, settings, clock.clone());
-    runtime.recover().await.unwrap();
+    runtime.recover().await.unwrap().finished().await;
     runtime.send_webhooks(None, None).await.unwrap();
     runtime
 }

@@ -131,6 +131,7 @@ fn status(code: Code) -> StatusCode {
         Code::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
         Code::Draining
         | Code::ProviderOffline
+        | Code::SandboxRecovering
         | Code::ServerBusy
         | Code::StoreUnavailable
         | Code::HostExhausted

@@ -35,6 +35,8 @@ async fn metrics(State(app): State<App>, Reader(caller): Reader) -> Response {
         page.one("cabana_sandboxes_live", "gauge", "Sandboxes that run.", sandboxes);
         page.one("cabana_calls_under_way", "gauge", "Calls that have begun and not ended.", calls);
         page.one("cabana_tasks_live", "gauge", "Commands in the background that run.", runtime.live_tasks());
+        let left = "Sandboxes, tasks and calls of the last server that are not taken up yet.";
+        page.one("cabana_recovering", "gauge", left, runtime.recovering());
         page.one("cabana_http_connections", "gauge", "Connections of clients.", listen::open_connections());
         let rows = runtime.metrics().ledger_rows();
         page.one("cabana_ledger_rows_total", "counter", "Rows written to ledgers.", rows);

@@ -18,22 +18,13 @@ use rustix::{
 use serde_json::{Value, json};
 
 use crate::{
-    stage::{Server, client, good, until},
+    stage::{self, Server, client, good, until},
     verdict::output,
 };
 
-/// Runs the test again where it can mount what it likes. False: that is done.
+/// Where it can mount what it likes. False: that is done.
 fn alone(test: &str) -> bool {
-    const TOLD: &str = "CABANA_TEST_ALONE";
-    if std::env::var_os(TOLD).is_some() {
-        return true;
-    }
-    let mut again = Command::new("unshare");
-    again.args(["--mount", "--propagation", "private"]).arg(std::env::current_exe().unwrap());
-    let run = again.args([&format!("disks::{test}"), "--exact", "--nocapture"]).env(TOLD, "").output().unwrap();
-    let said = String::from_utf8_lossy(&run.stdout);
-    assert!(run.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&run.stderr));
-    false
+    stage::alone(&format!("disks::{test}"))
 }
 
 fn small_disk(at: &Path) {

@@ -4,11 +4,15 @@ use std::io::Write as _;
 
 use flate2::{Compression, write::GzEncoder};
 use reqwest::{Method, Response};
+use rustix::{
+    mount::{UnmountFlags, mount_bind, unmount},
+    process::Pid,
+};
 use serde_json::{Value, json};
 
 use crate::{
     e2b_stage::{Asking, Sandbox},
-    stage::{Server, good, until},
+    stage::{Server, alone, good, until},
 };
 
 const HASH: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -502,6 +506,34 @@ async fn a_server_that_ends_while_it_builds_leaves_a_build_that_says_so() {
     // What was done is not done again.
     let log = built(&asking, "x", from_base(&[steps[0].clone(), run("true")])).await;
     assert!(log.iter().any(|line| line.starts_with("CACHED")), "{log:?}");
+}
+
+/// However long that takes, or if it cannot be done at all for now.
+#[tokio::test]
+async fn the_files_of_an_interrupted_build_keep_no_server_from_its_start() {
+    if !alone("e2b_templates::the_files_of_an_interrupted_build_keep_no_server_from_its_start") {
+        return;
+    }
+    let mut server = Server::start();
+    {
+        let asking = Asking::of(&server);
+        begin(&asking, "x", from_base(&[run("mkdir d; cd d; seq 5000 | xargs touch; touch /tmp/up; sleep 600")])).await;
+        let runs = |pid: Pid| {
+            let root = format!("/proc/{}/root/tmp/up", pid.as_raw_nonzero());
+            std::fs::exists(root).unwrap_or(false)
+        };
+        until(|| async { server.commands().into_iter().any(runs).then_some(()) }).await;
+    }
+    server.kill();
+    let homes = || std::fs::read_dir(server.data().join("sandboxes")).unwrap().flatten().map(|home| home.path());
+    let home = homes().next().unwrap();
+    mount_bind(&home, &home).unwrap(); // what is mounted on is not removed
+    server.run();
+    let asking = Asking::of(&server);
+    assert_eq!(Sandbox::make(&asking, "base").await.run("echo works").await, "works\n");
+    assert!(home.exists());
+    unmount(&home, UnmountFlags::empty()).unwrap();
+    until(|| async { (!home.exists()).then_some(()) }).await;
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use crate::{
     verdict::output,
 };
 
-/// Passed by a server that comes after another one was killed, and before it serves.
+/// Passed by a server that comes after another one was killed, before it serves or soon after.
 fn is_of_recovery(place: &str) -> bool {
     place.starts_with("recover.") || place.starts_with("found.") || ["log.cut", "journal.replayed"].contains(&place)
 }
@@ -29,7 +29,7 @@ async fn killed_at(places: impl Iterator<Item = (&'static str, u64)>) {
             leave_open(&world, &mut server).await;
             // A kill may leave just the one thing closed that the place is about.
             for _ in 0..20 {
-                if !server.run_until(place, 1) {
+                if !server.run_until(place, 1) || server.is_killed_recovering().await {
                     break;
                 }
                 server.kill();

@@ -52,6 +52,7 @@ mod probe;
 mod profiles;
 mod quotas;
 mod recipes;
+mod recovery;
 mod reload;
 mod remote;
 mod retention;

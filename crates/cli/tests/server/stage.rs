@@ -30,6 +30,20 @@ pub(crate) fn cache() -> PathBuf {
     of.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"))).unwrap().join("cabana")
 }
 
+/// Runs the test again where it can mount what it likes. False: that is done.
+pub(crate) fn alone(test: &str) -> bool {
+    const TOLD: &str = "CABANA_TEST_ALONE";
+    if std::env::var_os(TOLD).is_some() {
+        return true;
+    }
+    let mut again = Command::new("unshare");
+    again.args(["--mount", "--propagation", "private"]).arg(std::env::current_exe().unwrap());
+    let run = again.args([test, "--exact", "--nocapture"]).env(TOLD, "").output().unwrap();
+    let said = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&run.stderr));
+    false
+}
+
 pub(crate) struct Server {
     data: tempfile::TempDir,
     child: Option<Child>,
@@ -94,6 +108,20 @@ impl Server {
         std::thread::sleep(while_);
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    /// Waits until it has taken up what the one before left. True: it was killed at that.
+    pub(crate) async fn is_killed_recovering(&mut self) -> bool {
+        let ended = until(|| async {
+            let Ok(metrics) = self.request(Method::GET, "/metrics").send().await else { return Some(true) };
+            let metrics = metrics.text().await;
+            metrics.map_or(Some(true), |text| text.contains("\ncabana_recovering 0\n").then_some(false))
+        });
+        let is_killed = ended.await;
+        if is_killed {
+            self.is_killed();
+        }
+        is_killed
     }
 
     pub(crate) fn is_there(&self) -> bool {
@@ -217,10 +245,14 @@ impl Server {
         good(self.request(Method::GET, path).send().await.unwrap()).await
     }
 
-    /// A shell command in the scope of this name.
-    pub(crate) async fn exec(&self, scope: &str, command: &str) -> Value {
+    /// A shell command in the scope of this name, whatever comes of it.
+    pub(crate) async fn exec_in(&self, scope: &str, command: &str) -> Response {
         let body = json!({ "scope": { "scheme": "fixed", "name": scope }, "command": command });
-        good(self.post("/v1/exec", &body).send().await.unwrap()).await
+        self.post("/v1/exec", &body).send().await.unwrap()
+    }
+
+    pub(crate) async fn exec(&self, scope: &str, command: &str) -> Value {
+        good(self.exec_in(scope, command).await).await
     }
 
     pub(crate) async fn stdout(&self, scope: &str, command: &str) -> String {

@@ -22,7 +22,7 @@ use cabana_sandbox::{Error, LayerId, Result};
 use uuid::Uuid;
 
 use super::{failed, lock::Lock, name::LayerName, writer};
-use crate::DataDir;
+use crate::{DataDir, sweep};
 
 const DRAFT: &str = ".tmp-";
 
@@ -41,7 +41,11 @@ impl Store {
     /// Opens the store and sweeps what processes that died left in it.
     pub fn open(data: &DataDir, ids: IdMap) -> Result<Self> {
         let store = Self { layers: data.layers(), ids };
-        store.sweep().map_err(failed("sweeping the layer store"))?;
+        let left = store.names().map_err(failed("sweeping the layer store"))?;
+        sweep::beside({
+            let store = store.clone();
+            move || store.sweep(&left)
+        });
         Ok(store)
     }
 
@@ -154,16 +158,13 @@ impl Store {
         Ok((name, ours))
     }
 
-    fn sweep(&self) -> io::Result<()> {
-        for name in self.names()?.iter().filter(|name| name.starts_with(DRAFT)) {
-            match Lock::try_exclusive(&self.layers.join(name)) {
-                Ok(Some(_ours)) => remove_below(&self.layers, name)?,
-                Ok(None) => {}                                  // its maker lives
-                Err(e) if e.kind() == ErrorKind::NotFound => {} // it is a layer by now, or another sweeper was faster
-                Err(e) => return Err(e),
+    fn sweep(&self, names: &[String]) {
+        for name in names.iter().filter(|name| name.starts_with(DRAFT)) {
+            // Where it cannot be had, its maker lives, it is a layer by now, or another sweeper was faster.
+            if let Ok(Some(_ours)) = Lock::try_exclusive(&self.layers.join(name)) {
+                let _ = remove_below(&self.layers, name); // or the next one does
             }
         }
-        Ok(())
     }
 
     fn names(&self) -> io::Result<Vec<String>> {

@@ -3,13 +3,13 @@
 //! [`cabana_model::Life`] says what comes when. Each thing is done under the lock of the slot, and then the record says so;
 //! whoever finds a record after a crash goes on with what it says is next.
 
-use std::{collections::HashSet, pin::pin, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use cabana_model::{
     Facts, Hook, Hooked, Life, Lifecycle, Operation, Phase, Reality, Role, SandboxState, SnapshotId, Then, Time,
     Verdict, Work, amount,
 };
-use cabana_sandbox::{Found, Sandbox, SandboxEvent, SandboxSpec, State, Wanted as Update};
+use cabana_sandbox::{Found, Sandbox, SandboxEvent, SandboxSpec, Wanted as Update};
 use cabana_store::{By, Moved, Record, Transition};
 use futures_util::{StreamExt, TryStreamExt};
 use jiff::SignedDuration;
@@ -51,7 +51,7 @@ impl<'a> Change<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stepped {
+pub(super) enum Stepped {
     Done,
     /// Somebody else was before us, and what was to come comes from there no more.
     Overtaken,
@@ -66,6 +66,7 @@ enum Performed {
 impl Sandboxes {
     /// The sandbox, running: a look at the slot where it runs already.
     pub(crate) async fn running(&self, slot: &Arc<Slot>, why: &str) -> Result<Arc<dyn Sandbox>> {
+        self.taken_up(slot).await?;
         if let Some(live) = slot.live() {
             return Ok(live);
         }
@@ -112,6 +113,15 @@ impl Sandboxes {
 
     /// What the provider says, where the record may be older.
     async fn look_again(&self, slot: &Arc<Slot>) -> Result<()> {
+        let handle = self.reconcile(slot).await?;
+        if let (SandboxState::Running, Some(handle)) = (slot.record().state, handle) {
+            self.hold(slot, handle);
+        }
+        Ok(())
+    }
+
+    /// Makes the record say what the provider does. What runs or is paused of it has a handle.
+    pub(super) async fn reconcile(&self, slot: &Arc<Slot>) -> Result<Option<Arc<dyn Sandbox>>> {
         let record = slot.record();
         let (reality, handle) = self.reality(&record).await?;
         let next = record.life().found(reality, self.hooked(slot)?);
@@ -125,11 +135,8 @@ impl Sandboxes {
             };
             self.step(slot, next, why, By::Itself).await?;
         }
-        if let (SandboxState::Running, Some(handle)) = (next.state, handle) {
-            self.hold(slot, handle);
-        }
         self.count(slot);
-        Ok(())
+        Ok(handle)
     }
 
     async fn reality(&self, record: &Record) -> Result<(Reality, Option<Arc<dyn Sandbox>>)> {
@@ -372,7 +379,7 @@ impl Sandboxes {
         }
     }
 
-    fn hold(&self, slot: &Arc<Slot>, sandbox: Arc<dyn Sandbox>) {
+    pub(super) fn hold(&self, slot: &Arc<Slot>, sandbox: Arc<dyn Sandbox>) {
         self.count(slot);
         slot.used();
         slot.set_live(Some(sandbox));
@@ -380,7 +387,7 @@ impl Sandboxes {
         self.slots(|slots| slots.live.insert(slot.record().physical.clone(), slot.clone()));
     }
 
-    fn let_go(&self, slot: &Slot) {
+    pub(super) fn let_go(&self, slot: &Slot) {
         slot.set_live(None);
         slot.set_room(None);
         self.slots(|slots| slots.rests(&slot.record().physical));
@@ -496,54 +503,6 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// What became of it while there was no server. Nothing is started for it, and what it owes is done later. False: it was
-    /// never made.
-    pub(crate) async fn found_again(&self, slot: &Arc<Slot>) -> Result<bool> {
-        let _alone = slot.changing.lock().await;
-        let record = slot.record();
-        if let SandboxState::Deleting | SandboxState::Archived | SandboxState::Failed = record.state {
-            return Ok(true);
-        }
-        self.look_again(slot).await?;
-        let never_made = record.life() == Life::CLAIMED && slot.record().life() == Life::CLAIMED;
-        Ok(!never_made)
-    }
-
-    /// One that is to go runs until it has gone, and counts until then.
-    pub(crate) async fn count_doomed(&self) -> Result<()> {
-        let mut awake: Option<HashSet<SandboxId>> = None;
-        let mut restless = pin!(self.store.restless_sandboxes());
-        while let Some(record) = restless.try_next().await? {
-            if record.state != SandboxState::Deleting {
-                continue;
-            }
-            let awake = match &mut awake {
-                Some(awake) => awake,
-                None => awake.insert(self.awake().await?),
-            };
-            if awake.contains(&record.physical) {
-                self.quotas.runs(&record, &Wanted::of(&record)?.sandbox.limits);
-            }
-        }
-        Ok(())
-    }
-
-    /// Those of the provider's that are not stopped.
-    async fn awake(&self) -> Result<HashSet<SandboxId>> {
-        let all: Vec<_> = self.provider.list().await?.try_collect().await?;
-        Ok(all.into_iter().filter(|(_, state)| *state != State::Stopped).map(|(id, _)| id).collect())
-    }
-
-    /// One that runs or is paused, for whoever looks for a command that was left in it.
-    pub(crate) async fn still_there(&self, tenant: &Tenant, id: &SandboxId) -> Option<Arc<dyn Sandbox>> {
-        let slot = self.of_id(tenant, id).await.ok()?;
-        match (slot.live(), slot.record().state) {
-            (Some(live), _) => Some(live),
-            (None, SandboxState::Paused) => self.reality(&slot.record()).await.ok()?.1,
-            _ => None,
-        }
-    }
-
     /// What is owed and nobody does. False: somebody is at it.
     pub(crate) async fn resume(&self, slot: &Arc<Slot>) -> Result<bool> {
         let Ok(_alone) = slot.changing.try_lock() else { return Ok(false) };
@@ -603,7 +562,7 @@ impl Sandboxes {
     }
 
     /// Under the lock of the slot. What the slot knew may be older than that: then it is looked up, and tried once more.
-    async fn step(&self, slot: &Slot, to: Life, why: &str, by: By) -> Result<Stepped> {
+    pub(super) async fn step(&self, slot: &Slot, to: Life, why: &str, by: By) -> Result<Stepped> {
         for _ in 0..2 {
             let record = slot.record();
             let at = self.clock.now();
@@ -674,6 +633,7 @@ impl Sandboxes {
     /// Other limits, another network, other variables: of the sandbox first, and then of its record. What is altered is what those
     /// before it in the line have left.
     pub(crate) async fn change<T>(&self, slot: &Slot, alter: impl FnOnce(&mut Wanted) -> Result<T>) -> Result<T> {
+        self.taken_up(slot).await?;
         let _alone = slot.changing.lock_to_change().await?;
         let was = slot.wanted()?;
         let mut wanted = Wanted::clone(&was);

@@ -151,9 +151,12 @@ pub(super) fn connect_error(error: &Error) -> connect::Error {
         | Code::NotEmpty
         | Code::TooManyLinks => C::InvalidArgument,
         Code::Unsupported => C::Unimplemented,
-        Code::Draining | Code::HostExhausted | Code::ProviderOffline | Code::StoreUnavailable | Code::SandboxGone => {
-            C::Unavailable
-        }
+        Code::Draining
+        | Code::HostExhausted
+        | Code::ProviderOffline
+        | Code::StoreUnavailable
+        | Code::SandboxGone
+        | Code::SandboxRecovering => C::Unavailable,
         Code::FileBusy | Code::MountBusy | Code::SandboxBusy | Code::LeaseLost | Code::SandboxPaused => {
             C::FailedPrecondition
         }

@@ -36,7 +36,7 @@ use crate::{App, seats::StreamSeat};
 /// `None`: there is no such method.
 pub(super) async fn serve(app: &App, guest: &Guest, request: Request) -> Option<Response> {
     Some(match request.uri().path() {
-        wire::LIST => rpc::unary(app, request, async |_: Empty| Ok(list(app, guest))).await,
+        wire::LIST => rpc::unary(app, request, async |_: Empty| list(app, guest).await).await,
         wire::START => start(app, guest, request).await,
         wire::CONNECT => connect(app, guest, request).await,
         wire::UPDATE => rpc::unary(app, request, async |asked| update(app, guest, asked).await).await,
@@ -76,8 +76,13 @@ impl Note {
     }
 }
 
-fn list(app: &App, guest: &Guest) -> ListResponse {
-    let seen = app.runtime.seen_tasks(&guest.record.tenant, &guest.record.id);
+async fn seen_tasks(app: &App, guest: &Guest) -> Result<Vec<Seen>, Error> {
+    let seen = app.runtime.seen_tasks(&guest.record.tenant, &guest.record.id).await;
+    seen.map_err(|error| connect_error(&error))
+}
+
+async fn list(app: &App, guest: &Guest) -> Result<ListResponse, Error> {
+    let seen = seen_tasks(app, guest).await?;
     let running = seen.iter().filter(|seen| !seen.has_ended);
     let mut processes: Vec<_> = running
         .filter_map(|seen| {
@@ -87,13 +92,13 @@ fn list(app: &App, guest: &Guest) -> ListResponse {
         })
         .collect();
     processes.sort_by_key(|process| process.pid);
-    ListResponse { processes }
+    Ok(ListResponse { processes })
 }
 
 /// One that runs, or did a moment ago.
-fn find(app: &App, guest: &Guest, process: Option<&ProcessSelector>) -> Result<Seen, Error> {
+async fn find(app: &App, guest: &Guest, process: Option<&ProcessSelector>) -> Result<Seen, Error> {
     let selector = process.ok_or_else(|| Error::new(Code::InvalidArgument, "no process is selected"))?;
-    let seen = app.runtime.seen_tasks(&guest.record.tenant, &guest.record.id);
+    let seen = seen_tasks(app, guest).await?;
     let found = seen.into_iter().find(|seen| match selector {
         ProcessSelector::Pid(pid) => seen.pid == *pid,
         ProcessSelector::Tag(tag) => Note::has_tag(seen, tag),
@@ -101,8 +106,8 @@ fn find(app: &App, guest: &Guest, process: Option<&ProcessSelector>) -> Result<S
     found.ok_or_else(|| missing(selector))
 }
 
-fn find_running(app: &App, guest: &Guest, process: Option<&ProcessSelector>) -> Result<Seen, Error> {
-    let seen = find(app, guest, process)?;
+async fn find_running(app: &App, guest: &Guest, process: Option<&ProcessSelector>) -> Result<Seen, Error> {
+    let seen = find(app, guest, process).await?;
     match (seen.has_ended, process) {
         (true, Some(selector)) => Err(missing(selector)),
         _ => Ok(seen),
@@ -206,7 +211,7 @@ async fn connect(app: &App, guest: &Guest, request: Request) -> Response {
     let sending = Sending::of(&request);
     let found = async {
         let asked: ConnectRequest = rpc::asked(app, request).await?;
-        Ok((seat(app, guest)?, find(app, guest, asked.process.as_ref())?))
+        Ok((seat(app, guest)?, find(app, guest, asked.process.as_ref()).await?))
     };
     match found.await {
         Ok((seat, seen)) => follow::from_now(app, guest, sending, seat, seen).await,
@@ -215,7 +220,7 @@ async fn connect(app: &App, guest: &Guest, request: Request) -> Response {
 }
 
 async fn update(app: &App, guest: &Guest, asked: UpdateRequest) -> Result<Empty, Error> {
-    let seen = find_running(app, guest, asked.process.as_ref())?;
+    let seen = find_running(app, guest, asked.process.as_ref()).await?;
     let Some(pty) = &asked.pty else { return Ok(Empty {}) };
     if !matches!(seen.typed, Typed::Terminal(_)) {
         return Err(Error::new(Code::FailedPrecondition, "the process has no terminal"));
@@ -225,7 +230,7 @@ async fn update(app: &App, guest: &Guest, asked: UpdateRequest) -> Result<Empty,
 
 /// All that it started hears it: a shell alone would keep it to itself.
 async fn signal(app: &App, guest: &Guest, asked: SendSignalRequest) -> Result<Empty, Error> {
-    let seen = find_running(app, guest, asked.process.as_ref())?;
+    let seen = find_running(app, guest, asked.process.as_ref()).await?;
     let number = match asked.signal {
         Signal::Sigterm => 15,
         Signal::Sigkill => 9,

@@ -32,7 +32,7 @@ const QUIET: Duration = Duration::from_secs(600);
 const AHEAD: usize = 4;
 
 pub(super) async fn send(app: &App, guest: &Guest, asked: SendInputRequest) -> Result<Empty, Error> {
-    let seen = find_running(app, guest, asked.process.as_ref())?;
+    let seen = find_running(app, guest, asked.process.as_ref()).await?;
     let bytes = typed(&seen, asked.input)?;
     feed(app, guest, &seen, stream::iter([Ok(bytes)]).boxed()).await
 }
@@ -60,7 +60,7 @@ fn typed(seen: &Seen, input: Option<ProcessInput>) -> Result<Bytes, Error> {
 }
 
 pub(super) async fn close(app: &App, guest: &Guest, asked: CloseStdinRequest) -> Result<Empty, Error> {
-    let seen = find_running(app, guest, asked.process.as_ref())?;
+    let seen = find_running(app, guest, asked.process.as_ref()).await?;
     match seen.typed {
         Typed::Terminal(_) => {
             Err(Error::new(Code::FailedPrecondition, "cannot close stdin of a terminal: type Ctrl+D instead"))
@@ -93,7 +93,7 @@ async fn streamed(app: &App, guest: &Guest, events: &mut Events) -> Result<Empty
             _ => return Err(Error::new(Code::InvalidArgument, "the first message has to say which process is meant")),
         }
     };
-    let seen = find_running(app, guest, selector.as_ref())?;
+    let seen = find_running(app, guest, selector.as_ref()).await?;
     let (pass, mut passed) = mpsc::channel::<Bytes>(AHEAD);
     let body = stream::poll_fn(move |cx| passed.poll_recv(cx).map(|bytes| bytes.map(Ok))).boxed();
     let reading = async {
