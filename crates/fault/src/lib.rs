@@ -56,6 +56,11 @@ pub fn protocol() -> Option<u32> {
     None
 }
 
+/// Whether a test moves the clock: then nothing sleeps for long without a look at it.
+pub fn has_clock() -> bool {
+    cfg!(feature = "armed") && std::env::var_os("CABANA_FAULT_CLOCK").is_some()
+}
+
 /// `CABANA_FAULT_CLOCK`: a file that says by how many seconds the clock of a test is ahead. What cannot be read is none.
 pub fn clock_ahead() -> i64 {
     #[cfg(feature = "armed")]

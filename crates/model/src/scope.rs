@@ -337,7 +337,8 @@ mod tests {
             prop_assert_eq!(one == other, of(&one).value() == of(&other).value());
             let digest = Sha256::digest(one.join("-"));
             let id: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-            prop_assert_eq!(of(&one).sandbox_id().unwrap().as_str(), id);
+            let told = of(&one).sandbox_id().unwrap();
+            prop_assert_eq!(told.as_str(), id);
         }
 
         #[test]

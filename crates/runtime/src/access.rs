@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     Clock, Error, Result,
     fault::{self, Point},
+    key_life::{KeyLife, KeyLives},
 };
 
 /// What a client sent as its key.
@@ -60,6 +61,7 @@ pub struct Access {
     store: Store,
     clock: Clock,
     known: Mutex<Known>,
+    lives: KeyLives,
 }
 
 #[derive(Default)]
@@ -77,7 +79,7 @@ const DIGITS: usize = 40;
 
 impl Access {
     pub(crate) fn new(store: Store, clock: Clock) -> Self {
-        Self { store, clock, known: Mutex::default() }
+        Self { store, clock, known: Mutex::default(), lives: KeyLives::default() }
     }
 
     fn known<T>(&self, act: impl FnOnce(&mut Known) -> T) -> T {
@@ -103,17 +105,30 @@ impl Access {
 
     /// Whether the key of this id opens anything still.
     pub(crate) async fn stands(&self, id: KeyId) -> Result<bool> {
+        Ok(self.good(id).await?.is_some())
+    }
+
+    /// For what goes on with the key of this id, until it is revoked or expires.
+    pub async fn life(&self, id: KeyId) -> Result<KeyLife> {
+        // In this order: a revocation is either heard of or seen.
+        let watched = self.lives.watch(id);
+        let key = self.good(id).await?.ok_or(Error::Unauthorized)?;
+        Ok(watched.until(key.expires, self.clock.clone()))
+    }
+
+    /// The key of this id, if it opens anything.
+    async fn good(&self, id: KeyId) -> Result<Option<Arc<Key>>> {
         let (known, revoked) = self.known(|known| (known.by_id.get(&id).cloned(), known.revoked));
         let key = match known {
             Some(key) => key,
             None => {
-                let Some(key) = self.store.key_of(id).await? else { return Ok(false) };
+                let Some(key) = self.store.key_of(id).await? else { return Ok(None) };
                 let key = Arc::new(key);
                 self.learn(revoked, |known| remember(&mut known.by_id, id, &key));
                 key
             }
         };
-        Ok(self.is_good(&key))
+        Ok(self.is_good(&key).then_some(key))
     }
 
     fn is_good(&self, key: &Key) -> bool {
@@ -184,6 +199,7 @@ impl Access {
             known.by_digest.retain(|_, known| known.id != id);
             known.by_id.remove(&id);
         });
+        self.lives.end(id);
         Ok(key)
     }
 }

@@ -46,6 +46,12 @@ pub enum Visitor {
 }
 
 impl Visitor {
+    /// The one that is theirs, or stands behind what they show.
+    pub fn key(&self) -> KeyId {
+        let (Self::ByKey(caller) | Self::ByLink(caller) | Self::ByToken(caller) | Self::InPublic(caller)) = self;
+        caller.key
+    }
+
     fn parts(self) -> (Caller, &'static str) {
         match self {
             Self::ByKey(caller) => (caller, BY_KEY),

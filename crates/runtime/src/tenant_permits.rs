@@ -8,19 +8,19 @@ use std::{
 use cabana_model::Tenant;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-pub(crate) struct TenantPermits {
+pub struct TenantPermits {
     each: usize,
     /// Of those who have or wait for one.
     tenants: Mutex<HashMap<Tenant, Weak<Semaphore>>>,
 }
 
 impl TenantPermits {
-    pub(crate) fn new(each: usize) -> Self {
+    pub fn new(each: usize) -> Self {
         Self { each, tenants: Mutex::default() }
     }
 
     /// Waits for one, in the order in which they were asked for.
-    pub(crate) async fn acquire(&self, tenant: &Tenant) -> Option<OwnedSemaphorePermit> {
+    pub async fn acquire(&self, tenant: &Tenant) -> Option<OwnedSemaphorePermit> {
         self.of(tenant).acquire_owned().await.ok()
     }
 

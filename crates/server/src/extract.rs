@@ -17,28 +17,33 @@ use serde::{
 };
 use tokio::time::timeout;
 
-use crate::{App, error::Refused, linger::lingering};
+use crate::{App, error::Refused, linger::lingering, parse::Received};
 
 /// A JSON body, whatever the client calls it: no page of another site can send one along with a key. None at all, or
 /// null, is an empty object: where every field has a default, nothing need be sent.
 pub(crate) struct Body<T>(pub(crate) T);
 
-impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for Body<T> {
     type Rejection = Refused;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Refused> {
-        let bytes = all_of(request, app).await?;
-        let bytes = if matches!(bytes.trim_ascii(), b"" | b"null") { Bytes::from_static(b"{}") } else { bytes };
-        let Json(Object(body)) = Json::from_bytes(&bytes)?;
+        let body = all_of(request, app).await?;
+        let Json(Object(body)) = app.parsers.read(body, |bytes| Json::from_bytes(or_empty(bytes))).await??;
         Ok(Self(body))
     }
 }
 
+fn or_empty(bytes: &[u8]) -> &[u8] {
+    if matches!(bytes.trim_ascii(), b"" | b"null") { b"{}" } else { bytes }
+}
+
 /// A body as a whole, within the bounds.
-pub(crate) async fn all_of(request: Request, app: &App) -> Result<Bytes, Refused> {
-    let memory = request.extensions().get().map(|OfTenant(tenant)| app.bodies.open(tenant));
-    let reading = timeout(WHOLE, whole(request, app.bounds.body, app.bounds.head, memory)).await;
-    reading.map_err(|_| Refused::late("the body took too long to come"))?
+pub(crate) async fn all_of(request: Request, app: &App) -> Result<Received, Refused> {
+    let tenant = request.extensions().get().map(|OfTenant(tenant)| tenant.clone());
+    let mut memory = tenant.as_ref().map(|tenant| app.bodies.open(tenant));
+    let reading = timeout(WHOLE, whole(request, app.bounds.body, app.bounds.head, memory.as_mut())).await;
+    let bytes = reading.map_err(|_| Refused::late("the body took too long to come"))??;
+    Ok(Received { bytes, tenant, memory })
 }
 
 /// Whose request it is, once that is known: who sends many bodies at once takes no other tenant's room for them.
@@ -64,7 +69,7 @@ async fn whole(
     request: Request,
     most: usize,
     stalled: Duration,
-    mut memory: Option<MemoryCharge>,
+    mut memory: Option<&mut MemoryCharge>,
 ) -> Result<Bytes, Refused> {
     let asks_first = request.headers().contains_key(header::EXPECT);
     let mut body = request.into_body();

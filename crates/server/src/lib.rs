@@ -11,6 +11,7 @@ mod listen;
 mod long_answer;
 mod metrics;
 mod openapi;
+mod parse;
 mod ports;
 mod rest;
 mod seats;
@@ -130,6 +131,7 @@ pub(crate) struct App {
     pub(crate) wakes: Arc<e2b::Wakes>,
     /// Of what clients send and is read as a whole.
     pub(crate) bodies: MemoryLedger,
+    pub(crate) parsers: Arc<parse::Parsers>,
     /// Of templates.
     pub(crate) builds: Arc<e2b::Builds>,
 }
@@ -148,6 +150,7 @@ pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> 
         signers: Arc::default(),
         wakes: Arc::default(),
         bodies: extract::memory_of_bodies(),
+        parsers: Arc::default(),
         builds: Arc::default(),
     };
     let (router, api) = openapi::routes().split_for_parts();

@@ -1,14 +1,15 @@
-//! How many streams a tenant has open: nobody takes the room of all others.
+//! How many streams a tenant has open, so that none takes the room of all others, and that each ends with the key that opened it.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use cabana_runtime::{Code, Live, Tenant};
+use cabana_runtime::{Caller, Code, KeyLife, Live, Tenant};
+use futures_util::{Stream, StreamExt, stream};
 
 use crate::{
-    Bounds,
+    App, Bounds,
     error::{Answer, Refused},
 };
 
@@ -21,6 +22,21 @@ pub(crate) struct Streams {
 pub(crate) struct StreamSeat {
     streams: Arc<Streams>,
     tenant: Tenant,
+    key: KeyLife,
+}
+
+/// What a client is told when its key ends before its stream does.
+pub(crate) const KEY_ENDED: &str = "the key was revoked or has expired";
+
+pub(crate) fn key_ended() -> Refused {
+    Refused::new(Code::Unauthorized, KEY_ENDED)
+}
+
+impl App {
+    pub(crate) async fn open_stream(&self, caller: &Caller) -> Answer<StreamSeat> {
+        let key = self.runtime.access().life(caller.key).await?;
+        self.streams.sit(&caller.tenant, key)
+    }
 }
 
 impl Streams {
@@ -28,7 +44,7 @@ impl Streams {
         Self { bounds, open: Mutex::default() }
     }
 
-    pub(crate) fn sit(self: &Arc<Self>, tenant: &Tenant) -> Answer<StreamSeat> {
+    fn sit(self: &Arc<Self>, tenant: &Tenant, key: KeyLife) -> Answer<StreamSeat> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let count = open.entry(tenant.clone()).or_default();
         let most = self.bounds.streams;
@@ -37,7 +53,33 @@ impl Streams {
             return Err(Refused::new(Code::TooManyStreams, why));
         }
         *count += 1;
-        Ok(StreamSeat { streams: self.clone(), tenant: tenant.clone() })
+        Ok(StreamSeat { streams: self.clone(), tenant: tenant.clone(), key })
+    }
+}
+
+impl StreamSeat {
+    /// Returns when the key opens nothing any more.
+    pub(crate) fn key_ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.key.clone().ended()
+    }
+
+    /// The stream that this is the seat of. Where its key ends first, `last` is the last item.
+    pub(crate) fn hold<T: Send + 'static>(
+        self,
+        items: impl Stream<Item = T> + Send + 'static,
+        last: impl FnOnce() -> T + Send + 'static,
+    ) -> impl Stream<Item = T> + Send {
+        let end = || stream::once(std::future::ready(None));
+        let key_ended = self.key_ended();
+        let cut = stream::once(async move {
+            key_ended.await;
+            Some(last())
+        });
+        let whole = stream::select(items.map(Some).chain(end()), cut.chain(end()));
+        whole.take_while(|item| std::future::ready(item.is_some())).filter_map(move |item| {
+            let _open = &self; // as long as the stream is
+            std::future::ready(item)
+        })
     }
 }
 

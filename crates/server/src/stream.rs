@@ -15,7 +15,7 @@ use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use crate::seats::StreamSeat;
+use crate::seats::{StreamSeat, key_ended};
 
 /// A chunk of one stream; `offset` is where it begins in it.
 #[derive(Serialize)]
@@ -56,11 +56,9 @@ pub(crate) fn respond(
     leaving: CancellationToken,
 ) -> Response {
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
-    let events = events.take_until(leaving.cancelled_owned()).map(move |event| {
-        let _open = &seat; // as long as the stream is
-        Ok::<_, Infallible>(event)
-    });
-    Sse::new(events).keep_alive(keep_alive).into_response()
+    let events = events.take_until(leaving.cancelled_owned());
+    let events = seat.hold(events, || named("error", &key_ended().body()));
+    Sse::new(events.map(Ok::<_, Infallible>)).keep_alive(keep_alive).into_response()
 }
 
 fn said(chunk: &Chunk) -> Event {

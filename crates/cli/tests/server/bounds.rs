@@ -163,6 +163,19 @@ async fn e2b_processes_with_many_arguments_are_refused_and_long_ones_are_listed_
     assert_eq!(sdk.refused("/process.Process/SendSignal", kill).await.1, "not_found");
 }
 
+#[tokio::test]
+async fn a_body_of_very_many_values_is_refused_before_they_are_read() {
+    let sdk = Sdk::start().await;
+    let many = vec![""; 1_300_000];
+    let answer = sdk.server.post("/v1/exec", &json!({ "command": many })).send().await.unwrap();
+    let (code, message) = refused_for(answer).await;
+    assert!(code == "bad_request" && message == "body: has more than 65536 values", "{message}");
+    let start = json!({ "process": { "cmd": "/bin/true", "args": many } });
+    let (flags, end) = sdk.stream("/process.Process/Start", start).await.next().await.unwrap();
+    assert_eq!((flags, &end["error"]["code"]), (2, &json!("invalid_argument")), "{end}");
+    assert!(end["error"]["message"].as_str().unwrap().ends_with("has more than 65536 values"), "{end}");
+}
+
 /// What a refusal is about, and its code.
 async fn refused_for(answer: Response) -> (String, String) {
     assert_eq!(answer.status(), 400);

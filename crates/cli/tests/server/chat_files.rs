@@ -112,6 +112,11 @@ async fn fp_18_bad_requests_say_what_is_wrong() {
         let answer = server.post(FILE, &body).header("Cabana-User", "user").send().await.unwrap();
         assert_eq!(refused(answer).await, (status, code.to_owned()), "{body}");
     }
+    // As JSON each of the first has six bytes, and each of the second two.
+    shell(&server, "head -c 3000000 /dev/zero | tee >(tr '\\0' '\\1' > ones) | tr '\\0' '\\n' > lines").await;
+    let answer = server.post(FILE, &with("read", "ones")).header("Cabana-User", "user").send().await.unwrap();
+    assert_eq!(refused(answer).await, (413, "too_large".into()));
+    assert_eq!(file(&server, &with("read", "lines")).await["content"], "\n".repeat(3_000_000));
     let reader = server.key_for("default", "read").await;
     let answer = server.post(FILE, &with("list", "")).header("X-API-KEY", reader).send().await.unwrap();
     assert_eq!(refused(answer).await, (403, "forbidden".into()));

@@ -38,6 +38,7 @@ mod files;
 mod files_search;
 mod files_watch;
 mod inside;
+mod key_ends;
 mod kills;
 mod lifecycle;
 mod lives;

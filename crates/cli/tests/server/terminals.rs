@@ -20,7 +20,11 @@ pub(crate) struct Terminal {
 
 impl Terminal {
     pub(crate) async fn open(server: &Server, sandbox: &str, query: &str) -> Self {
-        let bearer = format!("Bearer {}", server.key);
+        Self::open_as(server, &server.key, sandbox, query).await
+    }
+
+    pub(crate) async fn open_as(server: &Server, key: &str, sandbox: &str, query: &str) -> Self {
+        let bearer = format!("Bearer {key}");
         let path = format!("/v1/sandboxes/{sandbox}/terminal?{query}");
         let (socket, _) = open_socket(server, &path, &[("authorization", &bearer)]).await.unwrap();
         Self::of(socket).await

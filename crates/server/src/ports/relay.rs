@@ -38,6 +38,7 @@ const HEAD: usize = 64 << 10;
 
 /// One connection for each request: what one left behind in it cannot reach the next.
 pub(super) async fn relay(app: &App, visitor: Visitor, door: &Door, request: Request) -> Answer<Response> {
+    let key = app.runtime.access().life(visitor.key()).await?;
     let stream = reach(app, visitor, door).await?;
     let (mut parts, body) = request.into_parts();
     let wants_socket = headers::is_websocket(&parts);
@@ -51,12 +52,13 @@ pub(super) async fn relay(app: &App, visitor: Visitor, door: &Door, request: Req
     let builder = http1::Builder::new().title_case_headers(true).max_buf_size(HEAD).clone();
     let handshake = builder.handshake::<_, Body>(stream).await;
     let (mut sender, connection) = handshake.map_err(|error| failed(door.port, error))?;
-    let (idle, watched, seat) = (app.bounds.idle, moved.clone(), peer.clone());
+    let (idle, watched, seat, ended) = (app.bounds.idle, moved.clone(), peer.clone(), key.clone().ended());
     app.tasks.spawn(async move {
         let _seat = seat;
         tokio::select! {
             _ = connection.with_upgrades() => {} // how it ended is told by the answer, or by its end
             () = stands_still(&watched, idle) => {}
+            () = ended => {}
         }
     });
 
@@ -77,6 +79,7 @@ pub(super) async fn relay(app: &App, visitor: Visitor, door: &Door, request: Req
                 _ = copy_bidirectional(&mut outside, &mut inside) => {}
                 () = stands_still(&moved, idle) => {}
                 () = leaving.cancelled() => {}
+                () = key.ended() => {}
             }
         });
     }

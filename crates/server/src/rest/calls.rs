@@ -298,7 +298,7 @@ async fn stream(
     }
     let id = call_id(&call)?;
     let log = app.runtime.call_output(&caller.tenant, id).await?;
-    let seat = app.streams.sit(&caller.tenant)?;
+    let seat = app.open_stream(&caller).await?;
     let (runtime, tenant) = (app.runtime, caller.tenant);
     let last = async move {
         match runtime.ended_call(&tenant, id).await {

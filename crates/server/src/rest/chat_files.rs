@@ -8,7 +8,7 @@ use axum::{
 };
 use bytes::Bytes;
 use cabana_runtime::{
-    Caller, Code, Error, Place,
+    Caller, Code, Error, MemoryCharge, Place,
     acts::files::{At, List, Listed, Opened, Part, Read, Write},
 };
 use cabana_sandbox::{FileInfo, Kind, WriteMode};
@@ -155,8 +155,10 @@ async fn act(app: &App, caller: Caller, once: Once, headers: &HeaderMap, body: F
         }
         FileBody::Read(place) => {
             let (place, at) = place.place(&caller, headers)?;
+            let (mut memory, most) = (app.runtime.list_memory(&caller.tenant), app.bounds.body);
             let (_, opened) = app.runtime.look(look(caller, place), Read { at, part: Part::Whole }).await?;
-            Ok(Json(FileTold::Read { content: text(opened, app.bounds.body).await? }).into_response())
+            let content = whole(opened, most, &mut memory).await?;
+            long_answer::try_json(memory, move || Ok(FileTold::Read { content: text(content, most)? })).await
         }
         FileBody::Write { place, content } => {
             let (place, at) = place.place(&caller, headers)?;
@@ -170,17 +172,40 @@ async fn act(app: &App, caller: Caller, once: Once, headers: &HeaderMap, body: F
     }
 }
 
-/// What is no text is not told as one: whoever wrote it back would destroy it.
-async fn text(mut opened: Opened, most: usize) -> Answer<String> {
+async fn whole(mut opened: Opened, most: usize, memory: &mut MemoryCharge) -> Answer<Vec<u8>> {
     let mut whole = Vec::new();
     while let Some(bytes) = opened.body.try_next().await.map_err(Error::from)? {
-        whole.extend_from_slice(&bytes);
-        if whole.len() > most {
-            let message = format!("the file is larger than the {most} bytes of an answer: download it");
-            return Err(Refused::new(Code::TooLarge, message));
+        if whole.len() + bytes.len() > most {
+            return Err(too_large(most));
         }
+        if !memory.grow(bytes.len()) {
+            return Err(Error::ListsTooLarge.into());
+        }
+        whole.extend_from_slice(&bytes);
     }
-    String::from_utf8(whole).map_err(|_| Refused::invalid("path", "the file is no UTF-8 text: download it"))
+    Ok(whole)
+}
+
+/// What is no text is not told as one: a client that wrote it back would destroy it. Nor is what becomes far longer as JSON.
+fn text(whole: Vec<u8>, most: usize) -> Answer<String> {
+    let text = String::from_utf8(whole);
+    let text = text.map_err(|_| Refused::invalid("path", "the file is no UTF-8 text: download it"))?;
+    if written_len(&text) > most.saturating_mul(2) { Err(too_large(most)) } else { Ok(text) }
+}
+
+fn too_large(most: usize) -> Refused {
+    let message = format!("the file is larger than the {most} bytes of an answer: download it");
+    Refused::new(Code::TooLarge, message)
+}
+
+/// As JSON.
+fn written_len(text: &str) -> usize {
+    let of_byte = |byte| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+        0..0x20 => 6,
+        _ => 1,
+    };
+    text.bytes().map(of_byte).sum()
 }
 
 /// A file of a chat's sandbox, or a directory as a ZIP.

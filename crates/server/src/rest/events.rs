@@ -55,7 +55,7 @@ async fn events(
     if let Some(sandbox) = &sandbox {
         app.runtime.sandbox(&caller.tenant, sandbox).await?; // of another tenant's there is nothing to hear
     }
-    let seat = app.streams.sit(&caller.tenant)?;
+    let seat = app.open_stream(&caller).await?;
     let listener = app.runtime.events(&caller.tenant, sandbox.as_ref());
     let heard = stream::unfold(listener, |mut listener| async move {
         let event = match listener.next().await? {

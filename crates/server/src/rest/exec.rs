@@ -287,7 +287,7 @@ async fn run(
         let task = app.runtime.task(&tenant, started.task).await?;
         return Ok((StatusCode::ACCEPTED, Json(TaskBody::of(&task))).into_response());
     }
-    let seat = streams(headers).then(|| app.streams.sit(&tenant)).transpose()?;
+    let seat = if streams(headers) { Some(app.open_stream(&caller).await?) } else { None };
     let call = app.runtime.call(ask(caller, place, once), Exec { asked, keep, clamped }).await?;
     if let Some(seat) = seat {
         return Ok(streamed(seat, call));

@@ -204,7 +204,7 @@ async fn watch(
 ) -> Answer<Response> {
     let depth = if query.below { Depth::Below } else { Depth::Here };
     let watch = Watch { at: at(query.path, query.user)?, depth, describes: false };
-    let seat = app.streams.sit(&caller.tenant)?;
+    let seat = app.open_stream(&caller).await?;
     let (_, told) = app.runtime.look(look(caller, Place::Sandbox(id(&sandbox)?)), watch).await?;
     let told = told.map(|event| match event.map(|(event, _)| event) {
         Ok(WatchEvent::Changed(change, path)) => {

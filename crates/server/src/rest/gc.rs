@@ -11,7 +11,6 @@ use cabana_runtime::{
     Place,
     acts::{backup::Backup, gc::Collect},
 };
-use futures_util::TryStreamExt;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -21,6 +20,7 @@ use crate::{
     auth::{Admin, Once, ask, look},
     error::{Answer, ErrorBody, Refused},
     extract::Body,
+    seats::KEY_ENDED,
 };
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -87,11 +87,10 @@ async fn collect(
     (status = "default", body = ErrorBody),
 ))]
 async fn backup(State(app): State<App>, Admin(caller): Admin) -> Answer<Response> {
-    let seat = app.streams.sit(&caller.tenant)?;
+    let seat = app.open_stream(&caller).await?;
     let (_, stream) = app.runtime.look(look(caller, Place::Nowhere), Backup).await?;
-    let stream = stream.inspect_ok(move |_| {
-        let _open = &seat; // as long as the stream is
-    });
+    let cut = || Err(cabana_sandbox::Error::failed("making a backup", std::io::Error::other(KEY_ENDED)));
+    let stream = seat.hold(stream, cut);
     let headers = [(header::CONTENT_TYPE, "application/octet-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, HttpBody::from_stream(stream)).into_response())
 }

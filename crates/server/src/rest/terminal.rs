@@ -37,7 +37,7 @@ use crate::{
     error::{Answer, ErrorBody, Refused},
     extract::{Path, Query},
     listen::{Leaving, Peer},
-    seats::StreamSeat,
+    seats::{KEY_ENDED, StreamSeat, key_ended},
     stream::pieces,
 };
 
@@ -134,14 +134,14 @@ async fn terminal(
     let user = wanted.user.map(Inside::new).transpose().map_err(|error| Refused::invalid("user", error))?;
     let command = wanted.command.unwrap_or_else(|| Terminal::LOGIN.to_owned());
     let asked = Asked { cwd: wanted.cwd, user, ..Asked::shell(command) };
-    let (open, memory) = (app.streams.sit(&caller.tenant)?, app.bodies.open(&caller.tenant));
+    let (open, memory) = (app.open_stream(&caller).await?, app.bodies.open(&caller.tenant));
     let ((typed, typed_in), (wishes, wishes_in)) = (mpsc::channel(AHEAD), mpsc::channel(AHEAD));
     let (said, hears) = mpsc::channel(AHEAD);
     let act = Terminal { asked, size, typed: typed_in, wishes: wishes_in, said };
     let ask = Ask { caller, place: Place::Sandbox(sandbox), key: None, lease: None, front: FRONT };
     let call = app.runtime.call(ask, act).await?;
     // Whoever does not come after all has gone: what is dropped then hangs the command up.
-    let seat = Seat { call, typed, wishes, memory, hears, leaving, _peer: peer, _open: open };
+    let seat = Seat { call, typed, wishes, memory, hears, leaving, _peer: peer, open };
     let upgrade = upgrade.protocols(["cabana"]).max_message_size(LARGEST).max_frame_size(LARGEST);
     Ok(upgrade.read_buffer_size(8 << 10).write_buffer_size(0).on_upgrade(|socket| seat.sit(socket)))
 }
@@ -155,12 +155,12 @@ struct Seat {
     hears: mpsc::Receiver<Bytes>,
     leaving: CancellationToken,
     _peer: Option<Extension<Peer>>,
-    _open: StreamSeat,
+    open: StreamSeat,
 }
 
 impl Seat {
     async fn sit(self, socket: WebSocket) {
-        let Self { call, typed, wishes, memory, mut hears, leaving, _peer, _open } = self;
+        let Self { call, typed, wishes, memory, mut hears, leaving, _peer, open } = self;
         let (mut to, mut from) = socket.split();
         if tell(&mut to, &Told::Start { call_id: call.id() }).await.is_err() {
             return;
@@ -173,6 +173,7 @@ impl Seat {
         };
         let why = tokio::select! {
             why = heard => why,
+            () = open.key_ended() => shut_out(&mut to).await,
             spoken = speak(&mut to, &mut hears) => match spoken {
                 Ok(()) => last_words(&mut to, call).await,
                 Err(_) => return,
@@ -183,6 +184,12 @@ impl Seat {
         let rest = async { while let Some(Ok(_)) = from.next().await {} };
         let _ = timeout(LINGER, rest).await;
     }
+}
+
+/// What is typed from now on is heard by no command, and that one is hung up.
+async fn shut_out(to: &mut SplitSink<WebSocket, Message>) -> CloseFrame {
+    let _ = timeout(PING, tell(to, &Told::Error(key_ended().body()))).await;
+    CloseFrame { code: close_code::POLICY, reason: KEY_ENDED.into() }
 }
 
 async fn last_words(to: &mut SplitSink<WebSocket, Message>, call: Call<ExitTold>) -> CloseFrame {

@@ -3,16 +3,17 @@
 
 mod follow;
 mod input;
+mod list;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use axum::{extract::Request, http::HeaderMap, response::Response};
 use cabana_e2b_wire::{
     connect::{Code, Error},
     header as names,
     process::{
-        self as wire, ConnectRequest, Empty, ListResponse, ProcessConfig, ProcessInfo, ProcessSelector, Pty,
-        SendSignalRequest, Signal, StartRequest, UpdateRequest,
+        self as wire, ConnectRequest, Empty, ProcessConfig, ProcessSelector, Pty, SendSignalRequest, Signal,
+        StartRequest, UpdateRequest,
     },
 };
 use cabana_runtime::{
@@ -31,12 +32,12 @@ use super::{
     place::{place, user_of},
     rpc::{self, Sending},
 };
-use crate::{App, seats::StreamSeat};
+use crate::App;
 
 /// `None`: there is no such method.
 pub(super) async fn serve(app: &App, guest: &Guest, request: Request) -> Option<Response> {
     Some(match request.uri().path() {
-        wire::LIST => rpc::unary(app, request, async |_: Empty| list(app, guest).await).await,
+        wire::LIST => rpc::respond(app, request, async |_: Empty| list::serve(app, guest).await).await,
         wire::START => start(app, guest, request).await,
         wire::CONNECT => connect(app, guest, request).await,
         wire::UPDATE => rpc::unary(app, request, async |asked| update(app, guest, asked).await).await,
@@ -51,9 +52,6 @@ pub(super) async fn serve(app: &App, guest: &Guest, request: Request) -> Option<
 /// So long a killed process is waited for.
 const GONE: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Of a command's words, in a list; and what each of them takes beside its bytes.
-const MAX_SHOWN: usize = 16 << 10;
-const WORD: usize = 32;
 const MAX_TAG: usize = 1024;
 
 /// What is kept of a command to tell it in a list. Its variables are not: they may be secrets, and are told from memory.
@@ -79,20 +77,6 @@ impl Note {
 async fn seen_tasks(app: &App, guest: &Guest) -> Result<Vec<Seen>, Error> {
     let seen = app.runtime.seen_tasks(&guest.record.tenant, &guest.record.id).await;
     seen.map_err(|error| connect_error(&error))
-}
-
-async fn list(app: &App, guest: &Guest) -> Result<ListResponse, Error> {
-    let seen = seen_tasks(app, guest).await?;
-    let running = seen.iter().filter(|seen| !seen.has_ended);
-    let mut processes: Vec<_> = running
-        .filter_map(|seen| {
-            let Note { config, tag } = Note::of(seen)?;
-            let config = ProcessConfig { envs: (*seen.env).clone(), ..config };
-            Some(ProcessInfo { config, pid: seen.pid, tag })
-        })
-        .collect();
-    processes.sort_by_key(|process| process.pid);
-    Ok(ListResponse { processes })
 }
 
 /// One that runs, or did a moment ago.
@@ -126,18 +110,13 @@ async fn start(app: &App, guest: &Guest, request: Request) -> Response {
     let (sending, headers) = (Sending::of(&request), request.headers().clone());
     let begun = async {
         let asked: StartRequest = rpc::asked(app, request).await?;
-        let seat = seat(app, guest)?;
+        let seat = rpc::seat(app, guest).await?;
         Ok((seat, begin(app, guest, &headers, asked).await?))
     };
     match begun.await {
         Ok((seat, (answer, typed))) => follow::from_start(app, guest, sending, seat, answer, typed).await,
         Err(error) => rpc::ended(&error),
     }
-}
-
-fn seat(app: &App, guest: &Guest) -> Result<StreamSeat, Error> {
-    let seat = app.streams.sit(&guest.record.tenant);
-    seat.map_err(|refused| Error::new(Code::ResourceExhausted, refused.told().2))
 }
 
 async fn begin(app: &App, guest: &Guest, headers: &HeaderMap, asked: StartRequest) -> Result<(Answer, Typed), Error> {
@@ -161,29 +140,10 @@ async fn begin(app: &App, guest: &Guest, headers: &HeaderMap, asked: StartReques
         ..Asked::new(Command::Argv(std::iter::once(cmd).chain(args).collect()))
     };
     asked.check().map_err(|error| connect_error(&error))?;
-    // As it was given, which may be many times as long as what it means.
-    let given = cwd.filter(|cwd| cwd.len() <= MAX_SHOWN);
-    let note = serde_json::to_value(Note { config: shown(&asked, given), tag }).ok();
+    let note = serde_json::to_value(Note { config: list::shown(&asked, cwd), tag }).ok();
     let begun = async { app.runtime.call(guest.ask(), Start { asked, typed, note }).await?.answer().await };
     let answer = begun.await.map_err(|error| not_begun(&error, &dir))?;
     Ok((answer, typed))
-}
-
-/// What a list shows of it, as long as it runs: the beginning of a long one.
-fn shown(asked: &Asked, cwd: Option<String>) -> ProcessConfig {
-    let Command::Argv(argv) = &asked.command else { return ProcessConfig::default() };
-    let (mut words, mut room) = (Vec::new(), MAX_SHOWN);
-    for word in argv {
-        let end = word.floor_char_boundary(room);
-        if end < word.len() {
-            words.push(format!("{}…", &word[..end]));
-            break;
-        }
-        words.push(word.clone());
-        room = room.saturating_sub(word.len() + WORD);
-    }
-    let args = words.split_off(words.len().min(1));
-    ProcessConfig { cmd: words.pop().unwrap_or_default(), args, envs: BTreeMap::new(), cwd }
 }
 
 fn not_begun(error: &Failed, dir: &str) -> Error {
@@ -211,7 +171,7 @@ async fn connect(app: &App, guest: &Guest, request: Request) -> Response {
     let sending = Sending::of(&request);
     let found = async {
         let asked: ConnectRequest = rpc::asked(app, request).await?;
-        Ok((seat(app, guest)?, find(app, guest, asked.process.as_ref()).await?))
+        Ok((rpc::seat(app, guest).await?, find(app, guest, asked.process.as_ref()).await?))
     };
     match found.await {
         Ok((seat, seen)) => follow::from_now(app, guest, sending, seat, seen).await,

@@ -20,13 +20,21 @@ use cabana_e2b_wire::{
 use futures_util::{Stream, StreamExt, stream};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{App, extract, listen::Peer, seats::StreamSeat};
+use super::super::guest::Guest;
+use crate::{
+    App,
+    error::Refused,
+    extract,
+    listen::Peer,
+    parse::Received,
+    seats::{KEY_ENDED, StreamSeat},
+};
 
 /// Between two signs of life, where a client names none.
 const KEEPALIVE: Duration = Duration::from_secs(90);
 
 /// One message each way.
-pub(super) async fn unary<T: DeserializeOwned, R: Serialize>(
+pub(super) async fn unary<T: DeserializeOwned + Send + 'static, R: Serialize>(
     app: &App,
     request: Request,
     work: impl AsyncFnOnce(T) -> Result<R, Error>,
@@ -35,7 +43,7 @@ pub(super) async fn unary<T: DeserializeOwned, R: Serialize>(
 }
 
 /// The same for whoever makes the answer's body itself.
-pub(super) async fn respond<T: DeserializeOwned>(
+pub(super) async fn respond<T: DeserializeOwned + Send + 'static>(
     app: &App,
     request: Request,
     work: impl AsyncFnOnce(T) -> Result<Response, Error>,
@@ -46,8 +54,7 @@ pub(super) async fn respond<T: DeserializeOwned>(
             return Err(Error::new(Code::Unimplemented, format!("{kind:?} is not spoken here: send application/json")));
         }
         let body = whole(app, request).await?;
-        let body = if body.is_empty() { Bytes::from_static(b"{}") } else { body };
-        work(message(&body)?).await
+        work(message(app, body).await?).await
     };
     answered.await.unwrap_or_else(|error| refused(&error))
 }
@@ -57,33 +64,50 @@ pub(super) fn refused(error: &Error) -> Response {
     (status, Json(error)).into_response()
 }
 
-async fn whole(app: &App, request: Request) -> Result<Bytes, Error> {
-    extract::all_of(request, app).await.map_err(|refused| {
-        let (status, _, message) = refused.told();
-        let code = match status {
-            StatusCode::PAYLOAD_TOO_LARGE => Code::ResourceExhausted,
-            StatusCode::SERVICE_UNAVAILABLE => Code::Unavailable,
-            _ => Code::InvalidArgument,
-        };
-        Error::new(code, message)
-    })
+async fn whole(app: &App, request: Request) -> Result<Received, Error> {
+    extract::all_of(request, app).await.map_err(unread)
 }
 
-pub(super) fn message<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
-    serde_json::from_slice(bytes).map_err(|error| Error::new(Code::InvalidArgument, format!("the message: {error}")))
+fn unread(refused: Refused) -> Error {
+    let (status, _, message) = refused.told();
+    let code = match status {
+        StatusCode::PAYLOAD_TOO_LARGE => Code::ResourceExhausted,
+        StatusCode::SERVICE_UNAVAILABLE => Code::Unavailable,
+        _ => Code::InvalidArgument,
+    };
+    Error::new(code, message)
+}
+
+/// No byte at all is an empty message.
+pub(super) async fn message<T: DeserializeOwned + Send + 'static>(app: &App, body: Received) -> Result<T, Error> {
+    let parse = |bytes: &[u8]| serde_json::from_slice(if bytes.is_empty() { b"{}" } else { bytes });
+    let parsed = app.parsers.read(body, parse).await.map_err(unread)?;
+    parsed.map_err(|error| Error::new(Code::InvalidArgument, format!("the message: {error}")))
 }
 
 /// The one message that a stream is asked for with.
-pub(super) async fn asked<T: DeserializeOwned>(app: &App, request: Request) -> Result<T, Error> {
+pub(super) async fn asked<T: DeserializeOwned + Send + 'static>(app: &App, request: Request) -> Result<T, Error> {
     let (mut body, mut reader) = (whole(app, request).await?, frames_of(app));
-    match reader.read(&mut body)? {
-        Some(Frame::Message(payload)) => message(&payload),
+    match reader.read(&mut body.bytes)? {
+        Some(Frame::Message(bytes)) => message(app, Received { bytes, ..body }).await,
         Some(Frame::End(_)) => Err(Error::new(Code::InvalidArgument, "there is no message before the end")),
         None => {
             reader.finish()?;
             Err(Error::new(Code::InvalidArgument, "there is no message"))
         }
     }
+}
+
+/// For a stream of a sandbox's, which ends with the key that made it.
+pub(super) async fn seat(app: &App, guest: &Guest) -> Result<StreamSeat, Error> {
+    app.open_stream(&guest.caller).await.map_err(|refused| match refused.told() {
+        (StatusCode::UNAUTHORIZED, ..) => key_ended(),
+        (_, _, message) => Error::new(Code::ResourceExhausted, message),
+    })
+}
+
+pub(super) fn key_ended() -> Error {
+    Error::new(Code::Unauthenticated, KEY_ENDED)
 }
 
 pub(super) fn frames_of(app: &App) -> Reader {
@@ -129,8 +153,8 @@ impl Sending {
         let leaving = self.peer.as_ref().map(|peer| peer.leaving.clone());
         // Where a connection has many streams, one that breaks off is reset by itself.
         let gone = self.peer.filter(|_| self.version < Version::HTTP_2);
-        let events = events.boxed();
-        let frames = stream::unfold((Some(events), seat, gone), move |(events, seat, gone)| {
+        let (events, key) = (events.boxed(), Box::pin(seat.key_ended()));
+        let frames = stream::unfold((Some(events), key, seat, gone), move |(events, mut key, seat, gone)| {
             let (alive, leaving) = (alive.clone(), leaving.clone().unwrap_or_default());
             let keepalive = self.keepalive;
             async move {
@@ -139,6 +163,7 @@ impl Sending {
                     next = tokio::time::timeout(keepalive, events.next()) => next,
                     // The next server has it, and clients ask again.
                     () = leaving.cancelled() => Ok(Some(Err(Ending::Gone))),
+                    () = &mut key => Ok(Some(Err(Ending::Error(key_ended())))),
                 };
                 let (frame, events) = match next {
                     Err(_) => (framed(&alive), Some(events)),
@@ -147,7 +172,7 @@ impl Sending {
                     Ok(Some(Err(Ending::Gone))) => (reset(gone.as_ref()), None),
                     Ok(None) => (Ok(envelope::end(None)), None),
                 };
-                Some((frame, (events, seat, gone)))
+                Some((frame, (events, key, seat, gone)))
             }
         });
         streamed(Body::from_stream(frames))

@@ -24,8 +24,7 @@ pub(super) async fn stream(files: &Files<'_>, request: Request) -> Response {
     let sending = Sending::of(&request);
     let begun = async {
         let asked: WatchRequest = rpc::asked(files.app, request).await?;
-        let seat = files.app.streams.sit(&files.guest.record.tenant);
-        let seat = seat.map_err(|refused| Error::new(Code::ResourceExhausted, refused.told().2))?;
+        let seat = rpc::seat(files.app, files.guest).await?;
         Ok::<_, Error>((seat, watch(files, &asked).await?))
     };
     match begun.await {

@@ -13,7 +13,7 @@ use cabana_e2b_wire::{
     },
 };
 use cabana_runtime::{
-    MemoryCharge, Seen, Typed,
+    MemoryCharge, Seen, Tenant, Typed,
     acts::task::{Feed, What},
 };
 use cabana_sandbox::Stream;
@@ -24,7 +24,7 @@ use super::{
     super::{super::guest::Guest, rpc},
     find_running, of_one, tell,
 };
-use crate::{App, linger::lingering, stream::pieces};
+use crate::{App, linger::lingering, parse::Received, stream::pieces};
 
 /// A client's stream says at least that it is alive.
 const QUIET: Duration = Duration::from_secs(600);
@@ -73,19 +73,23 @@ pub(super) async fn close(app: &App, guest: &Guest, asked: CloseStdinRequest) ->
 pub(super) async fn stream(app: &App, guest: &Guest, request: Request) -> Response {
     let body = lingering(request.into_body()).into_data_stream();
     let tenant = &guest.caller.tenant;
-    let _seat = match app.streams.sit(tenant) {
+    let seat = match rpc::seat(app, guest).await {
         Ok(seat) => seat,
-        Err(refused) => return rpc::ended(&Error::new(Code::ResourceExhausted, refused.told().2)),
+        Err(error) => return rpc::ended(&error),
     };
     let memory = app.bodies.open(tenant);
-    let mut events = Events { body, reader: rpc::frames_of(app), piece: Bytes::new(), memory };
-    match streamed(app, guest, &mut events).await {
+    let mut events = Events { app, tenant, body, reader: rpc::frames_of(app), piece: Bytes::new(), memory };
+    let fed = tokio::select! {
+        fed = streamed(app, guest, &mut events) => fed,
+        () = seat.key_ended() => Err(rpc::key_ended()),
+    };
+    match fed {
         Ok(empty) => rpc::answered(&empty),
         Err(error) => rpc::ended(&error),
     }
 }
 
-async fn streamed(app: &App, guest: &Guest, events: &mut Events) -> Result<Empty, Error> {
+async fn streamed(app: &App, guest: &Guest, events: &mut Events<'_>) -> Result<Empty, Error> {
     let selector = loop {
         match events.next().await? {
             Some(StreamInputEvent::Start(StreamInputStart { process })) => break process,
@@ -113,7 +117,9 @@ async fn streamed(app: &App, guest: &Guest, events: &mut Events) -> Result<Empty
 }
 
 /// A client's messages.
-struct Events {
+struct Events<'a> {
+    app: &'a App,
+    tenant: &'a Tenant,
     body: axum::body::BodyDataStream,
     reader: Reader,
     piece: Bytes,
@@ -121,13 +127,15 @@ struct Events {
     memory: MemoryCharge,
 }
 
-impl Events {
+impl Events<'_> {
     async fn next(&mut self) -> Result<Option<StreamInputEvent>, Error> {
         self.memory.clear(); // the last one is on its way
         loop {
             match self.reader.read(&mut self.piece)? {
                 Some(Frame::Message(message)) => {
-                    let StreamInputRequest { event } = rpc::message(&message)?;
+                    // What it takes is charged already.
+                    let body = Received { bytes: message, tenant: Some(self.tenant.clone()), memory: None };
+                    let StreamInputRequest { event } = rpc::message(self.app, body).await?;
                     match event {
                         Some(event) => return Ok(Some(event)),
                         None => continue, // of a newer client
