@@ -446,7 +446,7 @@ impl Sandboxes {
         if slot.is_deleting() { Err(Error::NoSandbox(id.clone())) } else { Ok(slot) }
     }
 
-    /// The chat's sandbox, by whomever it was made. True when there was none.
+    /// The chat's sandbox: that of its user, if one is named, and else the only one that there is. True when there was none.
     pub(crate) async fn of_chat(
         &self,
         caller: &Caller,
@@ -454,15 +454,14 @@ impl Sandboxes {
         chat: &str,
         user: Option<&str>,
     ) -> Result<(Arc<Slot>, bool)> {
-        let record = self.store.by_chat(&caller.tenant, app, chat).await?;
-        let slot = record.map(|record| self.slots(|slots| slots.insert(record, &self.clock)));
-        match slot.filter(|slot| !slot.is_deleting()) {
-            Some(slot) => Ok((slot, false)),
-            None => {
-                let scope = Scope::chat_of(app, user.ok_or(Error::UserRequired)?, chat)?;
-                self.of_scope(caller, &scope, None).await
-            }
+        if let Some(user) = user {
+            return self.of_scope(caller, &Scope::chat_of(app, user, chat)?, None).await;
         }
+        // Users may have chats of the same name: then none of them is meant more than another.
+        let mut records = self.store.by_chat(&caller.tenant, app, chat).await?;
+        let record = records.pop().filter(|_| records.is_empty()).ok_or(Error::UserRequired)?;
+        let slot = self.of_record(record);
+        if slot.is_deleting() { Err(Error::UserRequired) } else { Ok((slot, false)) }
     }
 
     pub(crate) fn of_record(&self, record: Record) -> Arc<Slot> {

@@ -193,12 +193,12 @@ impl Store {
         self.glance(move |db| Ok(of_scope(db, &tenant, &scope)?)).await
     }
 
-    /// The newest one of this chat, whoever its user is.
-    pub async fn by_chat(&self, tenant: &Tenant, app: &str, chat: &str) -> Result<Option<Record>> {
+    /// Those of this chat, of each of its users one; at most two.
+    pub async fn by_chat(&self, tenant: &Tenant, app: &str, chat: &str) -> Result<Vec<Record>> {
         let (tenant, app, chat) = (tenant.clone(), app.to_owned(), chat.to_owned());
         self.glance(move |db| {
-            let which = "tenant = ? AND app = ? AND chat = ? ORDER BY created DESC, id DESC LIMIT 1";
-            Ok(one(db, which, params![Col(&tenant), app, chat])?)
+            let which = "tenant = ? AND app = ? AND chat = ? ORDER BY created DESC, id DESC LIMIT 2";
+            Ok(part(db, which, params![Col(&tenant), app, chat])?)
         })
         .await
     }

@@ -114,6 +114,21 @@ async fn device_nodes_of_every_kind() {
     inside.end().await;
 }
 
+/// The kernel holds up who writes to the same file system for it, all of it.
+#[tokio::test]
+async fn changing_how_the_blocks_of_a_file_are_kept() {
+    let own = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let done = std::process::Command::new("chattr").arg("-e").arg(own.path()).status().unwrap();
+    assert!(done.success(), "the host's own may be changed");
+    let inside = Inside::new().await;
+    inside.user("touch /tmp/file && lsattr /tmp/file").await.ok();
+    for how in ["-e", "+e", "+d"] {
+        let said = inside.user(&format!("chattr {how} /tmp/file")).await.refused();
+        assert!(said.contains("Operation not permitted"), "{how}: {said}");
+    }
+    inside.end().await;
+}
+
 #[tokio::test]
 async fn pinning_files_so_that_they_cannot_be_deleted() {
     let own = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

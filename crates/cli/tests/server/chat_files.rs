@@ -38,6 +38,22 @@ async fn shell(server: &Server, command: &str) -> String {
     answer["stdout"].as_str().unwrap().to_owned()
 }
 
+/// Users of one app may have chats of the same name: each has its own, and who names no user is not led to either.
+#[tokio::test]
+async fn fp_02_a_chat_of_the_same_name_is_another_users_own() {
+    let server = Server::start();
+    let ask = async |user: Option<&str>, body: &Value| {
+        let request = server.post(FILE, body);
+        user.into_iter().fold(request, |request, user| request.header("Cabana-User", user)).send().await.unwrap()
+    };
+    let write = json!({ "action": "write", "appId": "app", "chatId": "chat", "path": "said", "content": "alice's" });
+    good(ask(Some("alice"), &write).await).await;
+    assert_eq!(good(ask(None, &with("read", "said")).await).await["content"], "alice's", "the only one there is");
+    assert_eq!(refused(ask(Some("mallory"), &with("read", "said")).await).await, (404, "not_found".to_owned()));
+    assert_eq!(good(ask(Some("alice"), &with("read", "said")).await).await["content"], "alice's");
+    assert_eq!(refused(ask(None, &with("read", "said")).await).await, (400, "user_required".to_owned()));
+}
+
 #[tokio::test]
 async fn fp_18_files_are_listed_read_and_written_in_the_chats_own_sandbox() {
     let server = Server::start();

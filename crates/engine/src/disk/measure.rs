@@ -5,7 +5,7 @@ use std::{
     collections::HashSet,
     fs, io,
     os::{fd::AsFd, unix::fs::MetadataExt},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use cabana_guest::tree::{self, Measured, Usage};
@@ -39,7 +39,9 @@ fn nameless(pids: &[u32]) -> Usage {
                 continue;
             }
             let entries = fs::read_dir(format!("/proc/{thread}/{held}")).into_iter().flatten().flatten();
-            for path in entries.map(|entry| entry.path()) {
+            // A program holds its file also when it has nothing of it mapped.
+            let program = PathBuf::from(format!("/proc/{thread}/exe"));
+            for path in entries.map(|entry| entry.path()).chain([program]) {
                 let Ok(file) = fs::metadata(&path) else { continue };
                 let gone = file.is_file() && file.nlink() == 0 && is_on_an_overlay(&path);
                 if gone && seen.insert((file.dev(), file.ino())) {

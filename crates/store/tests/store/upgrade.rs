@@ -126,7 +126,7 @@ async fn is_whole(store: &Store, half: u128) {
     assert_eq!((record.spec.as_str(), record.created, record.changed), ("{\"a\":1}", at(2), at(3)));
     assert_eq!(store.by_scope(&one, record.scope.as_ref().unwrap()).await.unwrap().unwrap(), record);
     let chat = format!("chat {half}");
-    assert_eq!(store.by_chat(&one, "app", &chat).await.unwrap().unwrap(), record);
+    assert_eq!(store.by_chat(&one, "app", &chat).await.unwrap(), [record]);
     let plain = store.sandbox(&one, &sandbox(half, 2)).await.unwrap().unwrap();
     assert_eq!((plain.state, plain.scope), (SandboxState::Provisioning, None));
     let call = store.call(&one, CallId::from(id(half, 11))).await.unwrap().unwrap();

@@ -3,7 +3,7 @@
 use cabana_sandbox::{Limits, SandboxSpec, Status};
 
 use crate::{
-    attacks::{MOVING, NAMELESS, SHARED_TABLE},
+    attacks::{MOVING, NAMELESS, SHARED_TABLE, UNMAPPED},
     inside::{Inside, PATIENCE, passing, rest, until},
 };
 
@@ -39,6 +39,24 @@ async fn a_removed_file_in_a_process_whose_first_thread_has_ended() {
 #[tokio::test]
 async fn a_removed_file_in_a_thread_with_files_of_its_own() {
     is_found("table").await;
+}
+
+#[tokio::test]
+async fn removed_programs_that_map_nothing_of_their_files() {
+    let (many, mib) = ("4", "20");
+    let free = Inside::new().await;
+    let _attack = free.start("user", &UNMAPPED, &[many, mib]).await;
+    let hidden = "for p in /proc/[0-9]*; do readlink $p/exe | grep -q 'unmapped (deleted)' && ! grep -q deleted $p/maps && echo $p; done | wc -l";
+    until("all of them are hidden", async || free.user(hidden).await.out.trim() == many).await;
+    free.end().await;
+
+    let limits = Limits { disk: Some(32 << 20), ..Limits::NONE };
+    let inside = Inside::with(SandboxSpec { limits, ..passing() }).await;
+    let attack = inside.start("user", &UNMAPPED, &[many, mib]).await;
+    let (_, status) = tokio::time::timeout(PATIENCE, rest(attack)).await.expect("it is found and ended");
+    assert_eq!(status, Status::DiskFull);
+    inside.still_works().await;
+    inside.end().await;
 }
 
 #[tokio::test]

@@ -30,6 +30,8 @@ use crate::App;
 /// Of all its steps together.
 const LONGEST: Duration = Duration::from_secs(4 * 60 * 60);
 /// What clients call the beginning and the end of a build.
+/// What is kept of why one failed, in bytes: it can repeat what a client sent.
+const MOST_WHY: usize = 4 << 10;
 const BASE: &str = "base";
 const FINALIZE: &str = "finalize";
 
@@ -74,7 +76,8 @@ impl Job {
                 let snapshot = if let Files::Snapshot(snapshot) = made.files { Some(snapshot) } else { None };
                 serde_json::to_string(&made).map(|made| (made, snapshot)).map_err(|error| (error.to_string(), None))
             }
-            Err(Failed { why, step }) => {
+            Err(Failed { mut why, step }) => {
+                why.truncate(why.floor_char_boundary(MOST_WHY));
                 self.log.add(LogLevel::Error, step.as_deref(), format!("Build failed: {why}"));
                 Err((why, step))
             }

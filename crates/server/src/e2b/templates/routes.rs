@@ -130,6 +130,8 @@ async fn begin(
 ) -> Result<StatusCode, Refused> {
     let found = found_build(&app, &caller, &template, &build).await?;
     steps::check(&asked.steps).map_err(Refused::bad)?;
+    let words = [&asked.from_template, &asked.from_image, &asked.start_cmd, &asked.ready_cmd];
+    steps::check_words(words).map_err(Refused::bad)?;
     let begun_before = || Refused::new(StatusCode::CONFLICT, format!("build '{build}' was begun before"));
     if found.state != BuildState::Waiting {
         return Err(begun_before());

@@ -10,6 +10,7 @@ use super::super::brought::Brought;
 /// How many steps a build may have, and how much all their words may be.
 const MOST: usize = 500;
 const MOST_BYTES: usize = 1 << 20;
+const MOST_WORD: usize = 64 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
@@ -91,9 +92,21 @@ fn is_mode(mode: &str) -> Result<String, String> {
     if fits { Ok(mode.to_owned()) } else { Err(format!("COPY: {mode:?} is no mode: as in 0755")) }
 }
 
+/// Of each word beside the steps: what a build begins with, and what its sandboxes do first.
+pub(super) fn check_words(words: [&Option<String>; 4]) -> Result<(), String> {
+    match words.into_iter().flatten().any(|word| word.len() > MOST_WORD) {
+        true => Err(format!("a template, an image or a command of a build has at most {MOST_WORD} bytes")),
+        false => Ok(()),
+    }
+}
+
 /// What a client may send at all.
 pub(super) fn check(steps: &[Sent]) -> Result<(), String> {
-    let bytes: usize = steps.iter().flat_map(|step| &step.args).map(|arg| arg.len()).sum();
+    let words = |step: &Sent| {
+        let args: usize = step.args.iter().map(String::len).sum();
+        args + step.r#type.len() + step.files_hash.as_ref().map_or(0, String::len)
+    };
+    let bytes: usize = steps.iter().map(words).sum();
     match (steps.len() > MOST, bytes > MOST_BYTES) {
         (true, _) => Err(format!("a build has at most {MOST} steps")),
         (_, true) => Err(format!("the steps of a build have at most {MOST_BYTES} bytes")),
