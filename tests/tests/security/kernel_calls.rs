@@ -112,7 +112,7 @@ async fn hanging_up_the_terminal_by_force() {
     refused_inside(&["vhangup"]).await;
 }
 
-/// The kernel loads a module for whoever asks any socket about a bridge, a virtual network or a frame relay.
+/// The kernel loads a module for any process that asks a socket about a bridge, a virtual network or a frame relay.
 #[tokio::test]
 async fn loading_a_module_by_asking_a_socket() {
     const ASK: &str = "import ctypes, errno, socket

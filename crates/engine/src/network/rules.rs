@@ -103,7 +103,7 @@ fn rules(&Ports { transparent, dns }: &Ports, way: Way, table: Table) -> Batch {
     batch
 }
 
-/// Questions are tracked, and their answers, also from where we listen instead, or else they would lead nowhere; and whoever
+/// Questions are tracked, and their answers, also from where we listen instead, or else they would lead nowhere; and who
 /// asks from the port of the DNS, lest what comes back to it be taken for a question. Of IPv6 also what is redirected.
 fn untrack(batch: &mut Batch, dns: u16, transparent: u16) {
     chain(batch, UNTRACKED, c"filter", LEAVES, -300);
