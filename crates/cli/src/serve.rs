@@ -21,7 +21,7 @@ use cabana_engine::{Engine, NetworkSettings};
 use cabana_model::Code;
 use cabana_runtime::{Clock, Live, Runtime};
 use cabana_server::{ListenError, Listener, Options, Tls};
-use cabana_store::{Durability, Store};
+use cabana_store::{Durability, Reserve, Store};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
@@ -94,6 +94,7 @@ async fn serve(source: Source, serving: Serving, show_key: bool, stop_all: bool)
     raise_open_files();
     let Signals { end, hurry, hangups } = Signals::listen()?;
     let (data, network) = (engine.data.clone(), engine.network.clone());
+    Reserve::of(&data).ease_start();
     let engine = Engine::open(engine).await?;
     let mut lock = ServerLock::take(&data)?;
     let dev_tls = preview_domain.clone().filter(|_| dev_tls).map(|domain| DevTls::new(&data, domain));

@@ -81,6 +81,10 @@ impl DataDir {
     /// that: the layers of one would belong to nobody in the other's sandboxes.
     pub(crate) fn claim_ids(&self, ids: IdMap) -> Result<(), OpenError> {
         let (path, ours) = (self.path.join("ids"), format!("{} {}\n", ids.base, ids.count));
+        // On a full disk nothing more can be written.
+        if fs::read_to_string(&path).is_ok_and(|theirs| theirs == ours) {
+            return Ok(());
+        }
         let draft = self.path.join(format!(".ids-{}", uuid::Uuid::new_v4().simple()));
         let claimed = fs::write(&draft, &ours).and_then(|()| fs::hard_link(&draft, &path));
         let _ = fs::remove_file(&draft);

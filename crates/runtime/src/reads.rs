@@ -59,6 +59,12 @@ impl Runtime {
         Ok(self.0.store.ledger_page(tenant, after, limit).await?)
     }
 
+    /// Whether the store can be read and written to.
+    pub async fn check_store(&self) -> Result<()> {
+        self.0.store.ledger_head(&Tenant::default()).await?;
+        Ok(self.0.store.check_writable().await?)
+    }
+
     pub async fn ledger_head(&self, tenant: &Tenant) -> Result<Option<Head>> {
         Ok(self.0.store.ledger_head(tenant).await?)
     }

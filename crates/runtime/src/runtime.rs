@@ -279,7 +279,7 @@ impl Runtime {
         let id = CallId::now();
         let (mut pass, found) = match self.admitted(&ask, &about).await {
             // It may have gone, or have taken the last of a quota, by this very call: the same key gives the same answer.
-            Err(error @ (Error::NoSandbox(_) | Error::Exceeded(_))) if ask.key.is_some() => {
+            Err(error @ (Error::NoSandbox(_) | Error::Exceeded(_) | Error::LowDisk { .. })) if ask.key.is_some() => {
                 return match self.0.store.repeated(self.new_call(&ask, &about, id, None)).await? {
                     Some(Reserved::Running(first) | Reserved::Done(first, _)) => {
                         Ok((self.followed(&ask, first).await?, Some(work)))
@@ -387,6 +387,11 @@ impl Runtime {
     }
 
     async fn admit(&self, ask: &Ask, about: &About) -> Result<(Pass, Option<(Arc<Slot>, bool)>)> {
+        if about.wants.stores && self.0.store.is_short().await {
+            let about =
+                ": it is full, and what the server keeps for its records is left to what frees something".to_owned();
+            return Err(Error::LowDisk { about: Some(about) }.told_to(ask.caller.role));
+        }
         let mut pass = self.0.quotas.call(&ask.caller, about.wants)?;
         let found = self.resolve(ask, about.needs).await?;
         if let (Some((slot, _)), Needs::Running, true) = (&found, about.needs, ask.caller.role > Role::Read) {

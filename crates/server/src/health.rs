@@ -1,7 +1,6 @@
 //! Whether it lives, and whether it can do its work.
 
 use axum::{Json, extract::State, http::StatusCode};
-use cabana_runtime::Tenant;
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -24,12 +23,12 @@ pub(crate) async fn livez() -> Json<Health> {
     Json(Health { status: "ok" })
 }
 
-/// The store answers too, and new work is taken: a server that was told to end answers `draining`.
+/// The store answers too and can be written to, and new work is taken: a server that was told to end answers `draining`.
 #[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses(
     (status = 200, body = Health),
     (status = 503, body = crate::error::ErrorBody),
 ))]
 async fn readyz(State(app): State<App>) -> Answer<(StatusCode, Json<Health>)> {
-    app.runtime.ledger_head(&Tenant::default()).await?;
+    app.runtime.check_store().await?;
     Ok((StatusCode::OK, Json(Health { status: "ok" })))
 }

@@ -8,7 +8,7 @@ use crate::{
     Entry, Error, Page, Result, Store,
     desk::Tx,
     page::{self, RowSize},
-    sql::{Col, get, maybe},
+    sql::{Col, get, maybe, readable},
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,12 +150,12 @@ impl Store {
         .await
     }
 
-    /// What has not ended, of all tenants.
+    /// What has not ended, of all tenants, as far as it can be read.
     pub async fn open_calls(&self) -> Result<Vec<CallRow>> {
         self.read(|db| {
             let mut statement = db.prepare_cached("SELECT * FROM calls WHERE ended IS NULL")?;
             let rows = statement.query_map([], row)?;
-            Ok(rows.collect::<rusqlite::Result<_>>()?)
+            Ok(readable(rows).collect::<rusqlite::Result<_>>()?)
         })
         .await
     }

@@ -11,6 +11,7 @@ use crate::{
     fault::{self, Point},
     journal::{Journal, Statements},
     ledger::Tips,
+    reserve::Reserve,
     schema,
     sql::Col,
     webhooks::Hooks,
@@ -86,6 +87,9 @@ pub(crate) struct Desk {
     /// Whether there is a transaction. It has everything that the database lacks.
     open: bool,
     checkpoints: Checkpoints,
+    reserve: Reserve,
+    /// The last write found no disk that takes it.
+    away: bool,
 }
 
 impl Desk {
@@ -95,9 +99,12 @@ impl Desk {
         let journal = Journal::open(&path.with_file_name("journal"), folded, durability)?;
         let checkpoints = Checkpoints::start(path)?;
         let (tips, hooks, statements) = (Tips::default(), Hooks::default(), Statements::default());
-        let mut desk = Self { db, tips, hooks, statements, journal, folded, open: false, checkpoints };
+        let reserve = Reserve::at(&path.with_file_name("reserve"));
+        let (open, away) = (false, false);
+        let mut desk = Self { db, tips, hooks, statements, journal, folded, open, checkpoints, reserve, away };
         desk.fold()?;
         schema::migrate(&mut desk.db)?;
+        desk.renew_reserve();
         Ok(desk)
     }
 
@@ -114,8 +121,28 @@ impl Desk {
         self.journal.last() > self.folded
     }
 
+    pub(crate) fn is_away(&self) -> bool {
+        self.away
+    }
+
+    /// The disk is full, and the store lives on what was kept for that.
+    pub(crate) fn is_short(&self) -> bool {
+        self.reserve.is_short()
+    }
+
+    pub(crate) fn renew_reserve(&mut self) {
+        self.reserve.renew();
+    }
+
     /// Ok: all of it is in the journal, but for the ops that failed by themselves.
     pub(crate) fn run(&mut self, ops: &mut [&mut dyn Op], failures: &mut [Option<Error>]) -> Result<()> {
+        let ran = self.run_all(ops, failures);
+        let is_away = |error: &Error| matches!(error, Error::Unavailable(_));
+        self.away = ran.as_ref().is_err_and(is_away) || failures.iter().flatten().any(is_away);
+        ran
+    }
+
+    fn run_all(&mut self, ops: &mut [&mut dyn Op], failures: &mut [Option<Error>]) -> Result<()> {
         if self.journal.length() >= LONG {
             self.fold()?;
         }
@@ -142,14 +169,27 @@ impl Desk {
         let ran = op.run(&mut self.tx());
         let done = ran.and_then(|()| {
             fault::at(Point::JournalReady);
-            Ok(self.journal.append(&self.statements)?)
+            self.append()
         });
         // A statement that failed left nothing behind, but those before it did. No savepoint undoes them, since each op
         // would pay for that, and few fail. A full disk or a failed read has ended the transaction already.
         if done.is_err() && (self.db.is_autocommit() || !self.statements.is_empty()) {
             self.give_up();
         }
+        if let Err(Error::Unavailable(_)) = done {
+            self.reserve.give(); // it cannot be run once more, but the next one can
+        }
         done
+    }
+
+    /// On a full disk with what was kept for that.
+    fn append(&mut self) -> Result<()> {
+        while let Err(error) = self.journal.append(&self.statements) {
+            if !self.reserve.give() {
+                return Err(error.into());
+            }
+        }
+        Ok(())
     }
 
     /// Everything acknowledged into the database, and the journal empty.
@@ -160,7 +200,7 @@ impl Desk {
         let folded = self.begin().and_then(|()| self.commit());
         if folded.is_err() {
             self.give_up();
-            return folded;
+            return if self.reserve.give() { self.fold() } else { folded };
         }
         self.open = false;
         self.folded = self.journal.last();

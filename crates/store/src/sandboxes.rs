@@ -13,7 +13,7 @@ use crate::{
     leases::{self, Lease, Token},
     page::{self, RowSize},
     quotas::{bounded, held},
-    sql::{Col, get, maybe},
+    sql::{Col, get, maybe, readable},
 };
 
 /// Wanted: the sandbox of this scope, or one without a scope.
@@ -250,13 +250,14 @@ impl Store {
         .await
     }
 
-    /// Of all tenants, those that neither rest nor are packed away. They are read in parts: there may be very many.
+    /// Of all tenants, those that neither rest nor are packed away, as far as they can be read. They come in parts: there may be very many.
     pub fn restless_sandboxes(&self) -> impl Stream<Item = Result<Record>> + Send + '_ {
         let parts = stream::try_unfold(Some(String::new()), move |after| async move {
             let Some(after) = after else { return Ok(None) };
             let part = self.read(move |db| {
-                let which = "state NOT IN ('stopped', 'archived') AND physical > ? ORDER BY physical";
-                Ok(part(db, which, [after])?)
+                let sql = "SELECT * FROM sandboxes WHERE state NOT IN ('stopped', 'archived') AND physical > ?
+                           ORDER BY physical";
+                Ok(page::collect(readable(db.prepare_cached(sql)?.query_map([after], row)?))?)
             });
             let part = part.await?;
             let last = part.last().map(|record| record.physical.to_string());

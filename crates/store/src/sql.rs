@@ -28,6 +28,20 @@ where
     row.get::<_, Option<Col<T>>>(column).map(|col| col.map(|col| col.0))
 }
 
+/// Without rows that are damaged: they keep nothing else from being found.
+pub(crate) fn readable<T>(
+    rows: impl Iterator<Item = rusqlite::Result<T>>,
+) -> impl Iterator<Item = rusqlite::Result<T>> {
+    use rusqlite::Error as E;
+    rows.filter(|row| match row {
+        Err(error @ (E::FromSqlConversionFailure(..) | E::IntegralValueOutOfRange(..) | E::InvalidColumnType(..))) => {
+            tracing::error!(%error, "a row of the database cannot be read, and is left out");
+            false
+        }
+        _ => true,
+    })
+}
+
 fn foreign(error: impl std::error::Error + Send + Sync + 'static) -> FromSqlError {
     FromSqlError::Other(Box::new(error))
 }

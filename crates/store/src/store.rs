@@ -9,7 +9,7 @@ use std::{
 
 use rusqlite::Connection;
 
-use crate::{Blobs, Outputs, Result, backup, desk::Tx, reads::Reads, schema, writer::Writer};
+use crate::{Blobs, Error, Outputs, Reserve, Result, backup, desk::Tx, reads::Reads, schema, writer::Writer};
 
 /// What an acknowledged write survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +33,17 @@ struct Parts {
 }
 
 impl Store {
-    /// In folders of the data directory. Blocks. Makes what is missing.
+    /// In folders of the data directory. Blocks. Makes what is missing; on a full disk with what was kept for that.
     pub fn open(data: &Path, durability: Durability) -> Result<Self> {
+        loop {
+            match Self::open_once(data, durability) {
+                Err(Error::Unavailable(_)) if Reserve::of(data).give() => {}
+                opened => return opened,
+            }
+        }
+    }
+
+    fn open_once(data: &Path, durability: Durability) -> Result<Self> {
         let [db, outputs, blobs, drafts] = ["db", "outputs", "blobs", "drafts"].map(|name| data.join(name));
         // What was said and asked is nobody else's business.
         for dir in [&db, &outputs, &blobs, &drafts] {
@@ -70,6 +79,28 @@ impl Store {
 
     pub(crate) fn database(&self) -> &Path {
         &self.0.path
+    }
+
+    /// Whether the disk is full, and the store lives on what it keeps for that: what frees something can be recorded still.
+    pub async fn is_short(&self) -> bool {
+        self.0.writer.is_short().await
+    }
+
+    /// Whether it can be written to. Tried only where a write has failed, and with as much as a call may take: a word may fit on a full
+    /// disk.
+    pub async fn check_writable(&self) -> Result<()> {
+        const LENGTH: usize = 64 << 10;
+        if !self.0.writer.is_away() {
+            return Ok(());
+        }
+        let tried = self.write(|tx| {
+            let sql = "INSERT INTO told (name, value) VALUES ('tried', ?1) ON CONFLICT (name) DO UPDATE SET value = ?1";
+            tx.execute(sql, &[&".".repeat(LENGTH)])?;
+            tx.execute("DELETE FROM told WHERE name = 'tried'", &[])
+        });
+        tried.await?;
+        self.0.writer.clear_away();
+        Ok(())
     }
 
     /// Whether the database has all that was acknowledged.

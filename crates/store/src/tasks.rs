@@ -8,7 +8,7 @@ use crate::{
     Entry, Error, Inline, Page, Result, Store,
     calls::inline,
     page::{self, RowSize},
-    sql::{Col, get, maybe},
+    sql::{Col, get, maybe, readable},
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,12 +164,12 @@ impl Store {
         .await
     }
 
-    /// What has not ended, of all tenants.
+    /// What has not ended, of all tenants, as far as it can be read.
     pub async fn open_tasks(&self) -> Result<Vec<Task>> {
         self.read(|db| {
             let mut statement = db.prepare_cached("SELECT * FROM tasks WHERE ended IS NULL")?;
             let rows = statement.query_map([], row)?;
-            Ok(rows.collect::<rusqlite::Result<_>>()?)
+            Ok(readable(rows).collect::<rusqlite::Result<_>>()?)
         })
         .await
     }

@@ -31,6 +31,8 @@ const BATCH: usize = 256;
 const OPEN: Duration = Duration::from_millis(50);
 /// When to try again what the disk refused.
 const AGAIN: Duration = Duration::from_millis(200);
+/// When to look whether a full disk has room again.
+const ROOM: Duration = Duration::from_secs(1);
 
 pub(crate) struct Writer {
     shared: Arc<Shared>,
@@ -48,6 +50,10 @@ struct Shared {
     handy: AtomicBool,
     /// Something acknowledged is not in the database.
     unfolded: AtomicBool,
+    /// A write found no disk that takes it, and since then none was tried that is as long as most are.
+    away: AtomicBool,
+    /// The store lives on what it keeps for a full disk.
+    short: AtomicBool,
 }
 
 struct Job {
@@ -97,10 +103,13 @@ where
 impl Writer {
     pub(crate) fn start(db: Connection, path: &Path, durability: Durability) -> Result<Self> {
         let desk = Desk::open(db, path, durability)?;
+        let desk_is_short = desk.is_short();
         let shared = Arc::new(Shared {
             desk: Mutex::new(Some(desk)),
             handy: AtomicBool::new(false),
             unfolded: AtomicBool::new(false),
+            away: AtomicBool::new(false),
+            short: AtomicBool::new(desk_is_short),
         });
         let (queue, jobs) = sync_channel(QUEUE);
         let thread = Thread { shared: shared.clone(), jobs, due: None };
@@ -173,6 +182,25 @@ impl Writer {
         self.shared.unfolded.load(Ordering::Acquire)
     }
 
+    pub(crate) fn is_away(&self) -> bool {
+        self.shared.away.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn clear_away(&self) {
+        self.shared.away.store(false, Ordering::Release);
+    }
+
+    /// Whether the store lives on what it keeps for a full disk. The disk is looked at before that is said.
+    pub(crate) async fn is_short(&self) -> bool {
+        if self.shared.short.load(Ordering::Acquire) {
+            let (reply, looked) = oneshot::channel();
+            if self.send(What::Fold(reply)).await.is_ok() {
+                let _ = looked.await;
+            }
+        }
+        self.shared.short.load(Ordering::Acquire)
+    }
+
     /// For a reader, where the database lacks something.
     pub(crate) async fn look<T: Send + 'static>(
         &self,
@@ -211,6 +239,8 @@ impl Shared {
     fn tell(&self, desk: Option<&Desk>) {
         self.unfolded.store(desk.is_some_and(Desk::is_unfolded), Ordering::Release);
         self.handy.store(desk.is_some_and(Desk::is_handy), Ordering::Release);
+        self.away.fetch_or(desk.is_some_and(Desk::is_away), Ordering::AcqRel);
+        self.short.store(desk.is_some_and(Desk::is_short), Ordering::Release);
     }
 }
 
@@ -291,7 +321,10 @@ impl Thread {
 
     fn fold(&mut self) {
         self.due = None;
-        self.at_desk(Desk::fold);
+        self.at_desk(|desk| {
+            let _ = desk.fold(); // what it cannot take now it takes later
+            desk.renew_reserve();
+        });
     }
 
     /// `None`: the store is closed.
@@ -303,6 +336,7 @@ impl Thread {
         let wait = match desk.as_ref() {
             Some(desk) if desk.is_open() => Some(OPEN),
             Some(desk) if desk.is_unfolded() => Some(AGAIN),
+            Some(desk) if desk.is_short() => Some(ROOM),
             _ => None,
         };
         drop(desk);

@@ -90,6 +90,8 @@ async fn a_full_disk_of_the_database() {
     let mut server = Server::start_after(|data| small_disk(&data.join("db")));
     let first = good(exec(&server, "date +%N", "first").await).await;
     let db = server.data().join("db");
+    // Of what is kept for a full disk nothing is left any more.
+    std::fs::remove_file(db.join("reserve")).unwrap();
     let tries = AtomicU32::new(0);
     let refused = until(|| async {
         fill(&db);
@@ -103,7 +105,10 @@ async fn a_full_disk_of_the_database() {
     });
     let refused = refused.await;
     assert!(server.get("/v1/sandboxes").await["sandboxes"].is_array(), "what only looks is answered");
+    let ready = || async { server.request(Method::GET, "/readyz").send().await.unwrap() };
+    assert_eq!(told_to_come_back(ready().await).await, away());
     std::fs::remove_file(db.join("filler")).unwrap();
+    until(|| async { ready().await.status().is_success().then_some(()) }).await;
     // The very same request, and it is run once.
     let again = || exec(&server, "echo LAST >> log", "last");
     until(|| async { again().await.status().is_success().then_some(()) }).await;
@@ -235,6 +240,59 @@ async fn a_disk_that_is_nearly_full_takes_nothing_new() {
     })
     .await;
     all_is_right(&mut server, &first).await;
+}
+
+#[tokio::test]
+async fn on_a_full_disk_what_frees_room_is_done_and_recorded() {
+    if !alone("on_a_full_disk_what_frees_room_is_done_and_recorded") {
+        return;
+    }
+    let mut server = Server::start_after(|data| disk(data, c"size=256m"));
+    let first = good(exec(&server, "date +%N", "first").await).await;
+    server.stdout("two", "head -c 60000000 /dev/zero > large").await;
+    let two = server.record("two").await["id"].as_str().unwrap().to_owned();
+    let tries = AtomicU32::new(0);
+    // Calls are recorded with what is kept for that, and then are no more.
+    let refused = until(|| async {
+        fill(server.data());
+        let answer = exec(&server, "true", &tries.fetch_add(1, Ordering::Relaxed).to_string()).await;
+        (!answer.status().is_success()).then_some(answer)
+    });
+    assert_eq!(told_to_come_back(refused.await).await, (507, "no_space".into()));
+    let ready = server.request(Method::GET, "/readyz").send().await.unwrap();
+    assert!(ready.status().is_success(), "{ready:?}");
+    good(server.post("/v1/gc", &json!({ "dry_run": false })).send().await.unwrap()).await;
+    good(server.request(Method::DELETE, &format!("/v1/sandboxes/{two}")).send().await.unwrap()).await;
+    until(|| async { exec(&server, "true", "again").await.status().is_success().then_some(()) }).await;
+    // A thirty-second of the disk is kept again.
+    let reserve = server.data().join("db/reserve");
+    until(|| async { (std::fs::metadata(&reserve).unwrap().len() == 8 << 20).then_some(()) }).await;
+    all_is_right(&mut server, &first).await;
+}
+
+#[tokio::test]
+async fn a_server_starts_on_a_full_disk() {
+    if !alone("a_server_starts_on_a_full_disk") {
+        return;
+    }
+    let mut server = Server::start_after(|data| {
+        let script = "truncate -s 512M \"$0.disk\"; mkfs.ext4 -q -F -m 0 \"$0.disk\"; mount -o loop \"$0.disk\" \"$0\"; rm \"$0.disk\"";
+        let mounted = Command::new("sh").args(["-ec", script]).arg(data).status().unwrap();
+        assert!(mounted.success());
+    });
+    let first = good(exec(&server, "date +%N", "first").await).await;
+    server.stdout("two", "head -c 60000000 /dev/zero > large").await;
+    let two = server.record("two").await["id"].as_str().unwrap().to_owned();
+    let task = server.begin("one", "until [ -e go ]; do sleep 0.05; done").await;
+    server.kill();
+    fill(server.data());
+    server.run();
+    assert_eq!(server.get(&format!("/v1/tasks/{task}")).await["state"], "running");
+    good(server.request(Method::DELETE, &format!("/v1/sandboxes/{two}")).send().await.unwrap()).await;
+    until(|| async { exec(&server, "touch go", "go").await.status().is_success().then_some(()) }).await;
+    assert_eq!(server.ended(&task).await["state"], "succeeded");
+    all_is_right(&mut server, &first).await;
+    drop(server); // before its disk
 }
 
 /// Nothing is written to these files any more, not even by whoever has them open.

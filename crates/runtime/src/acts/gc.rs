@@ -14,6 +14,10 @@ impl Act for Collect {
         Needs::Nothing
     }
 
+    fn stores(&self) -> bool {
+        false
+    }
+
     fn digest(&self) -> [u8; 32] {
         [u8::from(self.dry_run); 32]
     }

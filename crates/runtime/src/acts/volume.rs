@@ -59,6 +59,10 @@ impl Act for Remove {
         Needs::Nothing
     }
 
+    fn stores(&self) -> bool {
+        false
+    }
+
     fn digest(&self) -> [u8; 32] {
         Sha256::digest(self.0.as_str()).into()
     }

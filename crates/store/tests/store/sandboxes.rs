@@ -6,7 +6,7 @@ use cabana_store::{
 };
 use futures_util::{TryStreamExt, future::join_all};
 
-use crate::stage::{Stage, at, claim, tenant};
+use crate::stage::{Stage, at, call, claim, task, tenant};
 
 fn made(claimed: Claimed) -> Record {
     match claimed {
@@ -253,6 +253,29 @@ async fn a_list_by_start_has_those_of_some_states_in_both_orders() {
     begun.reverse();
     assert_eq!(list(true, &all, None).await.0, begun);
     assert_eq!(list(false, &[], None).await.0, []);
+}
+
+#[tokio::test]
+async fn rows_that_cannot_be_read_keep_no_server_from_finding_the_rest() {
+    let stage = Stage::new();
+    let (us, sandbox) = (tenant("a"), SandboxId::random());
+    for second in 0..2 {
+        made(stage.store.claim(claim(&us, second)).await.unwrap());
+        let call = call(&us);
+        stage.store.reserve(call.clone()).await.unwrap();
+        stage.store.add_task(task(&call, &sandbox)).await.unwrap();
+    }
+    stage.store.clone().close().await;
+    let db = rusqlite::Connection::open(stage.dir.path().join("db/cabana.db")).unwrap();
+    for (table, id, column) in [("sandboxes", "physical", "scope"), ("calls", "id", "argv"), ("tasks", "id", "argv")] {
+        let sql = format!("UPDATE {table} SET {column} = '?' WHERE {id} = (SELECT min({id}) FROM {table})");
+        assert_eq!(db.execute(&sql, []).unwrap(), 1);
+    }
+    drop(db);
+    let Stage { store, dir: _dir } = stage.again().await;
+    assert_eq!(restless(&store).await.len(), 1);
+    assert_eq!(store.open_calls().await.unwrap().len(), 1);
+    assert_eq!(store.open_tasks().await.unwrap().len(), 1);
 }
 
 /// An attack makes specs long; then a sort, or a look at each row, would read all of them for a page of one.
