@@ -34,9 +34,16 @@ impl Chase {
                 self.stop();
                 return;
             }
-            let groups: BTreeSet<i32> = missed.iter().filter_map(|pid| proc::group(*pid)).collect();
-            groups.into_iter().for_each(sys::kill_group);
-            missed.iter().for_each(|pid| sys::kill(*pid, libc::SIGKILL).unwrap_or_default());
+            let mut groups = BTreeSet::new();
+            for pid in missed {
+                // Each as soon as it is known: to read of all of them first takes as long as many of them live.
+                if let Some(group) = proc::group(pid)
+                    && groups.insert(group)
+                {
+                    sys::kill_group(group);
+                }
+                sys::kill(pid, libc::SIGKILL).unwrap_or_default();
+            }
         }
         self.since.set(Some(self.since.get().unwrap_or_else(sys::monotonic_ns)));
     }
@@ -82,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_always_new_holds_nobody_up_and_is_given_up_at_last() {
+    fn processes_that_are_always_new_hold_up_nothing_and_are_given_up_at_last() {
         const NO_PROCESS: i32 = i32::MAX / 2;
         let (chase, looks) = (Chase::default(), Cell::new(0));
         let find = || {
