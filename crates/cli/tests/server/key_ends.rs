@@ -3,6 +3,7 @@
 use futures_util::StreamExt;
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::{
@@ -23,7 +24,7 @@ struct Open {
     watch: Events,
     agent: Frames,
     /// It is typed to, and its answer comes when that ends.
-    typing: tokio::task::JoinHandle<Frames>,
+    typing: JoinSet<Frames>,
 }
 
 impl Open {
@@ -53,11 +54,12 @@ impl Open {
         let mut agent = sdk.begin("echo begun; read line", json!({ "stdin": true })).await;
         let pid = agent.pid().await;
         agent.until("begun").await;
-        let typing = tokio::spawn(typing(&sdk, pid));
-        (Self { terminal, port, events, task: of_task, exec, watch, agent, typing }, sdk)
+        let mut types = JoinSet::new();
+        types.spawn(typing(&sdk, pid));
+        (Self { terminal, port, events, task: of_task, exec, watch, agent, typing: types }, sdk)
     }
 
-    async fn all_end(self, server: &Server) {
+    async fn all_end(mut self, server: &Server) {
         let call = self.terminal.call.clone();
         let (last, code) = self.terminal.end().await;
         assert_eq!((&last["error"]["code"], code), (&json!("unauthorized"), CloseCode::Policy), "{last}");
@@ -72,7 +74,8 @@ impl Open {
             }
             assert_eq!((last.0.as_str(), &last.1["error"]["code"]), ("error", &json!("unauthorized")), "{last:?}");
         }
-        for mut frames in [self.agent, self.typing.await.unwrap()] {
+        let typing = self.typing.join_next().await.unwrap().unwrap();
+        for mut frames in [self.agent, typing] {
             let (flags, end) = frames.next().await.unwrap();
             assert_eq!((flags, &end["error"]["code"]), (2, &json!("unauthenticated")), "{end}");
         }
