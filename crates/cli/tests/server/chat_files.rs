@@ -173,7 +173,7 @@ print('held', flush=True)
 sys.stdin.read()";
         let databases = std::fs::read_dir(server.data().join("db")).unwrap().map(|entry| entry.unwrap().path());
         let databases = databases
-            .filter(|path| !path.to_str().unwrap().ends_with("-wal") && !path.to_str().unwrap().ends_with("-shm"));
+            .filter(|path| !["-wal", "-shm", "reserve"].iter().any(|end| path.to_str().unwrap().ends_with(end)));
         let mut command = Command::new("python3");
         command.arg("-c").arg(script).args(databases).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();

@@ -79,7 +79,7 @@ async fn tenants_with_the_same_scope_and_id_do_not_meet() {
     let Stage { store, dir: _dir } = stage.again().await;
     assert_eq!(store.sandbox(&tenant("a"), &id).await.unwrap().as_ref(), Some(&a));
     assert_eq!(store.by_scope(&tenant("b"), &scope).await.unwrap().as_ref(), Some(&b));
-    assert_eq!(store.by_chat(&tenant("a"), "app", "chat").await.unwrap(), [a.clone()]);
+    assert_eq!(store.by_chat(&tenant("a"), "app", "chat").await.unwrap(), std::slice::from_ref(&a));
     assert_eq!(store.by_chat(&tenant("a"), "app", "other").await.unwrap(), []);
     assert_eq!(store.sandbox(&tenant("c"), &id).await.unwrap(), None);
     assert_eq!(a.scope.unwrap().chat(), Some(("app", "chat")));
