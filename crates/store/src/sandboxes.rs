@@ -508,8 +508,9 @@ pub(crate) fn claimed<T, E>(
 
 /// The one that is asked for, unless another scope's has it: ids that are computed can be the same.
 fn free_id<'a>(db: &Connection, claim: &'a Claim) -> rusqlite::Result<&'a SandboxId> {
-    let of_another = one(db, "tenant = ? AND id = ?", params![Col(&claim.tenant), Col(&claim.id)])?;
-    Ok(if of_another.is_some() { &claim.physical } else { &claim.id })
+    let is_computed = claim.scope.as_ref().and_then(Scope::sandbox_id).is_some();
+    let has_one = |db| one(db, "tenant = ? AND id = ?", params![Col(&claim.tenant), Col(&claim.id)]);
+    Ok(if is_computed && has_one(db)?.is_some() { &claim.physical } else { &claim.id })
 }
 
 fn insert(tx: &mut Tx<'_>, claim: &Claim, id: &SandboxId) -> Result<usize> {
