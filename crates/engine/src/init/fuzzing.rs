@@ -41,7 +41,7 @@ fn act(mut script: Script<'_>) {
             5 => keeper.take_over(), // what commands say is taken by a child: not by this process's
             6 => {
                 now = (now + (script.number() >> 2)).min(u64::MAX >> 2); // a machine is not up for that long
-                keeper.tidy(now);
+                keeper.tidy(now, true);
                 let _ = keeper.next_deadline(now);
             }
             _ => hand_over(&mut keeper, &mut script),
