@@ -24,7 +24,7 @@ const FOR_A_START: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct Reserve {
     path: PathBuf,
-    /// When it is whole. None where the disk cannot keep room.
+    /// When it is whole. Zero where the disk cannot keep room.
     size: u64,
     /// What is there of it.
     held: u64,

@@ -185,7 +185,7 @@ impl Keeper {
         self.tidy_at.map(|at| at.saturating_sub(now))
     }
 
-    /// Lets go of pipes and terminals that hold nothing and that nobody can write to: each takes some KiB. After a while, and when
+    /// Lets go of pipes and terminals that hold nothing and that no process can write to: each takes some KiB. After a while, and when
     /// something may have ended that could write to them.
     pub(super) fn tidy(&mut self, now: u64, may_have_ended: bool) {
         if self.tidy_at.take_if(|at| *at <= now).is_none() && !may_have_ended {

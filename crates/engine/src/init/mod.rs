@@ -60,7 +60,7 @@ pub(crate) fn main(
     // What has failed by now is told to who wants a sandbox, and not before.
     let (plan, mounts) = wait_for_plan(&control);
     let ready = prepared.and_then(|prepared| setup::finish(prepared, &plan, &mounts));
-    drop(mounts); // whoever holds one keeps it from being taken away
+    drop(mounts); // a process that holds one keeps it from being taken away
     match ready {
         Ok(ready) => serve(control, ready),
         Err(failure) => {
@@ -100,8 +100,8 @@ pub(crate) struct Ready {
     oom_score: Option<OomScore>,
 }
 
-/// What a process may keep in memory, in bytes. Files of a layer that others see, too, are charged to who read them first, whoever locks
-/// them.
+/// What a process may keep in memory, in bytes. Files of a layer that others see, too, are charged to who read them first, not to
+/// who locks them.
 const LOCKED_MEMORY: u64 = 64 << 10;
 
 /// How many children are waited for before anybody else is heard.

@@ -142,7 +142,7 @@ impl Shared {
 fn is_kept_alive(own: &Path, plan: &Plan) -> bool {
     let is_upper = |overlay| {
         let asked = File::open(upper(own, overlay)).and_then(|dir| mounts::is_upper_of_overlay(dir.as_fd()));
-        // What is not there is an overlay's of nobody.
+        // What is not there is in no overlay.
         let cannot_be = [io::ErrorKind::PermissionDenied, io::ErrorKind::NotFound];
         asked.unwrap_or_else(|error| !cannot_be.contains(&error.kind()))
     };

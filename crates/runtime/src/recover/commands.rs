@@ -111,7 +111,7 @@ impl Runtime {
     ) {
         let (call, tell) = RawCall::new(row.id, log);
         if row.verb == Terminal::VERB {
-            call.cancel.cancel(); // whoever sat at it went with the last server
+            call.cancel.cancel(); // its client went with the last server
         }
         self.0.calls.add(call.clone());
         let runtime = self.clone();
@@ -119,7 +119,7 @@ impl Runtime {
             let log = &call.output;
             let followed = follow(process, None, log, &call.cancel, runtime.0.settings.grace, |_| ());
             let Some(followed) = runtime.0.closing.run_until_cancelled(followed).await else {
-                log.end(); // for whoever reads along
+                log.end(); // for clients that read along
                 return runtime.0.calls.remove(row.id);
             };
             let number = followed.as_ref().ok().and_then(|followed| exit_number(&followed.exit));

@@ -47,7 +47,7 @@ pub struct Outputs {
     room: Room,
 }
 
-/// Whether the disk has room for what is said. It has as long as nobody watches it.
+/// Whether the disk has room for what is said. It has, until a watcher says otherwise.
 #[derive(Clone, Default)]
 pub(crate) struct Room(Arc<OnceLock<Box<dyn Fn() -> bool + Send + Sync>>>);
 
