@@ -147,6 +147,25 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn every_word_of_a_build_counts() {
+        let step = |kind: usize, hash: usize| Sent {
+            r#type: "R".repeat(kind),
+            args: Vec::new(),
+            files_hash: Some("h".repeat(hash)),
+            force: false,
+        };
+        assert!(check(&[step(MOST_BYTES / 2, MOST_BYTES / 2)]).is_ok());
+        assert!(check(&[step(MOST_BYTES / 2, MOST_BYTES / 2 + 1)]).is_err());
+        let (fits, long) = (Some("x".repeat(MOST_WORD)), Some("x".repeat(MOST_WORD + 1)));
+        assert!(check_words([&fits, &None, &fits, &fits]).is_ok());
+        for place in 0..4 {
+            let mut words = [&fits; 4];
+            words[place] = &long;
+            assert!(check_words(words).is_err(), "{place}");
+        }
+    }
+
     prop_compose! {
         fn any_step()(kind in "[A-Z]{1,4}", args in vec("[ab]{0,2}", 0..4), hash in option::of("[ab]{0,2}")) -> Sent {
             Sent { r#type: kind, args, files_hash: hash, force: false }
