@@ -36,6 +36,9 @@ const PRIVILEGED: u32 = libc::S_ISUID | libc::S_ISGID;
 /// No attribute is longer (XATTR_SIZE_MAX).
 const MAX_ATTRIBUTE: usize = 64 * 1024;
 
+/// The longest list of access: some thirty users and groups. Of a file that lies in memory no limit counts it.
+const MAX_ACCESS_LIST: usize = 255;
+
 /// What a file that a broker opens may be opened with. The kernel ignores what it does not know, and so does this.
 const OPEN_FLAGS: i32 = libc::O_ACCMODE
     | libc::O_APPEND
@@ -168,6 +171,9 @@ impl Broker<'_> {
     }
 
     fn set_attribute(&self, target: Target, name: &CString, value: &[u8], flags: u32) -> Result<()> {
+        if name.as_bytes().starts_with(b"system.posix_acl_") && value.len() > MAX_ACCESS_LIST {
+            return Err(Errno(libc::ENOSPC)); // what a file system says that has room for shorter ones only
+        }
         let file = self.find(target)?;
         if name.as_bytes().starts_with(b"security.") && !self.is_own(file.as_fd())? {
             return Err(Errno(libc::EPERM));

@@ -280,6 +280,12 @@ fn bound_shared_memory(setting: Option<OwnedFd>, bytes: u64) {
     }
 }
 
+/// One call looks at all that wait at a set of semaphores, for each that it wakes, with all they ask for, and nothing else runs on that processor
+/// meanwhile. As small a set as kernels of old had, which databases are content with. As to who may set it, see above.
+fn bound_semaphores() {
+    let _ = std::fs::write("/p/sys/kernel/sem", "250 32000 32 1024");
+}
+
 /// Queues of TCP connections that nobody accepts count for no limit, nor do options of sockets: both are short here.
 fn bound_queues() -> Done {
     let lengths = format!("4096 {TCP_QUEUE} {TCP_QUEUE}");
@@ -331,6 +337,7 @@ fn mount_proc() -> Done<(Option<OwnedFd>, Option<OomScore>)> {
     mounts::plain(c"proc", PROC, c"proc", flags, c"").map_err(io_at(Step::Proc))?;
     forbid_user_namespaces()?;
     bound_watchers();
+    bound_semaphores();
     bound_queues()?;
     let shared_pages = rustix::fs::open(c"/p/sys/kernel/shmall", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).ok();
     let oom_score = OomScore::open(c"/p/1/oom_score_adj");

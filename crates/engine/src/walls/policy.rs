@@ -143,6 +143,7 @@ fn verdict_of(word: &str) -> Result<Verdict, Problem> {
         "done" => Verdict::Errno(0),
         "notify" => Verdict::Notify,
         "eperm" => Verdict::Errno(libc::EPERM as u16),
+        "einval" => Verdict::Errno(libc::EINVAL as u16),
         "enosys" => Verdict::Errno(libc::ENOSYS as u16),
         "eafnosupport" => Verdict::Errno(libc::EAFNOSUPPORT as u16),
         "eprotonosupport" => Verdict::Errno(libc::EPROTONOSUPPORT as u16),
@@ -256,6 +257,7 @@ const CONSTANTS: &[(&str, u32)] = &[
     // Without O_DIRECTORY, which is another bit on each architecture.
     ("O_TMPFILE", (libc::O_TMPFILE & !libc::O_DIRECTORY) as u32),
     ("PER_LINUX32", 8),
+    ("POSIX_FADV_DONTNEED", libc::POSIX_FADV_DONTNEED as u32),
     ("PRIO_USER", libc::PRIO_USER),
     ("PR_SCHED_CORE", libc::PR_SCHED_CORE as u32),
     ("PR_SET_MEMORY_MERGE", libc::PR_SET_MEMORY_MERGE as u32),

@@ -7,3 +7,4 @@ mod kernel;
 mod memory;
 mod persistence;
 mod snapshots;
+mod uncounted;

@@ -245,19 +245,49 @@ fn bits_that_make_a_file_privileged_are_decided_by_who_sees_the_file() {
 }
 
 #[test]
-fn an_attribute_that_can_be_capabilities_is_looked_at() {
+fn an_attribute_that_can_be_capabilities_or_a_long_list_of_access_is_looked_at() {
     let [a, b] = SECRET;
     for name in ["setxattr", "lsetxattr", "fsetxattr"] {
         for size in [20, 24, 1 << 32 | 20] {
             assert_eq!(verdict(name, &[7, 7, 7, size, 0]), Verdict::Notify, "{name} {size}");
         }
-        for size in [0, 1, 12, 19, 21, 23, 25, 28, 36, 65_536] {
+        for size in [0, 1, 12, 19, 21, 23, 25, 28, 36, 255] {
             assert_eq!(verdict(name, &[7, 7, 7, size, 0]), Verdict::Allow, "{name} {size}");
+        }
+        for size in [256, 260, 1024, 65_536, 1 << 31] {
+            assert_eq!(verdict(name, &[7, 7, 7, size, 0]), Verdict::Notify, "{name} {size}");
         }
     }
     let flags = 1;
     assert_eq!(verdict("setxattr", &[7, 7, 7, 24, a & !0xffff_ffff | flags, b]), Verdict::Allow);
     assert_eq!(verdict("setxattrat", &[7; 6]), ENOSYS);
+}
+
+#[test]
+fn what_a_thread_waits_for_at_once_is_bounded() {
+    let einval = Verdict::Errno(libc::EINVAL as u16);
+    for (name, place) in [("poll", 1), ("ppoll", 1), ("select", 0), ("pselect6", 0)] {
+        let asked = |number| {
+            let mut args = [7; 6];
+            args[place] = number;
+            verdict(name, &args)
+        };
+        for number in [0, 1, 1023, 1024, 1 << 32] {
+            assert_eq!(asked(number), Verdict::Allow, "{name} {number}");
+        }
+        for number in [1025, 2048, 1 << 31, u64::MAX] {
+            assert_eq!(asked(number), einval, "{name} {number}");
+        }
+    }
+}
+
+#[test]
+fn wishes_that_others_pay_for_are_not_done() {
+    let done = Verdict::Errno(0);
+    assert_eq!(verdict("mbind", &[7; 6]), done);
+    assert_eq!(verdict("fadvise64", &[7, 0, 0, 4]), done);
+    assert_eq!(verdict("fadvise64", &[7, 0, 0, 1 << 32 | 4]), done);
+    assert_eq!(verdict("fadvise64", &[7, 0, 0, 3]), Verdict::Allow);
 }
 
 #[test]
