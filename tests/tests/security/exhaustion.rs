@@ -60,7 +60,7 @@ async fn works_beside_the_attack(attacker: &Inside) -> bool {
 /// The controls: what comes of an attack where no wall lies between.
 const STARVES_ITS_OWN_SANDBOX: [&str; 11] =
     ["flight", "forks", "inotify", "locks", "names", "queues", "semaphores", "shm", "sysv", "terminals", "threads"];
-const ENDS_FOR_ITS_MEMORY: [&str; 4] = ["memfd", "memory", "semaphores", "watches"];
+const ENDS_FOR_ITS_MEMORY: [&str; 3] = ["memfd", "memory", "watches"];
 
 pub(crate) async fn beside_a_neighbour(kind: &str) {
     let limits = Limits { memory: Some(128 << 20), pids: Some(128), cpu_milli: Some(1000), ..Limits::NONE };

@@ -283,7 +283,7 @@ fn bound_shared_memory(setting: Option<OwnedFd>, bytes: u64) {
 /// One call looks at all that wait at a set of semaphores, for each that it wakes, with all they ask for, and nothing else runs on that processor
 /// meanwhile. As small a set as kernels of old had, which databases are content with. As to who may set it, see above.
 fn bound_semaphores() {
-    let _ = std::fs::write("/p/sys/kernel/sem", "250 32000 32 1024");
+    let _ = std::fs::write("/p/sys/kernel/sem", "250 32000 32 128");
 }
 
 /// Queues of TCP connections that nobody accepts count for no limit, nor do options of sockets: both are short here.
