@@ -5,6 +5,7 @@
 //! a file that grows has the length it had when it was opened, and one that shrinks the bytes that were there. Whatever else goes wrong ends the stream with an
 //! error before the table of contents, and without that no reader takes it for whole.
 
+mod harmless;
 mod records;
 
 use std::{
@@ -28,7 +29,8 @@ const AT_ONCE: usize = 16 * 1024;
 /// Of the table of contents, packed: about two million entries.
 const MAX_TABLE: usize = 32 * 1024 * 1024;
 
-/// Everything below a directory, with names relative to it. Links are links; pipes, sockets and devices are left out.
+/// Everything below a directory, with names relative to it. Pipes, sockets and devices are left out, and so are links that lead out of it: where it is
+/// unpacked, they would lead to something of that machine.
 pub async fn zip(files: &Arc<dyn Files>, dir: &SandboxPath) -> Result<Stream<Bytes>> {
     let zipping = Zipping {
         prefix: if dir.is_root() { 1 } else { dir.as_bytes().len() + 1 },
@@ -110,7 +112,8 @@ impl Zipping {
     }
 
     fn begin(&mut self, found: &FileInfo) -> Result<Stage> {
-        let name = found.path.as_bytes()[self.prefix..].to_vec();
+        let inside = &found.path.as_bytes()[self.prefix..];
+        let name = harmless::name(inside);
         match found.kind {
             Kind::Directory => {
                 let entry = Entry::new([&name, &b"/"[..]].concat(), found, self.offset);
@@ -118,7 +121,9 @@ impl Zipping {
             }
             Kind::Symlink => {
                 let text = found.link.as_ref().map_or(&b""[..], |link| &link.text);
-                self.whole(&Entry::new(name, found, self.offset), text)?;
+                if harmless::stays_below(inside, text) {
+                    self.whole(&Entry::new(name, found, self.offset), text)?;
+                }
             }
             Kind::File => {
                 let entry = Entry::new(name, found, self.offset);

@@ -63,7 +63,7 @@ async fn other_programs_read_files_directories_links_modes_and_times() {
     files.alter(Alter::SetMode(path("/tmp/tree/a/b/run.sh"), 0o750)).await.unwrap();
     write_all(&*files, &path("/tmp/tree/größe.txt"), "ü".repeat(100_000)).await.unwrap();
     write_all(&*files, &path("/tmp/tree/nothing"), "").await.unwrap();
-    files.alter(Alter::Symlink { at: path("/tmp/tree/link"), text: b"../../etc/passwd".to_vec() }).await.unwrap();
+    files.alter(Alter::Symlink { at: path("/tmp/tree/link"), text: b"a/b/run.sh".to_vec() }).await.unwrap();
     let modified = files.stat(&path("/tmp/tree/nothing")).await.unwrap().modified;
 
     let archive = whole(zip(&files, &path("/tmp/tree")).await.unwrap()).await;
@@ -81,9 +81,25 @@ print(int.from_bytes(extra[5:9], 'little'))
     let seconds = modified.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let expected = format!(
         "a/ d  ''\na/b/ d  ''\na/b/run.sh f 0o750 'echo hi\\n'\nempty/ d  ''\ngröße.txt f 0o644 100000\nlink l  \
-         '../../etc/passwd'\nnothing f 0o644 ''\n{seconds}\n"
+         'a/b/run.sh'\nnothing f 0o644 ''\n{seconds}\n"
     );
     assert_eq!(read_by_others(&archive, script), expected);
+}
+
+/// Where it is unpacked, a link to `/etc/passwd` would be one to that machine's.
+#[tokio::test]
+async fn what_leads_out_is_not_in_the_archive_and_names_lead_nowhere_else() {
+    let files = files().await;
+    make_dirs(&*files, &path("/tmp/tree/d")).await.unwrap();
+    for (name, text) in [("passwd", "/etc/passwd"), ("up", "../.."), ("d/far", "../../x"), ("d/near", "../d/..\\evil")]
+    {
+        files.alter(Alter::Symlink { at: path(format!("/tmp/tree/{name}")), text: text.into() }).await.unwrap();
+    }
+    for name in ["..\\..\\evil.txt", "C:evil", "line\nbreak"] {
+        write_all(&*files, &path(format!("/tmp/tree/{name}")), "x").await.unwrap();
+    }
+    let archive = whole(zip(&files, &path("/tmp/tree")).await.unwrap()).await;
+    assert_eq!(read_by_others(&archive, NAMES), "['.._.._evil.txt', 'C_evil', 'd/', 'line_break']\n");
 }
 
 #[tokio::test]

@@ -37,7 +37,8 @@ async fn a_link_becomes_a_cookie_and_an_address_that_can_be_shown() {
     let (pair, attributes) = cookie(&answer);
     assert!(attributes.starts_with(&format!("Path=/p/{sandbox}/8000/; Max-Age=")), "{attributes}");
     assert!(attributes.ends_with("; HttpOnly; SameSite=Lax"), "{attributes}");
-    let told = good(by_path(&server, &sandbox, "echo").header("Cookie", format!("{pair}; a=1")).send().await.unwrap());
+    let sent = format!("{pair}; cabana_page_a=1");
+    let told = good(by_path(&server, &sandbox, "echo").header("Cookie", sent).send().await.unwrap());
     assert_eq!(seen(&told.await, "cookie"), ["a=1"]);
     // By host name: for that host.
     let visit = by_host(&server, Method::GET, &sandbox, &format!("deep?a=1&cabana_link={}&b=2", token(&made)));
@@ -136,7 +137,21 @@ async fn a_cookie_does_nothing_for_the_pages_of_others() {
         let request = by_host(&server, Method::POST, &one, "echo").header("Cookie", &pair);
         headers.iter().fold(request, |request, (name, value)| request.header(*name, value)).send()
     };
-    let foreign: [&[(&str, String)]; 5] = [
+    let framed = |kind: &str, page: String| {
+        [
+            ("Sec-Fetch-Site", "same-site".to_owned()),
+            ("Sec-Fetch-Mode", "navigate".to_owned()),
+            ("Sec-Fetch-Dest", kind.to_owned()),
+            ("Referer", page),
+        ]
+    };
+    let (frame, object) = (framed("iframe", format!("http://{other}/")), framed("object", format!("http://{other}/x")));
+    let of_platform = framed("iframe", "https://platform.example/agents".to_owned());
+    let foreign: [&[(&str, String)]; 9] = [
+        &frame,
+        &object,
+        &frame[..3],
+        &[("Referer", format!("http://{other}/page"))],
         &[("Origin", format!("http://{other}"))],
         &[("Origin", "null".into())],
         &[("Origin", "https://example.com".into())],
@@ -147,7 +162,10 @@ async fn a_cookie_does_nothing_for_the_pages_of_others() {
         assert_eq!(refused(asked(headers).await.unwrap()).await, (401, "unauthorized".into()), "{headers:?}");
     }
     let near = own.replace("8000-", "3000-");
-    let fine: [&[(&str, String)]; 4] = [
+    let fine: [&[(&str, String)]; 7] = [
+        &of_platform,
+        &[("Referer", "http://platform.example/".into())],
+        &[("Referer", format!("http://{near}/page"))],
         &[("Origin", format!("http://{own}"))],
         &[("Origin", format!("http://{near}"))],
         &[("Sec-Fetch-Site", "cross-site".into()), ("Sec-Fetch-Mode", "navigate".into())],

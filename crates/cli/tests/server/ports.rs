@@ -43,7 +43,10 @@ async fn what_opens_our_doors_does_not_come_in() {
         .header("X-API-KEY", &server.key)
         .header("Authorization", format!("bearer {}", server.key))
         .header("Cabana-Tenant", "default")
-        .header("Cookie", "a=1; cabana_link=x; b=2")
+        .header(
+            "Cookie",
+            "cabana_page_a=1; cabana_link=x; session=of-another-program; cabana_page_b=2; cabana_page_cabana_link=y",
+        )
         .header("Forwarded", "for=9.9.9.9")
         .header("X-Forwarded-For", "9.9.9.9")
         .header("X-Own", "kept");
@@ -127,7 +130,8 @@ async fn what_a_page_says_reaches_no_further_than_its_port() {
     let answer = at_path(&server, &sandbox, "reach").send().await.unwrap();
     let headers = answer.headers();
     let here = format!("Path=/p/{sandbox}/8000/");
-    assert_eq!(all(headers, "set-cookie"), [format!("plain=1; {here}"), format!("wide=2; HttpOnly; {here}")]);
+    let set = [format!("cabana_page_plain=1; {here}"), format!("cabana_page_wide=2; HttpOnly; {here}")];
+    assert_eq!(all(headers, "set-cookie"), set);
     let beyond =
         ["clear-site-data", "service-worker-allowed", "strict-transport-security", "alt-svc", "nel", "x-between"];
     for name in beyond {

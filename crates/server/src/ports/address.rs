@@ -59,10 +59,19 @@ impl Door {
 
     /// Whether a page of this origin belongs to the same sandbox.
     pub(super) fn is_own(&self, origin: &str, domain: Option<&str>) -> bool {
-        let host = origin.split_once("://").and_then(|(_, host)| host.parse::<Authority>().ok());
-        let own = host.zip(domain).and_then(|(host, domain)| named(host.host(), domain));
-        self.way == Way::Host && own.is_some_and(|(sandbox, _)| sandbox == self.sandbox)
+        self.way == Way::Host && sandbox_of(origin, domain).is_some_and(|sandbox| sandbox == self.sandbox)
     }
+
+    /// Whether this page is that of another sandbox.
+    pub(super) fn is_of_another(&self, page: &str, domain: Option<&str>) -> bool {
+        sandbox_of(page, domain).is_some_and(|sandbox| sandbox != self.sandbox)
+    }
+}
+
+/// Whose page it is.
+fn sandbox_of(page: &str, domain: Option<&str>) -> Option<SandboxId> {
+    let host = page.parse::<Uri>().ok()?.into_parts().authority?;
+    named(host.host(), domain?).map(|(sandbox, _)| sandbox)
 }
 
 fn named(host: &str, domain: &str) -> Option<(SandboxId, u16)> {

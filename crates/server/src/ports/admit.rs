@@ -86,8 +86,20 @@ fn is_of_others(app: &App, door: &Door, headers: &HeaderMap) -> bool {
         let origin = origin.to_str().unwrap_or_default();
         return !(door.is_own(origin, domain) || door.way == Way::Path && is_here(origin, headers));
     }
-    let foreign = matches!(says("sec-fetch-site"), Some(b"same-site" | b"cross-site"));
-    foreign && says("sec-fetch-mode") != Some(b"navigate")
+    let from = headers.get(header::REFERER).map(|page| page.to_str().unwrap_or_default());
+    let from_sandbox = from.is_some_and(|page| door.is_of_another(page, domain));
+    match says("sec-fetch-site") {
+        Some(b"same-site" | b"cross-site") => match (says("sec-fetch-mode"), says("sec-fetch-dest")) {
+            (Some(b"navigate"), None | Some(b"document")) => false,
+            // In a frame of another page, which can have it clicked. A platform shows what it made so; a sandbox can hide its own name, and have
+            // no other one.
+            (Some(b"navigate"), Some(_)) => from.is_none() || from_sandbox,
+            _ => true,
+        },
+        Some(_) => false,
+        // A browser says it by TLS and on one's own machine alone.
+        None => from_sandbox,
+    }
 }
 
 fn is_here(origin: &str, headers: &HeaderMap) -> bool {

@@ -68,7 +68,7 @@ pub(super) fn inwards(app: &App, door: &Door, parts: &Parts) -> HeaderMap {
     let mut headers = parts.headers.clone();
     drop_between(&mut headers);
     auth::without_own_key(&mut headers);
-    cookie::without_ours(&mut headers);
+    cookie::inwards(door, &mut headers);
     let is_ours = |name: &&HeaderName| {
         let name = name.as_str();
         name.starts_with("cabana-")
@@ -114,8 +114,9 @@ pub(super) fn outwards(door: &Door, headers: &mut HeaderMap, upgraded: bool) {
     {
         headers.remove(*name);
     }
-    let cookies: Vec<HeaderValue> =
-        headers.get_all(header::SET_COOKIE).iter().filter_map(|value| cookie::scoped(door, value)).collect();
+    let most = if door.way == Way::Path { cookie::MOST_BY_PATH } else { usize::MAX };
+    let cookies = headers.get_all(header::SET_COOKIE).iter().filter_map(|value| cookie::scoped(door, value));
+    let cookies: Vec<HeaderValue> = cookies.take(most).collect();
     headers.remove(header::SET_COOKIE);
     for value in cookies {
         headers.append(header::SET_COOKIE, value);
