@@ -6,7 +6,7 @@ use axum::{
 };
 use cabana_runtime::{Ask, Caller, Credential, Error, IdempotencyKey, Place, Role, Tenant, Token};
 
-use crate::{App, error::Refused, extract::OfTenant};
+use crate::{App, error::Refused, extract::OfTenant, listen::Peer};
 
 /// Anybody with a valid key.
 pub(crate) struct Reader(pub(crate) Caller);
@@ -55,6 +55,9 @@ fn known(parts: &mut Parts, caller: Caller) -> Caller {
 pub(crate) async fn admitted(parts: &Parts, app: &App, key: Option<&str>, needs: Role) -> Result<Caller, Refused> {
     let key = key.ok_or(Error::Unauthorized)?;
     let caller = app.runtime.access().admit(Credential(key)).await?;
+    if let Some(peer) = parts.extensions.get::<Peer>() {
+        peer.note_key();
+    }
     caller.require(needs)?;
     match parts.headers.get("cabana-tenant") {
         None => Ok(caller),

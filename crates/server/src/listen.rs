@@ -1,5 +1,6 @@
 //! Where clients come in: addresses, TLS, and what bounds a connection.
 
+mod known;
 mod line;
 mod progress;
 #[cfg(test)]
@@ -44,6 +45,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 
 use self::{
+    known::KnownAddresses,
     line::Line,
     progress::{AnswerBody, Progress},
 };
@@ -133,10 +135,16 @@ pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     pub(crate) leaving: CancellationToken,
     resets: Arc<AtomicBool>,
+    known: Arc<KnownAddresses>,
     _seat: Arc<Seat>,
 }
 
 impl Peer {
+    /// It has shown a good key.
+    pub(crate) fn note_key(&self) {
+        self.known.note(self.address.ip());
+    }
+
     /// When the connection ends, it is reset and not closed.
     pub(crate) fn reset(&self) {
         self.resets.store(true, Ordering::Relaxed);
@@ -205,13 +213,16 @@ impl Listener {
             builder: builder(bounds),
             tasks: TaskTracker::new(),
             end: end.clone(),
+            known: Arc::default(),
         };
+        let reserve = bounds.connections / 4;
         while let Some(accepted) = end.run_until_cancelled(self.socket.accept()).await {
             let Ok((stream, address)) = accepted else {
                 tokio::time::sleep(BREATH).await;
                 continue;
             };
-            if let Ok(permit) = room.clone().try_acquire_owned() {
+            let finds_room = room.available_permits() > reserve || hall.known.has(address.ip());
+            if finds_room && let Ok(permit) = room.clone().try_acquire_owned() {
                 hall.seat(stream, address, permit, &router, Stay::AsLongAsItAsks);
             } else if let Ok(permit) = doorstep.clone().try_acquire_owned() {
                 hall.seat(stream, address, permit, &full, Stay::Shortly); // not even that can be said to all
@@ -261,6 +272,7 @@ struct Hall {
     builder: Arc<auto::Builder<TokioExecutor>>,
     tasks: TaskTracker,
     end: CancellationToken,
+    known: Arc<KnownAddresses>,
 }
 
 impl Hall {
@@ -272,7 +284,8 @@ impl Hall {
         OPEN.fetch_add(1, Ordering::Relaxed);
         let (resets, progress) = (Arc::<AtomicBool>::default(), Progress::new(&self.bounds));
         let stream = Line::new(stream, resets.clone(), progress.clone());
-        let peer = Peer { address, leaving: self.end.clone(), resets, _seat: Arc::new(Seat(permit)) };
+        let (leaving, known) = (self.end.clone(), self.known.clone());
+        let peer = Peer { address, leaving, resets, known, _seat: Arc::new(Seat(permit)) };
         let client = Client {
             builder: self.builder.clone(),
             router: router.clone(),

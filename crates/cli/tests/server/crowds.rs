@@ -1,12 +1,14 @@
 //! Many at once, slow ones among them: nobody else notices, and whoever finds no room is told so.
 
+use std::net::SocketAddr;
+
 use futures_util::future::join_all;
 use reqwest::{Method, StatusCode};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     time::timeout,
 };
 
@@ -153,4 +155,32 @@ async fn a_server_without_room_says_so_and_has_room_again() {
     }
     drop(held);
     until(|| async { asked().await.starts_with("HTTP/1.1 200").then_some(()) }).await;
+}
+
+/// As long as they say nothing they keep their places, and need no key for them.
+#[tokio::test]
+async fn strangers_leave_room_to_those_who_have_shown_a_key() {
+    let server = Server::start_with(&["--max-connections", "40"]);
+    server.ensure("one").await;
+    let at: SocketAddr = server.url.strip_prefix("http://").unwrap().parse().unwrap();
+    let stranger = || async {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.7:0".parse().unwrap()).unwrap();
+        socket.connect(at).await.unwrap()
+    };
+    let mut held = Vec::new();
+    let refused_stranger = || async {
+        let mut stream = stranger().await;
+        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        timeout(PATIENCE, stream.read_to_string(&mut answer)).await.expect("it is answered").unwrap();
+        answer.starts_with("HTTP/1.1 503") && answer.contains("too_many_connections")
+    };
+    while !refused_stranger().await {
+        held.push(stranger().await);
+        assert!(held.len() <= 40, "there is a limit for them");
+    }
+    for _ in 0..3 {
+        assert_eq!(server.stdout("one", "echo here").await, "here\n", "beside {} strangers", held.len());
+    }
 }
