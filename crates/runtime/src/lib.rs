@@ -75,7 +75,7 @@ pub use cabana_store::{
 pub use call::{Act, Ask, Call, Cx, IdempotencyKey, Look, Needs, Place};
 pub use clock::Clock;
 pub use error::{Error, Result};
-pub use events::{Event, EventBody, Happened, Heard, Listener};
+pub use events::{Announcement, Event, EventBody, Happened, Heard, Listener};
 pub use fault::ALL as FAULT_POINTS;
 pub use key_life::KeyLife;
 pub use limits::Standing;

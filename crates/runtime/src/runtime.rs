@@ -178,7 +178,7 @@ impl Runtime {
     }
 
     /// What happens from now on, to one sandbox of the tenant or to all.
-    pub fn events(&self, tenant: &Tenant, sandbox: Option<&SandboxId>) -> Listener {
+    pub fn events(&self, tenant: &Tenant, sandbox: Option<&SandboxId>) -> Result<Listener> {
         self.0.events.listen(tenant, sandbox)
     }
 
