@@ -15,7 +15,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     authorities::{Authorities, AuthoritiesError},
     host::{Host, Name},
-    lookup::Lookup,
+    lookup::{Lookup, Lookups},
     outside::{Connect, Outside, Resolve, ResolveError},
     upstream::{Upstream, UpstreamError},
 };
@@ -92,7 +92,7 @@ impl Dialers {
     pub fn dialer(&self) -> Dialer {
         let (tasks, stop) = (self.tasks.clone(), CancellationToken::new());
         Dialer {
-            lookup: Lookup::new(self.resolve.clone(), tasks, stop, 1, PATIENCE, Duration::ZERO),
+            lookup: Lookup::new(self.resolve.clone(), tasks, stop, (1, Lookups::default()), PATIENCE, Duration::ZERO),
             connect: self.connect.clone(),
             tls: self.tls.clone(),
         }

@@ -19,6 +19,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     host::Name,
     outside::{Resolve, ResolveError},
+    places::Places,
 };
 
 /// What this host's own loopback is called inside, where `localhost` is the sandbox's own. As with any name, the policy
@@ -28,11 +29,26 @@ pub const HOST_NAME: &str = "host.cabana.internal";
 const ADDRESSES: usize = 16;
 const REMEMBERED: usize = 256;
 
+/// What the lookups of all sandboxes share: how many of them there may be, each until it has really ended.
+#[derive(Clone, Debug, Default)]
+pub struct Lookups {
+    places: Places,
+    tasks: TaskTracker,
+}
+
+impl Lookups {
+    pub fn new(most: usize) -> Lookups {
+        Lookups { places: Places::new(most), tasks: TaskTracker::new() }
+    }
+}
+
 pub(crate) struct Lookup {
     resolve: Arc<dyn Resolve>,
     tasks: TaskTracker,
     stop: CancellationToken,
     places: Arc<Semaphore>,
+    at_once: usize,
+    shared: Lookups,
     patience: Duration,
     fresh: Duration,
     recent: Mutex<HashMap<Name, (Instant, Vec<IpAddr>)>>,
@@ -43,12 +59,12 @@ impl Lookup {
         resolve: Arc<dyn Resolve>,
         tasks: TaskTracker,
         stop: CancellationToken,
-        at_once: usize,
+        (at_once, shared): (usize, Lookups),
         patience: Duration,
         fresh: Duration,
     ) -> Lookup {
         let places = Arc::new(Semaphore::new(at_once));
-        Lookup { resolve, tasks, stop, places, patience, fresh, recent: Mutex::default() }
+        Lookup { resolve, tasks, stop, places, at_once, shared, patience, fresh, recent: Mutex::default() }
     }
 
     pub(crate) async fn addresses(&self, name: &Name) -> Result<Vec<IpAddr>, ResolveError> {
@@ -65,10 +81,17 @@ impl Lookup {
 
     async fn ask(&self, name: &Name) -> Result<Vec<IpAddr>, ResolveError> {
         let place = self.places.clone().acquire_owned().await.map_err(|_| ResolveError::Failed)?;
+        let others = self.at_once.saturating_sub(self.places.available_permits() + 1);
+        let shared = self.shared.places.take(others).ok_or(ResolveError::Failed)?;
         let (resolve, stop, name) = (self.resolve.clone(), self.stop.clone(), name.clone());
+        // The thread behind it goes on, also when the sandbox has gone.
+        let resolving = self.shared.tasks.spawn(async move {
+            let _shared = shared;
+            resolve.resolve(&name).await
+        });
         let asked = self.tasks.spawn(async move {
             let _place = place;
-            stop.run_until_cancelled(resolve.resolve(&name)).await
+            stop.run_until_cancelled(resolving).await?.ok()
         });
         let mut found = asked.await.ok().flatten().unwrap_or(Err(ResolveError::Failed))?;
         found.truncate(ADDRESSES);
@@ -117,7 +140,8 @@ mod tests {
     async fn a_resolver_that_never_answers_is_asked_only_so_often_at_once() {
         let (stuck, tasks, stop) = (Arc::new(Stuck::default()), TaskTracker::new(), CancellationToken::new());
         let patience = Duration::from_millis(1);
-        let lookup = Lookup::new(stuck.clone(), tasks.clone(), stop.clone(), 16, patience, Duration::ZERO);
+        let places = (16, Lookups::default());
+        let lookup = Lookup::new(stuck.clone(), tasks.clone(), stop.clone(), places, patience, Duration::ZERO);
         for number in 0..100 {
             let name = Host::parse(&format!("n{number}.com")).unwrap().name().unwrap().clone();
             assert_eq!(lookup.addresses(&name).await, Err(ResolveError::Failed));
@@ -126,5 +150,23 @@ mod tests {
         stop.cancel();
         tasks.close();
         tasks.wait().await;
+    }
+
+    #[tokio::test]
+    async fn lookups_of_all_sandboxes_have_one_bound_also_when_sandboxes_go() {
+        let (stuck, shared) = (Arc::new(Stuck::default()), Lookups::new(40));
+        for sandbox in 0..20 {
+            let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+            let (places, patience) = ((16, shared.clone()), Duration::from_millis(1));
+            let lookup = Lookup::new(stuck.clone(), tasks.clone(), stop.clone(), places, patience, Duration::ZERO);
+            for number in 0..20 {
+                let name = Host::parse(&format!("n{number}.s{sandbox}.com")).unwrap().name().unwrap().clone();
+                assert_eq!(lookup.addresses(&name).await, Err(ResolveError::Failed));
+            }
+            stop.cancel();
+            tasks.close();
+            tasks.wait().await;
+        }
+        assert_eq!(stuck.asked.load(Ordering::SeqCst), 40);
     }
 }

@@ -26,8 +26,9 @@ use crate::{
     event::{How, Reporter, Sink},
     gateway::Gateway,
     http,
-    lookup::Lookup,
+    lookup::{Lookup, Lookups},
     outside::{Outside, tune},
+    pace::Pace,
     places::{Place, Places},
     policy::Policy,
     relay::reset,
@@ -61,6 +62,8 @@ pub struct Config {
     pub original: Original,
     /// For the connections of all sandboxes together. One that finds none is reset.
     pub places: Places,
+    /// For their lookups of names. One that finds none fails.
+    pub lookups: Lookups,
 }
 
 impl Config {
@@ -74,6 +77,7 @@ impl Config {
             events,
             original,
             places: Places::default(),
+            lookups: Lookups::default(),
         }
     }
 }
@@ -84,6 +88,8 @@ pub struct Limits {
     pub connections: usize,
     /// Questions of the DNS over UDP that are worked on. More wait in the socket.
     pub questions: usize,
+    /// Of the DNS, whatever way they come; as many more at once after a quiet second. More wait.
+    pub questions_per_sec: u32,
     /// Names that have a synthetic address.
     pub names: u32,
     /// For what a client says before it is connected, and for a TLS hello or HTTP head once it began.
@@ -101,6 +107,7 @@ impl Default for Limits {
         Limits {
             connections: 512,
             questions: 64,
+            questions_per_sec: 500,
             names: 16_384,
             handshake: Duration::from_secs(10),
             connect: Duration::from_secs(10),
@@ -118,7 +125,7 @@ pub struct Egress {
 
 /// Takes the listeners and serves them. Must be called within a tokio runtime.
 pub fn serve(listeners: Listeners, config: Config) -> io::Result<Egress> {
-    let Config { policy, limits, outside, events, original, places } = config;
+    let Config { policy, limits, outside, events, original, places, lookups } = config;
     let (policy, watched) = watch::channel(Arc::new(policy));
     let tasks = Tasks::new(&limits, places);
     let (tracker, stop) = (tasks.tracker.clone(), tasks.stop.clone());
@@ -126,9 +133,10 @@ pub fn serve(listeners: Listeners, config: Config) -> io::Result<Egress> {
         limits,
         policy: watched,
         reporter: Reporter::new(events),
-        lookup: Lookup::new(outside.resolve, tracker, stop, LOOKUPS, limits.connect, limits.fresh),
+        lookup: Lookup::new(outside.resolve, tracker, stop, (LOOKUPS, lookups), limits.connect, limits.fresh),
         connect: outside.connect,
         pool: Mutex::new(Pool::new(limits.names)),
+        questions: Pace::new(limits.questions_per_sec, limits.questions_per_sec),
     });
     // All or none: a descriptor that cannot be served must not leave the others half served.
     let transparent = tcp(listeners.transparent)?;

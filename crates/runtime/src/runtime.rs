@@ -363,14 +363,26 @@ impl Runtime {
     }
 
     /// What only this machine can reach, its own services too, is the operator's to give.
-    pub(crate) fn check_network(&self, caller: &Caller, network: &NetworkPolicy) -> Result<()> {
+    pub(crate) async fn check_network(&self, caller: &Caller, network: &NetworkPolicy) -> Result<()> {
         if caller.role == Role::Admin || *network == self.0.settings.sandbox.network {
             return Ok(());
         }
-        match self.0.sandboxes.provider().reaches_inside(network)? {
+        match self.reaches_inside(network).await? {
             true => Err(Error::Inside),
             false => Ok(()),
         }
+    }
+
+    /// A long list is read off the workers that everybody waits for.
+    async fn reaches_inside(&self, network: &NetworkPolicy) -> Result<bool> {
+        let provider = self.0.sandboxes.provider().clone();
+        if !network.is_long() {
+            return Ok(provider.reaches_inside(network)?);
+        }
+        let network = network.clone();
+        let read = tokio::task::spawn_blocking(move || provider.reaches_inside(&network)).await;
+        let ended = |error| cabana_sandbox::Error::failed("reading the network's rules", std::io::Error::other(error));
+        Ok(read.map_err(ended)??)
     }
 
     /// Whether it may begin, by all quotas. What is refused here leaves no row: a flood fills nothing. It is counted.
@@ -413,7 +425,7 @@ impl Runtime {
         if let Place::Scope(_, Some(wanted)) | Place::New(Some(wanted)) | Place::Once(Some(wanted)) = &ask.place {
             wanted.check()?;
             wanted.mounts.check(tenant, &self.0.settings)?;
-            self.check_network(&ask.caller, &wanted.sandbox.network)?;
+            self.check_network(&ask.caller, &wanted.sandbox.network).await?;
             self.0.sandboxes.provider().capabilities().check(&wanted.sandbox)?;
         }
         match &ask.place {

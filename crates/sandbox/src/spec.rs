@@ -192,7 +192,7 @@ fn within(field: &'static str, given: Option<u64>, least: u64, most: u64) -> Res
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum NetworkPolicy {
     Off,
     Allow(Vec<String>),
@@ -203,6 +203,18 @@ pub enum NetworkPolicy {
         allow: Vec<String>,
     },
     Host,
+}
+
+impl NetworkPolicy {
+    /// Whether it has so many rules that reading them is work.
+    pub fn is_long(&self) -> bool {
+        const SHORT: usize = 64;
+        match self {
+            Self::Off | Self::Public | Self::Host => false,
+            Self::Allow(rules) => rules.len() > SHORT,
+            Self::PublicBut { deny, allow } => deny.len() + allow.len() > SHORT,
+        }
+    }
 }
 
 /// What a template gives to every command of its sandboxes.

@@ -23,7 +23,8 @@ use crate::{
     event::Reporter,
     gateway::Gateway,
     host::{Host, Name},
-    lookup::Lookup,
+    lookup::{Lookup, Lookups},
+    pace::Pace,
     synthetic::{Behind, Pool},
 };
 
@@ -152,9 +153,17 @@ fn gateway(policy: Policy) -> Gateway {
         limits,
         policy,
         reporter: Reporter::new(Arc::new(|_: Event| ())),
-        lookup: Lookup::new(Arc::new(World), TaskTracker::new(), CancellationToken::new(), 16, second, second),
+        lookup: Lookup::new(
+            Arc::new(World),
+            TaskTracker::new(),
+            CancellationToken::new(),
+            (16, Lookups::default()),
+            second,
+            second,
+        ),
         connect: Outside::system().connect,
         pool: Mutex::new(Pool::new(16)),
+        questions: Pace::new(limits.questions_per_sec, limits.questions_per_sec),
     }
 }
 

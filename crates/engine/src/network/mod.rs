@@ -6,6 +6,7 @@
 
 mod netlink;
 mod nftables;
+mod parsed;
 mod redirect;
 mod rules;
 mod settings;
@@ -48,8 +49,9 @@ impl Network {
             let told = SandboxEvent::Network { host, port, allowed, rule, reason: reason.to_string() };
             let _ = happened.try_send((id.clone(), told));
         };
-        let places = places::CONNECTIONS.clone();
-        let config = Config { outside: ways.outside.clone(), places, ..Config::new(policy, Arc::new(tell)) };
+        let (places, lookups) = (places::CONNECTIONS.clone(), places::LOOKUPS.clone());
+        let outside = ways.outside.clone();
+        let config = Config { outside, places, lookups, ..Config::new(policy, Arc::new(tell)) };
         Ok(Self(cabana_egress::serve(listeners, config).map_err(failed)?))
     }
 
@@ -67,8 +69,13 @@ pub(crate) fn try_out() -> std::result::Result<(), (&'static str, io::Error)> {
 }
 
 /// Refuses what makes no sense, before anything is made.
-pub(crate) fn check(wanted: &NetworkPolicy) -> Result<()> {
-    policy(wanted).map(drop)
+pub(crate) async fn check(wanted: &NetworkPolicy) -> Result<()> {
+    if !wanted.is_long() {
+        return parsed(wanted).map(drop);
+    }
+    let wanted = wanted.clone();
+    let checked = spawn_blocking(move || parsed(&wanted).map(drop)).await;
+    checked.map_err(|error| failed(io::Error::other(error)))?
 }
 
 pub(crate) fn reaches_inside(wanted: &NetworkPolicy) -> Result<bool> {
@@ -76,7 +83,11 @@ pub(crate) fn reaches_inside(wanted: &NetworkPolicy) -> Result<bool> {
 }
 
 fn policy(wanted: &NetworkPolicy) -> Result<Policy> {
-    Policy::new(wanted, own_addresses()).map_err(|error| Error::invalid("network", error.to_string()))
+    Ok(parsed(wanted)?.with_own(own_addresses()))
+}
+
+fn parsed(wanted: &NetworkPolicy) -> Result<Policy> {
+    parsed::parsed(wanted).map_err(|error| Error::invalid("network", error.to_string()))
 }
 
 fn failed(error: io::Error) -> Error {
