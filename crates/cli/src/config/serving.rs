@@ -20,7 +20,7 @@ use super::{
     named,
     resolve::{Origin, Resolved},
     table::{
-        ALLOW, ARCHIVE_AFTER, CA, CPUS, DELETE_AFTER, DEV_TLS, DIALECT, DISK, DURABILITY, EXEC_TIMEOUT,
+        ALLOW, ARCHIVE_AFTER, CA, CPUS, DELETE_AFTER, DEV_TLS, DIALECT, DISK, DURABILITY, E2B_SECURE, EXEC_TIMEOUT,
         EXEC_TIMEOUT_MAX, GC_INTERVAL, HARD, HARD_ACTION, IDLE, IDLE_ACTION, IMAGES_MAP, INODES, INSECURE_HTTP, IO,
         KEEP_CALLS, KEEP_LEDGER, KEEP_OUTPUTS, KEEP_SNAPSHOTS, KEEP_TEMPLATES, LISTEN, LOG_FORMAT, LOG_LEVEL, MAX_BODY,
         MAX_CONNECTIONS, MAX_STREAMS, MEMORY, MIN_FREE, MODE, MOUNTS_ALLOW, OPEN_FILES, OUTPUT, PIDS, PREVIEW_DOMAIN,
@@ -142,6 +142,7 @@ fn settings(resolved: &Resolved) -> Result<Settings, String> {
     settings.output_cap = set(resolved, &OUTPUT, size)?;
     settings.template_cap = set(resolved, &TEMPLATE_MAX, size)?;
     settings.images = resolved.read(&IMAGES_MAP, images)?.unwrap_or_default();
+    settings.e2b_always_secure = set(resolved, &E2B_SECURE, |text| Ok(text == "always"))?;
     settings.retention = retention(resolved)?;
     settings.gc_interval = set(resolved, &GC_INTERVAL, duration)?;
     settings.min_free = or_none(resolved, &MIN_FREE, size)?;
