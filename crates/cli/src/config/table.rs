@@ -79,6 +79,9 @@ settings! {
          Better not as a flag: others see arguments";
     CA: "network" "ca" "ca" "CABANA_NETWORK_CA" Kind::File, None,
         "Certificates to trust inside, beside the usual ones: a file in PEM";
+    OWN: "network" "own" "network-own" "CABANA_NETWORK_OWN" Kind::List, None,
+        "Public addresses of this machine that none of its interfaces has, as those that a cloud translates to it: sandboxes reach them \
+         no more than its others";
     MOUNTS_ALLOW: "mounts" "allow" "mounts-allow" "CABANA_MOUNTS_ALLOW" Kind::List, None,
         "Which directories of this machine sandboxes may have mounted, with all that is below: PATH, or PATH:ro for read-only \
          alone. {tenant} in it stands for whoever asks. Not set: none";

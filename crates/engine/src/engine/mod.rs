@@ -289,7 +289,7 @@ impl Provider for Engine {
     }
 
     fn reaches_inside(&self, network: &cabana_sandbox::NetworkPolicy) -> Result<bool> {
-        network::reaches_inside(network)
+        network::reaches_inside(&self.shared.ways, network)
     }
 
     async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {

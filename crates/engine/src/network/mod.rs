@@ -39,7 +39,7 @@ impl Network {
         id: SandboxId,
         happened: mpsc::Sender<(SandboxId, SandboxEvent)>,
     ) -> Result<Self> {
-        let policy = policy(wanted)?;
+        let policy = policy(ways, wanted)?;
         let Equipped(listeners) = match outlet {
             Outlet::Equipped(equipped) => equipped,
             Outlet::Bare(namespace) => namespace.equip().await?,
@@ -56,8 +56,8 @@ impl Network {
     }
 
     /// Connections that the new one refuses are ended.
-    pub(crate) fn set_policy(&self, wanted: &NetworkPolicy) -> Result<()> {
-        self.0.set_policy(policy(wanted)?);
+    pub(crate) fn set_policy(&self, ways: &Ways, wanted: &NetworkPolicy) -> Result<()> {
+        self.0.set_policy(policy(ways, wanted)?);
         Ok(())
     }
 }
@@ -78,12 +78,13 @@ pub(crate) async fn check(wanted: &NetworkPolicy) -> Result<()> {
     checked.map_err(|error| failed(io::Error::other(error)))?
 }
 
-pub(crate) fn reaches_inside(wanted: &NetworkPolicy) -> Result<bool> {
-    policy(wanted).map(|policy| policy.reaches_inside())
+pub(crate) fn reaches_inside(ways: &Ways, wanted: &NetworkPolicy) -> Result<bool> {
+    policy(ways, wanted).map(|policy| policy.reaches_inside())
 }
 
-fn policy(wanted: &NetworkPolicy) -> Result<Policy> {
-    Ok(parsed(wanted)?.with_own(own_addresses()))
+fn policy(ways: &Ways, wanted: &NetworkPolicy) -> Result<Policy> {
+    let own = own_addresses().into_iter().chain(ways.own.iter().copied());
+    Ok(parsed(wanted)?.with_own(own))
 }
 
 fn parsed(wanted: &NetworkPolicy) -> Result<Policy> {
