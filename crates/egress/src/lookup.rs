@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use cabana_sandbox::{Holder, Places};
 use tokio::{
     sync::Semaphore,
     time::{Instant, timeout},
@@ -19,7 +20,6 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     host::Name,
     outside::{Resolve, ResolveError},
-    places::Places,
 };
 
 /// What this host's own loopback is called inside, where `localhost` is the sandbox's own. As with any name, the policy
@@ -42,15 +42,23 @@ impl Lookups {
     }
 }
 
+/// What the lookups of one sandbox may take.
+pub(crate) struct Bounds {
+    pub at_once: usize,
+    /// Whose they are, among those of all.
+    pub holder: Holder,
+    pub of_all: Lookups,
+    pub patience: Duration,
+    /// How long an answer is good.
+    pub fresh: Duration,
+}
+
 pub(crate) struct Lookup {
     resolve: Arc<dyn Resolve>,
     tasks: TaskTracker,
     stop: CancellationToken,
     places: Arc<Semaphore>,
-    at_once: usize,
-    shared: Lookups,
-    patience: Duration,
-    fresh: Duration,
+    bounds: Bounds,
     recent: Mutex<HashMap<Name, (Instant, Vec<IpAddr>)>>,
 }
 
@@ -59,12 +67,10 @@ impl Lookup {
         resolve: Arc<dyn Resolve>,
         tasks: TaskTracker,
         stop: CancellationToken,
-        (at_once, shared): (usize, Lookups),
-        patience: Duration,
-        fresh: Duration,
+        bounds: Bounds,
     ) -> Lookup {
-        let places = Arc::new(Semaphore::new(at_once));
-        Lookup { resolve, tasks, stop, places, at_once, shared, patience, fresh, recent: Mutex::default() }
+        let places = Arc::new(Semaphore::new(bounds.at_once));
+        Lookup { resolve, tasks, stop, places, bounds, recent: Mutex::default() }
     }
 
     pub(crate) async fn addresses(&self, name: &Name) -> Result<Vec<IpAddr>, ResolveError> {
@@ -74,18 +80,17 @@ impl Lookup {
         if let Some(addresses) = self.recent(name) {
             return Ok(addresses);
         }
-        let found = timeout(self.patience, self.ask(name)).await.unwrap_or(Err(ResolveError::Failed))?;
+        let found = timeout(self.bounds.patience, self.ask(name)).await.unwrap_or(Err(ResolveError::Failed))?;
         self.remember(name, &found);
         Ok(found)
     }
 
     async fn ask(&self, name: &Name) -> Result<Vec<IpAddr>, ResolveError> {
         let place = self.places.clone().acquire_owned().await.map_err(|_| ResolveError::Failed)?;
-        let others = self.at_once.saturating_sub(self.places.available_permits() + 1);
-        let shared = self.shared.places.take(others).ok_or(ResolveError::Failed)?;
+        let shared = self.bounds.of_all.places.take(&self.bounds.holder).ok_or(ResolveError::Failed)?;
         let (resolve, stop, name) = (self.resolve.clone(), self.stop.clone(), name.clone());
         // The thread behind it goes on, also when the sandbox has gone.
-        let resolving = self.shared.tasks.spawn(async move {
+        let resolving = self.bounds.of_all.tasks.spawn(async move {
             let _shared = shared;
             resolve.resolve(&name).await
         });
@@ -100,13 +105,13 @@ impl Lookup {
 
     fn recent(&self, name: &Name) -> Option<Vec<IpAddr>> {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.get(name).filter(|(at, _)| at.elapsed() < self.fresh).map(|(_, addresses)| addresses.clone())
+        recent.get(name).filter(|(at, _)| at.elapsed() < self.bounds.fresh).map(|(_, addresses)| addresses.clone())
     }
 
     fn remember(&self, name: &Name, addresses: &[IpAddr]) {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         if recent.len() >= REMEMBERED {
-            recent.retain(|_, (at, _)| at.elapsed() < self.fresh);
+            recent.retain(|_, (at, _)| at.elapsed() < self.bounds.fresh);
         }
         if recent.len() < REMEMBERED {
             recent.insert(name.clone(), (Instant::now(), addresses.to_vec()));
@@ -136,12 +141,15 @@ mod tests {
         }
     }
 
+    fn bounds(tenant: &str, of_all: &Lookups) -> Bounds {
+        let (holder, patience) = (Holder::tenant(tenant), Duration::from_millis(1));
+        Bounds { at_once: 16, holder, of_all: of_all.clone(), patience, fresh: Duration::ZERO }
+    }
+
     #[tokio::test]
     async fn a_resolver_that_never_answers_is_asked_only_so_often_at_once() {
         let (stuck, tasks, stop) = (Arc::new(Stuck::default()), TaskTracker::new(), CancellationToken::new());
-        let patience = Duration::from_millis(1);
-        let places = (16, Lookups::default());
-        let lookup = Lookup::new(stuck.clone(), tasks.clone(), stop.clone(), places, patience, Duration::ZERO);
+        let lookup = Lookup::new(stuck.clone(), tasks.clone(), stop.clone(), bounds("one", &Lookups::default()));
         for number in 0..100 {
             let name = Host::parse(&format!("n{number}.com")).unwrap().name().unwrap().clone();
             assert_eq!(lookup.addresses(&name).await, Err(ResolveError::Failed));
@@ -157,8 +165,8 @@ mod tests {
         let (stuck, shared) = (Arc::new(Stuck::default()), Lookups::new(40));
         for sandbox in 0..20 {
             let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-            let (places, patience) = ((16, shared.clone()), Duration::from_millis(1));
-            let lookup = Lookup::new(stuck.clone(), tasks.clone(), stop.clone(), places, patience, Duration::ZERO);
+            let bounds = bounds(&format!("tenant {sandbox}"), &shared);
+            let lookup = Lookup::new(stuck.clone(), tasks.clone(), stop.clone(), bounds);
             for number in 0..20 {
                 let name = Host::parse(&format!("n{number}.s{sandbox}.com")).unwrap().name().unwrap().clone();
                 assert_eq!(lookup.addresses(&name).await, Err(ResolveError::Failed));

@@ -25,6 +25,9 @@ pub struct SandboxSpec {
     #[serde(default)]
     pub read_only_root: bool,
     pub lifetime: Lifetime,
+    /// Whose it is, by any name: what all sandboxes share is divided among tenants first. `None`: its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
 }
 
 impl SandboxSpec {
@@ -39,6 +42,7 @@ impl SandboxSpec {
             sudo: false,
             read_only_root: false,
             lifetime: Lifetime::Persistent,
+            tenant: None,
         }
     }
 }

@@ -19,7 +19,7 @@ use std::{
 };
 
 use cabana_egress::{Config, Egress, Event, Listeners, Policy};
-use cabana_sandbox::{Error, NetworkPolicy, Result, SandboxEvent, SandboxId};
+use cabana_sandbox::{Error, Holder, NetworkPolicy, Result, SandboxEvent, SandboxId};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::{sync::mpsc, task::spawn_blocking};
 
@@ -37,6 +37,7 @@ impl Network {
         outlet: Outlet,
         wanted: &NetworkPolicy,
         id: SandboxId,
+        holder: Holder,
         happened: mpsc::Sender<(SandboxId, SandboxEvent)>,
     ) -> Result<Self> {
         let policy = policy(ways, wanted)?;
@@ -51,7 +52,7 @@ impl Network {
         };
         let (places, lookups) = (places::CONNECTIONS.clone(), places::LOOKUPS.clone());
         let outside = ways.outside.clone();
-        let config = Config { outside, places, lookups, ..Config::new(policy, Arc::new(tell)) };
+        let config = Config { outside, holder, places, lookups, ..Config::new(policy, Arc::new(tell)) };
         Ok(Self(cabana_egress::serve(listeners, config).map_err(failed)?))
     }
 
