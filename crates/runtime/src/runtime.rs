@@ -4,7 +4,7 @@ use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use cabana_model::{CallId, Code, Outcome, Resource, Role, SandboxId, SandboxState, TaskId, Tenant, Time};
 use cabana_sandbox::{NetworkPolicy, Provider};
-use cabana_store::{By, Done, Entry, Log, NewCall, Reserved, SnapshotStep, Store};
+use cabana_store::{By, Done, Entry, Log, NewCall, Reserved, SnapshotStep, Store, TenantPermits};
 use futures_util::{StreamExt, TryStreamExt};
 use jiff::SignedDuration;
 use sha2::{Digest, Sha256};
@@ -31,7 +31,6 @@ use crate::{
     series::AllSeries,
     space::{Room, Space},
     tasks::LiveTasks,
-    tenant_permits::TenantPermits,
     uploads,
     volumes::WALKS_AT_ONCE,
     watches::Watches,
