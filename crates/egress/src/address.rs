@@ -64,7 +64,8 @@ const V4: &[([u8; 4], u8, Class)] = &[
     ([192, 0, 0, 0], 24, Reserved),
     ([192, 0, 0, 192], 32, Metadata), // Oracle
     ([192, 0, 2, 0], 24, Documentation),
-    ([192, 88, 99, 0], 24, Reserved), // 6to4 relays
+    ([192, 80, 8, 124], 32, Metadata), // Equinix, in public space too
+    ([192, 88, 99, 0], 24, Reserved),  // 6to4 relays
     ([192, 168, 0, 0], 16, Private),
     ([198, 18, 0, 0], 15, Benchmark), // also what the inner DNS answers with
     ([198, 51, 100, 0], 24, Documentation),

@@ -6,7 +6,7 @@
 use std::{fmt, io, net::IpAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use cabana_sandbox::Duplex;
+use cabana_sandbox::{Duplex, Holder};
 use rustls::pki_types::ServerName;
 use tokio::{sync::Semaphore, time::timeout};
 use tokio_rustls::TlsConnector;
@@ -15,7 +15,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     authorities::{Authorities, AuthoritiesError},
     host::{Host, Name},
-    lookup::Lookup,
+    lookup::{self, Lookup, Lookups},
     outside::{Connect, Outside, Resolve, ResolveError},
     upstream::{Upstream, UpstreamError},
 };
@@ -91,8 +91,11 @@ impl Dialers {
 
     pub fn dialer(&self) -> Dialer {
         let (tasks, stop) = (self.tasks.clone(), CancellationToken::new());
+        // All dialers have a bound of their own: `Bounded`.
+        let (holder, of_all) = (Holder::tenant(""), Lookups::default());
+        let bounds = lookup::Bounds { at_once: 1, holder, of_all, patience: PATIENCE, fresh: Duration::ZERO };
         Dialer {
-            lookup: Lookup::new(self.resolve.clone(), tasks, stop, 1, PATIENCE, Duration::ZERO),
+            lookup: Lookup::new(self.resolve.clone(), tasks, stop, bounds),
             connect: self.connect.clone(),
             tls: self.tls.clone(),
         }

@@ -21,6 +21,7 @@ use crate::{
     lookup::{HOST_NAME, Lookup},
     outer::Outer,
     outside::{Connect, ResolveError},
+    pace::Pace,
     policy::Policy,
     serve::Limits,
     synthetic::{Behind, Pool},
@@ -36,6 +37,8 @@ pub(crate) struct Gateway {
     pub lookup: Lookup,
     pub connect: Arc<dyn Connect>,
     pub pool: Mutex<Pool>,
+    /// Of questions of the DNS, whatever way they come.
+    pub questions: Pace,
 }
 
 /// One connection that was allowed, and by what.

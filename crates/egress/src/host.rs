@@ -10,6 +10,13 @@ use std::{
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(Arc<str>);
 
+/// So that a part of a name can be looked up as the name that it is.
+impl std::borrow::Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Host {
     Name(Name),
@@ -40,8 +47,14 @@ impl Name {
     }
 
     /// Any depth below `apex`, but not `apex` itself.
+    #[cfg(test)]
     pub(crate) fn is_below(&self, apex: &Name) -> bool {
         self.0.strip_suffix(&*apex.0).is_some_and(|front| front.ends_with('.'))
+    }
+
+    /// Each name that this one is below, the nearest first.
+    pub(crate) fn above(&self) -> impl Iterator<Item = &str> {
+        self.0.match_indices('.').map(|(dot, _)| &self.0[dot + 1..])
     }
 }
 

@@ -13,6 +13,7 @@ use crate::{
     decision::{Decision, Reason},
     host::{Host, Name},
     rule::{Rule, RuleError},
+    rules::Rules,
 };
 
 const MAX_RULES: usize = 4096;
@@ -27,12 +28,12 @@ pub struct Policy {
 #[derive(Clone, Debug)]
 enum Mode {
     Off,
-    Allow(Vec<Rule>),
+    Allow(Arc<Rules>),
     Public,
     PublicBut {
-        deny: Vec<Rule>,
+        deny: Arc<Rules>,
         /// Stronger than what is denied. It opens nothing that is not public.
-        allow: Vec<Rule>,
+        allow: Arc<Rules>,
     },
     /// All that the host itself can reach, its own loopback by [`crate::HOST_NAME`] included.
     Host,
@@ -57,22 +58,26 @@ impl Policy {
             NetworkPolicy::Allow(rules) if rules.len() > MAX_RULES => {
                 return Err(PolicyError::TooManyRules(rules.len()));
             }
-            NetworkPolicy::Allow(rules) => Mode::Allow(rules.iter().map(|rule| parse(rule)).collect::<Result<_, _>>()?),
+            NetworkPolicy::Allow(rules) => Mode::Allow(rules_of(rules, parse)?),
             NetworkPolicy::PublicBut { deny, allow } if deny.len() + allow.len() > MAX_RULES => {
                 return Err(PolicyError::TooManyRules(deny.len() + allow.len()));
             }
-            NetworkPolicy::PublicBut { deny, allow } => Mode::PublicBut {
-                deny: deny.iter().map(|rule| parse_net(rule)).collect::<Result<_, _>>()?,
-                allow: allow.iter().map(|rule| parse_net(rule)).collect::<Result<_, _>>()?,
-            },
+            NetworkPolicy::PublicBut { deny, allow } => {
+                Mode::PublicBut { deny: rules_of(deny, parse_net)?, allow: rules_of(allow, parse_net)? }
+            }
         };
         Ok(Policy { mode, own: Arc::new(own.into_iter().collect()) })
+    }
+
+    /// The same on a host with other addresses.
+    pub fn with_own(self, own: impl IntoIterator<Item = IpAddr>) -> Policy {
+        Policy { own: Arc::new(own.into_iter().collect()), ..self }
     }
 
     /// Whether it opens anything that is not public: this host, or a network that others do not see.
     pub fn reaches_inside(&self) -> bool {
         let Mode::Allow(rules) = &self.mode else { return matches!(self.mode, Mode::Host) };
-        rules.iter().filter_map(Rule::net).any(|net| {
+        rules.nets().any(|net| {
             let carried = embedded(net.base).into_iter().map(IpAddr::from);
             std::iter::once(net.base).chain(carried).any(|address| self.block(address).is_some())
         })
@@ -81,14 +86,14 @@ impl Policy {
     /// What the guest asked for, before anything is resolved.
     pub fn decide(&self, host: &Host, port: u16) -> Decision {
         match host {
-            Host::Name(name) => self.decide_name(name, |rule| rule.covers_port(port)),
+            Host::Name(name) => self.decide_name(name, Some(port)),
             Host::Address(address) => self.decide_address(*address, port),
         }
     }
 
     /// May the name be asked for at all, on whatever port?
     pub fn decide_lookup(&self, name: &Name) -> Decision {
-        self.decide_name(name, |_| true)
+        self.decide_name(name, None)
     }
 
     /// One of the addresses of a name that [`Policy::decide`] allowed.
@@ -123,12 +128,13 @@ impl Policy {
         }
     }
 
-    fn decide_name(&self, name: &Name, port_fits: impl Fn(&Rule) -> bool) -> Decision {
+    /// On whatever port, where none is given.
+    fn decide_name(&self, name: &Name, port: Option<u16>) -> Decision {
         match &self.mode {
             Mode::Off => self.deny(Reason::Off),
             Mode::Public | Mode::PublicBut { .. } => Decision::allow(self.mode(), Reason::Public),
             Mode::Host => Decision::allow(self.mode(), Reason::Host),
-            Mode::Allow(rules) => match rules.iter().find(|rule| rule.covers_name(name) && port_fits(rule)) {
+            Mode::Allow(rules) => match rules.of_name(name, port) {
                 Some(rule) => Decision::allow(&rule.text, Reason::Listed),
                 None => self.deny(Reason::NotListed),
             },
@@ -140,12 +146,10 @@ impl Policy {
             Mode::Off => return self.deny(Reason::Off),
             Mode::Public | Mode::PublicBut { .. } => Decision::allow(self.mode(), Reason::Public),
             Mode::Host => return Decision::allow(self.mode(), Reason::Host),
-            Mode::Allow(rules) => {
-                match rules.iter().find(|rule| rule.covers_address(address) && rule.covers_port(port)) {
-                    Some(rule) => Decision::allow(&rule.text, Reason::Listed),
-                    None => return self.deny(Reason::NotListed),
-                }
-            }
+            Mode::Allow(rules) => match rules.of_address(address, Some(port)) {
+                Some(rule) => Decision::allow(&rule.text, Reason::Listed),
+                None => return self.deny(Reason::NotListed),
+            },
         };
         self.refused(address, Some(port)).unwrap_or(decision)
     }
@@ -157,9 +161,8 @@ impl Policy {
 
     fn denied(&self, address: IpAddr) -> Option<Decision> {
         let Mode::PublicBut { deny, allow } = &self.mode else { return None };
-        let covers = |rule: &&Rule| rule.covers_address(address);
-        let rule = deny.iter().find(covers)?;
-        match allow.iter().find(covers) {
+        let rule = deny.of_address(address, None)?;
+        match allow.of_address(address, None) {
             Some(_) => None,
             None => Some(Decision::deny(&rule.text, Reason::Denied)),
         }
@@ -191,13 +194,17 @@ impl Policy {
 
     fn opened(&self, address: IpAddr, block: Block, port: Option<u16>) -> bool {
         let Mode::Allow(rules) = &self.mode else { return false };
-        let opens = |rule: &Rule| rule.opens(address, block.len) && port.is_none_or(|port| rule.covers_port(port));
-        rules.iter().any(opens)
+        rules.opens(address, block.len, port)
     }
 
     fn deny(&self, reason: Reason) -> Decision {
         Decision::deny(self.mode(), reason)
     }
+}
+
+fn rules_of(texts: &[String], parse: fn(&str) -> Result<Rule, PolicyError>) -> Result<Arc<Rules>, PolicyError> {
+    let rules = texts.iter().map(|text| parse(text)).collect::<Result<_, _>>()?;
+    Ok(Arc::new(Rules::new(rules)))
 }
 
 fn parse_net(rule: &str) -> Result<Rule, PolicyError> {
@@ -279,6 +286,7 @@ mod tests {
             "0xa9fea9fe",
             "2852039166",
             "168.63.129.16",
+            "192.80.8.124",
             "100.100.100.200",
             "198.18.0.1",
             "224.0.0.1",

@@ -11,12 +11,12 @@ use crate::{
 pub(crate) struct Rule {
     /// As it was written: what events and refusals quote.
     pub text: String,
-    what: What,
-    port: Option<u16>,
+    pub(crate) what: What,
+    pub(crate) port: Option<u16>,
 }
 
 #[derive(Clone, Debug)]
-enum What {
+pub(crate) enum What {
     Exact(Name),
     Below(Name),
     Net(Net),
@@ -67,7 +67,11 @@ impl Rule {
         };
         Ok(Rule { text: text.to_owned(), what: What::Net(net), port: None })
     }
+}
 
+/// What one rule means by itself: a look-up in a list of them is held to it.
+#[cfg(test)]
+impl Rule {
     pub(crate) fn covers_name(&self, name: &Name) -> bool {
         match &self.what {
             What::Exact(exact) => exact == name,
@@ -90,7 +94,7 @@ impl Rule {
         self.port.is_none_or(|own| own == port)
     }
 
-    pub(crate) fn net(&self) -> Option<Net> {
+    fn net(&self) -> Option<Net> {
         match self.what {
             What::Net(net) => Some(net),
             _ => None,

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use cabana_sandbox::{Holder, Place, Places};
 use socket2::SockRef;
 use tokio::{
     io::AsyncReadExt,
@@ -26,9 +27,9 @@ use crate::{
     event::{How, Reporter, Sink},
     gateway::Gateway,
     http,
-    lookup::Lookup,
+    lookup::{self, Lookup, Lookups},
     outside::{Outside, tune},
-    places::{Place, Places},
+    pace::Pace,
     policy::Policy,
     relay::reset,
     socks,
@@ -59,8 +60,12 @@ pub struct Config {
     pub outside: Outside,
     pub events: Arc<dyn Sink>,
     pub original: Original,
+    /// Whose connections and lookups these are, among those of all sandboxes.
+    pub holder: Holder,
     /// For the connections of all sandboxes together. One that finds none is reset.
     pub places: Places,
+    /// For their lookups of names. One that finds none fails.
+    pub lookups: Lookups,
 }
 
 impl Config {
@@ -73,7 +78,9 @@ impl Config {
             outside: Outside::system(),
             events,
             original,
+            holder: Holder::tenant(""),
             places: Places::default(),
+            lookups: Lookups::default(),
         }
     }
 }
@@ -84,6 +91,8 @@ pub struct Limits {
     pub connections: usize,
     /// Questions of the DNS over UDP that are worked on. More wait in the socket.
     pub questions: usize,
+    /// Of the DNS, whatever way they come; as many more at once after a quiet second. More wait.
+    pub questions_per_sec: u32,
     /// Names that have a synthetic address.
     pub names: u32,
     /// For what a client says before it is connected, and for a TLS hello or HTTP head once it began.
@@ -101,6 +110,7 @@ impl Default for Limits {
         Limits {
             connections: 512,
             questions: 64,
+            questions_per_sec: 500,
             names: 16_384,
             handshake: Duration::from_secs(10),
             connect: Duration::from_secs(10),
@@ -118,17 +128,20 @@ pub struct Egress {
 
 /// Takes the listeners and serves them. Must be called within a tokio runtime.
 pub fn serve(listeners: Listeners, config: Config) -> io::Result<Egress> {
-    let Config { policy, limits, outside, events, original, places } = config;
+    let Config { policy, limits, outside, events, original, holder, places, lookups } = config;
     let (policy, watched) = watch::channel(Arc::new(policy));
-    let tasks = Tasks::new(&limits, places);
+    let tasks = Tasks::new(&limits, holder.clone(), places);
     let (tracker, stop) = (tasks.tracker.clone(), tasks.stop.clone());
+    let Limits { connect: patience, fresh, .. } = limits;
+    let lookup_bounds = lookup::Bounds { at_once: LOOKUPS, holder, of_all: lookups, patience, fresh };
     let gateway = Arc::new(Gateway {
         limits,
         policy: watched,
         reporter: Reporter::new(events),
-        lookup: Lookup::new(outside.resolve, tracker, stop, LOOKUPS, limits.connect, limits.fresh),
+        lookup: Lookup::new(outside.resolve, tracker, stop, lookup_bounds),
         connect: outside.connect,
         pool: Mutex::new(Pool::new(limits.names)),
+        questions: Pace::new(limits.questions_per_sec, limits.questions_per_sec),
     });
     // All or none: a descriptor that cannot be served must not leave the others half served.
     let transparent = tcp(listeners.transparent)?;
@@ -196,7 +209,7 @@ async fn accept(gateway: Arc<Gateway>, tasks: Tasks, way: Way, listener: TcpList
             reset(&guest);
             continue;
         };
-        let Some(shared) = tasks.places.take(tasks.connections() - 1) else {
+        let Some(shared) = tasks.places.take(&tasks.holder) else {
             gateway.refuse(way.how(), "", 0, Reason::NoPlace);
             reset(&guest);
             continue;
@@ -233,17 +246,19 @@ pub(crate) struct Tasks {
     /// Of this sandbox, and of all.
     connections: Arc<Semaphore>,
     most: usize,
+    holder: Holder,
     places: Places,
     pub(crate) questions: Arc<Semaphore>,
 }
 
 impl Tasks {
-    fn new(limits: &Limits, places: Places) -> Tasks {
+    fn new(limits: &Limits, holder: Holder, places: Places) -> Tasks {
         Tasks {
             tracker: TaskTracker::new(),
             stop: CancellationToken::new(),
             connections: Arc::new(Semaphore::new(limits.connections)),
             most: limits.connections,
+            holder,
             places,
             questions: Arc::new(Semaphore::new(limits.questions)),
         }

@@ -11,11 +11,10 @@ use std::{
 };
 
 use async_trait::async_trait;
-use cabana_egress::Place;
 use cabana_guest::Account;
 use cabana_sandbox::{
-    Channel, Command, Control, Error, ExecId, ExecSpec, Exit, NotRun, Position, Process, Reattached, Result, Status,
-    Stdin, Stdio, Target, TermSize,
+    Channel, Command, Control, Error, ExecId, ExecSpec, Exit, NotRun, Place, Position, Process, Reattached, Result,
+    Status, Stdin, Stdio, Target, TermSize,
 };
 use tokio::{
     io::unix::AsyncFd,
@@ -108,7 +107,7 @@ struct Exec {
     terminal: Option<Arc<AsyncFd<SharedFd>>>,
     /// Of one that was found: for the first who asks.
     stdin: Mutex<Option<Stdin>>,
-    /// Until it has ended. One that was found has none, and is not ended for it.
+    /// Until it has ended. One that was found has its own, also where there is none left: it is not ended for it.
     place: Mutex<Option<Place>>,
 }
 
@@ -204,10 +203,6 @@ impl Execs {
         self.table().by_number.keys().copied().collect()
     }
 
-    pub(crate) fn running_count(&self) -> usize {
-        self.table().by_number.len()
-    }
-
     pub(crate) fn running(&self) -> Vec<(ExecId, u32)> {
         let table = self.table();
         let pid = |exec: &Exec| *exec.pid.lock().unwrap_or_else(PoisonError::into_inner);
@@ -260,7 +255,7 @@ impl Execs {
 /// Runs a command: everything is decided here, and init only does it.
 pub(crate) async fn exec(live: &Arc<Live>, spec: ExecSpec) -> Result<Process> {
     spec.check()?;
-    let place = places::COMMANDS.take(live.execs.running_count());
+    let place = places::COMMANDS.take(&live.holder);
     let place = place.ok_or(Error::Exhausted("descriptors of the server, for the commands of all sandboxes"))?;
     let account = live.account_of(spec.user.as_ref()).await?;
     let shell = match spec.command {
@@ -379,7 +374,7 @@ pub(crate) fn take_up(live: &Arc<Live>, kept: &KeptExec, exit: Option<Exit>, fds
         pid: Mutex::new(Some(kept.pid)),
         terminal: master,
         stdin: Mutex::new(stdin),
-        place: Mutex::default(),
+        place: Mutex::new(exit.is_none().then(|| places::COMMANDS.hold(&live.holder))),
     });
     let mut table = live.execs.table();
     table.by_id.insert(id, exec.clone());

@@ -14,7 +14,9 @@ use std::{
 };
 
 use cabana_guest::{Account, IdMap, Rooted};
-use cabana_sandbox::{Defaults, Error, Exit, Limits, NetworkPolicy, Result, SandboxEvent, SandboxId, Status, TermSize};
+use cabana_sandbox::{
+    Defaults, Error, Exit, Holder, Limits, NetworkPolicy, Result, SandboxEvent, SandboxId, Status, TermSize,
+};
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, ResolveFlags};
 use tokio::{
     io::unix::AsyncFd,
@@ -63,6 +65,8 @@ const UNCLAIMED: Duration = Duration::from_secs(2);
 
 pub(crate) struct Live {
     pub(crate) id: SandboxId,
+    /// Of what all sandboxes share.
+    pub(crate) holder: Holder,
     pub(crate) defaults: Defaults,
     pub(crate) ids: IdMap,
     pub(crate) execs: Execs,
@@ -120,6 +124,7 @@ pub(crate) struct Holds {
 /// What a new sandbox is made of.
 pub(crate) struct Parts {
     pub(crate) id: SandboxId,
+    pub(crate) holder: Holder,
     pub(crate) defaults: Defaults,
     pub(crate) limits: Limits,
     pub(crate) holds: Holds,
@@ -164,11 +169,12 @@ impl Live {
     }
 
     fn with(parts: Parts, inside: Inside) -> Arc<Self> {
-        let Parts { id, defaults, limits, own, holds, kept, channel, pidfd, tasks, happened, .. } = parts;
+        let Parts { id, holder, defaults, limits, own, holds, kept, channel, pidfd, tasks, happened, .. } = parts;
         let disk_rate = DiskRate::default();
         disk_rate.set(limits.io);
         Arc::new(Self {
             id,
+            holder,
             defaults,
             ids: holds.lease.ids,
             execs: Execs::default(),
@@ -530,11 +536,12 @@ impl Live {
     pub(crate) async fn set_network(&self, ways: &Ways, wanted: &NetworkPolicy) -> Result<()> {
         let mut network = self.network.lock().await;
         match (network.as_ref(), wanted) {
-            (Some(network), wanted) => network.set_policy(wanted),
+            (Some(network), wanted) => network.set_policy(ways, wanted),
             (None, NetworkPolicy::Off) => Ok(()),
             (None, wanted) => {
                 let outlet = Outlet::Bare(Namespace::of(self.pidfd.get_ref().as_fd())?);
-                *network = Some(Network::open(ways, outlet, wanted, self.id.clone(), self.happened.clone()).await?);
+                let (id, holder) = (self.id.clone(), self.holder.clone());
+                *network = Some(Network::open(ways, outlet, wanted, id, holder, self.happened.clone()).await?);
                 Ok(())
             }
         }

@@ -5,7 +5,8 @@
 
 use std::sync::LazyLock;
 
-use cabana_egress::Places;
+use cabana_egress::Lookups;
+use cabana_sandbox::{Holder, Places, SandboxId, SandboxSpec};
 use rustix::process::{Resource, getrlimit};
 
 /// Output, errors, input or a terminal, and what is kept of them.
@@ -15,6 +16,14 @@ const OF_CONNECTION: usize = 2;
 
 pub(crate) static COMMANDS: LazyLock<Places> = LazyLock::new(|| Places::new(descriptors() / 2 / OF_COMMAND));
 pub(crate) static CONNECTIONS: LazyLock<Places> = LazyLock::new(|| Places::new(descriptors() / 4 / OF_CONNECTION));
+
+/// Names that are looked up for sandboxes: each holds a thread of those that all else that may block has, too.
+pub(crate) static LOOKUPS: LazyLock<Lookups> = LazyLock::new(|| Lookups::new(1024));
+
+/// As which the sandbox has places.
+pub(crate) fn holder(id: &SandboxId, spec: &SandboxSpec) -> Holder {
+    Holder::sandbox(spec.tenant.as_deref(), id)
+}
 
 fn descriptors() -> usize {
     let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);

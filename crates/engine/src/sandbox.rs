@@ -60,7 +60,7 @@ impl EngineSandbox {
 
     async fn network(&self, policy: NetworkPolicy) -> Result<()> {
         self.shared.capabilities().check_network(&policy)?;
-        network::check(&policy)?;
+        network::check(&policy).await?;
         let recorded = policy.clone();
         let was = self.record(move |spec| spec.network = recorded).await?;
         let set = self.live.set_network(&self.shared.ways, &policy).await;

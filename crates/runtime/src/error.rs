@@ -73,6 +73,8 @@ pub enum Error {
     ListsTooLarge,
     #[error("as many connections to ports are open as there may be, of this sandbox or of all")]
     TooManyPortConnections,
+    #[error("as many streams of events are open as one tenant may have: {0}")]
+    TooManyListeners(usize),
     #[error("as many files and outputs are being read as may be at once, by this tenant or by all")]
     TooManyReaders,
     #[error("as many searches are under way as one tenant may have: {0}")]
@@ -148,7 +150,7 @@ impl Error {
             Self::UserRequired => Code::UserRequired,
             Self::ListsTooLarge => Code::ServerBusy,
             Self::TooManyPortConnections => Code::TooManyConnections,
-            Self::TooManyReaders => Code::TooManyStreams,
+            Self::TooManyReaders | Self::TooManyListeners(_) => Code::TooManyStreams,
             Self::TooManySearches(_) => Code::TooManySearches,
             Self::TooManyWatches => Code::TooManyWatches,
             Self::LowDisk { .. } => Code::NoSpace,

@@ -2,7 +2,9 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    ops::Deref,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Instant,
 };
 
 use cabana_model::{Life, Phase, SandboxId, SandboxState, TaskId, TaskState, Tenant, Time, WebhookId};
@@ -10,10 +12,16 @@ use serde::Serialize;
 use tokio::sync::broadcast;
 use uuid::Uuid;
 
-use crate::{acts::exec::ExitTold, webhooks::Hooks};
+use crate::{Error, Result, acts::exec::ExitTold, webhooks::Hooks};
 
 /// As many as a slow listener may be behind before it is told that it missed some.
 const BEHIND: usize = 256;
+/// Of one tenant.
+const MAX_LISTENERS: usize = 1024;
+/// Of the network: each event as often as it is heard, and no event less often than that.
+const HEARD_PER_SEC: f64 = 10_000.0;
+const HEARD_AT_ONCE: f64 = 50_000.0;
+const FEWEST_LISTENERS: f64 = 50.0;
 
 #[derive(Clone, Debug)]
 pub struct Happened {
@@ -145,13 +153,36 @@ impl Happened {
     }
 }
 
-type Channel = broadcast::Sender<Arc<Happened>>;
+/// One event for all that hear of it: it is written once, however many they are.
+pub struct Announcement {
+    happened: Arc<Happened>,
+    json: OnceLock<String>,
+}
+
+impl Announcement {
+    pub fn json(&self) -> &str {
+        // Only what cannot be written as JSON fails, and of that there is nothing here.
+        self.json.get_or_init(|| serde_json::to_string(&self.happened.body()).unwrap_or_default())
+    }
+}
+
+impl Deref for Announcement {
+    type Target = Happened;
+
+    fn deref(&self) -> &Happened {
+        &self.happened
+    }
+}
+
+type Channel = broadcast::Sender<Arc<Announcement>>;
 type About = (Tenant, Option<SandboxId>);
 
 /// A channel for each that is listened to, and none for the rest: whoever waits for one sandbox is not woken for another.
 #[derive(Default)]
 pub(crate) struct Events {
     channels: Mutex<HashMap<About, Channel>>,
+    /// Of each tenant, for events that a guest makes as often as it likes.
+    network: NetworkShares,
     pub(crate) hooks: Hooks,
 }
 
@@ -161,6 +192,10 @@ impl Events {
     }
 
     pub(crate) fn tell(&self, happened: Happened) {
+        let is_by_guest = matches!(happened.event, Event::NetworkAllowed { .. } | Event::NetworkDenied { .. });
+        if is_by_guest && !self.network.take(&happened.tenant, self.listeners(&happened), Instant::now()) {
+            return;
+        }
         let happened = Arc::new(happened);
         self.hooks.heard(&happened);
         let mut about = (happened.tenant.clone(), None);
@@ -168,9 +203,10 @@ impl Events {
             if channels.is_empty() {
                 return;
             }
+            let announcement = Arc::new(Announcement { happened: happened.clone(), json: OnceLock::new() });
             for sandbox in std::iter::once(None).chain(happened.sandbox.clone().map(Some)) {
                 about.1 = sandbox;
-                let heard = channels.get(&about).map(|channel| channel.send(happened.clone()).is_ok());
+                let heard = channels.get(&about).map(|channel| channel.send(announcement.clone()).is_ok());
                 if heard == Some(false) {
                     channels.remove(&about); // the last listener went
                 }
@@ -178,22 +214,67 @@ impl Events {
         });
     }
 
-    pub(crate) fn listen(&self, tenant: &Tenant, sandbox: Option<&SandboxId>) -> Listener {
+    /// That hear of it.
+    fn listeners(&self, happened: &Happened) -> usize {
+        let about = [Some(None), happened.sandbox.clone().map(Some)];
+        let about = about.into_iter().flatten().map(|sandbox| (happened.tenant.clone(), sandbox));
+        self.all(|channels| about.filter_map(|about| channels.get(&about)).map(Channel::receiver_count).sum())
+    }
+
+    pub(crate) fn listen(&self, tenant: &Tenant, sandbox: Option<&SandboxId>) -> Result<Listener> {
         let about = (tenant.clone(), sandbox.cloned());
         self.all(|channels| {
             if !channels.contains_key(&about) {
                 channels.retain(|_, channel| channel.receiver_count() > 0);
             }
-            Listener(channels.entry(about).or_insert_with(|| broadcast::channel(BEHIND).0).subscribe())
+            let of_tenant = channels.iter().filter(|((of, _), _)| of == tenant);
+            if of_tenant.map(|(_, channel)| channel.receiver_count()).sum::<usize>() >= MAX_LISTENERS {
+                return Err(Error::TooManyListeners(MAX_LISTENERS));
+            }
+            Ok(Listener(channels.entry(about).or_insert_with(|| broadcast::channel(BEHIND).0).subscribe()))
         })
     }
 }
 
+/// How often guests of a tenant are told of: by how many hear of it, since that is what it costs.
+#[derive(Default)]
+struct NetworkShares(Mutex<HashMap<Tenant, NetworkShare>>);
+
+struct NetworkShare {
+    left: f64,
+    filled: Instant,
+}
+
+impl NetworkShares {
+    /// False: it is left out.
+    fn take(&self, tenant: &Tenant, listeners: usize, now: Instant) -> bool {
+        let mut shares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !shares.contains_key(tenant) {
+            // One that is full again is as one that is not there.
+            shares.retain(|_, share| share.grown(now) < HEARD_AT_ONCE);
+            shares.insert(tenant.clone(), NetworkShare { left: HEARD_AT_ONCE, filled: now });
+        }
+        let Some(share) = shares.get_mut(tenant) else { return false };
+        (share.left, share.filled) = (share.grown(now), now);
+        let cost = (listeners as f64).max(FEWEST_LISTENERS);
+        let fits = share.left >= cost;
+        share.left -= if fits { cost } else { 0.0 };
+        fits
+    }
+}
+
+impl NetworkShare {
+    fn grown(&self, now: Instant) -> f64 {
+        let grown = now.saturating_duration_since(self.filled).as_secs_f64() * HEARD_PER_SEC;
+        (self.left + grown).min(HEARD_AT_ONCE)
+    }
+}
+
 /// Hears of what happens, from when it was made.
-pub struct Listener(broadcast::Receiver<Arc<Happened>>);
+pub struct Listener(broadcast::Receiver<Arc<Announcement>>);
 
 pub enum Heard {
-    Event(Arc<Happened>),
+    Event(Arc<Announcement>),
     /// So many came faster than they were taken, and are gone.
     Missed(u64),
 }
@@ -236,7 +317,7 @@ mod tests {
     #[tokio::test]
     async fn a_listener_that_is_too_slow_is_told_how_much_it_missed() {
         let events = Events::default();
-        let mut listener = events.listen(&Tenant::new("one").unwrap(), None);
+        let mut listener = events.listen(&Tenant::new("one").unwrap(), None).unwrap();
         for _ in 0..BEHIND + 10 {
             events.tell(happened("one", "aaaaaaaaaaaaaaaa"));
         }
@@ -250,12 +331,58 @@ mod tests {
     fn nothing_is_kept_for_listeners_that_are_gone() {
         let events = Events::default();
         let (one, two) = (Tenant::new("one").unwrap(), Tenant::new("two").unwrap());
-        drop(events.listen(&one, None));
-        drop(events.listen(&one, Some(&SandboxId::new("aaaaaaaaaaaaaaaa").unwrap())));
+        drop(events.listen(&one, None).unwrap());
+        drop(events.listen(&one, Some(&SandboxId::new("aaaaaaaaaaaaaaaa").unwrap())).unwrap());
         events.tell(happened("one", "aaaaaaaaaaaaaaaa"));
         assert_eq!(events.all(|channels| channels.len()), 0);
-        drop(events.listen(&one, None));
-        let _listener = events.listen(&two, None);
+        drop(events.listen(&one, None).unwrap());
+        let _listener = events.listen(&two, None).unwrap();
         assert_eq!(events.all(|channels| channels.len()), 1);
+    }
+
+    #[tokio::test]
+    async fn an_event_is_written_once_for_all_that_hear_of_it() {
+        let (events, one) = (Events::default(), Tenant::new("one").unwrap());
+        let sandbox = SandboxId::new("aaaaaaaaaaaaaaaa").unwrap();
+        let mut listeners = Vec::new();
+        for about in [None, None, Some(&sandbox)] {
+            listeners.push(events.listen(&one, about).unwrap());
+        }
+        events.tell(happened("one", sandbox.as_str()));
+        let mut written = Vec::new();
+        for listener in &mut listeners {
+            let Some(Heard::Event(event)) = listener.next().await else { panic!("it is heard") };
+            written.push((event.json().as_ptr(), event));
+        }
+        assert!(written.iter().all(|(at, event)| *at == written[0].0 && event.json().contains("sandbox.disk_full")));
+    }
+
+    #[test]
+    fn a_tenant_has_so_many_listeners_and_another_one_its_own() {
+        let (events, one) = (Events::default(), Tenant::new("one").unwrap());
+        let sandbox = SandboxId::new("aaaaaaaaaaaaaaaa").unwrap();
+        let of = |n: usize| n.is_multiple_of(2).then_some(&sandbox);
+        let mut open: Vec<_> = (0..MAX_LISTENERS).map(|n| events.listen(&one, of(n)).unwrap()).collect();
+        assert!(matches!(events.listen(&one, None), Err(Error::TooManyListeners(MAX_LISTENERS))));
+        assert!(events.listen(&Tenant::new("two").unwrap(), None).is_ok());
+        open.pop();
+        assert!(events.listen(&one, None).is_ok());
+    }
+
+    #[test]
+    fn what_guests_do_in_the_network_is_told_by_how_many_hear_of_it() {
+        let (shares, now) = (NetworkShares::default(), Instant::now());
+        let (one, two) = (Tenant::new("one").unwrap(), Tenant::new("two").unwrap());
+        let told = |tenant: &Tenant, listeners: usize, after: u64| {
+            let at = now + std::time::Duration::from_secs(after);
+            (0..10_000).filter(|_| shares.take(tenant, listeners, at)).count()
+        };
+        assert_eq!(told(&one, 0, 0), 1000, "as many as at once");
+        assert_eq!((told(&one, 0, 1), told(&one, 1000, 2)), (200, 10), "and those of each second");
+        assert_eq!(told(&two, 1000, 2), 50, "another tenant has its own");
+        told(&two, 0, 3600);
+        assert_eq!(shares.0.lock().unwrap().len(), 2);
+        told(&Tenant::new("three").unwrap(), 0, 7200);
+        assert_eq!(shares.0.lock().unwrap().len(), 1, "who rests takes no room");
     }
 }

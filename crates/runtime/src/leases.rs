@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::{
     Act, Cx, Error, Needs, Result,
     sandboxes::{Sandboxes, Slot},
-    shares::LEASE_WAITERS,
+    shares::{self, LEASE_WAITERS},
 };
 
 /// What a lease lasts that names no time (FE-27). It should be renewed six times as often.
@@ -85,7 +85,7 @@ impl Act for Take {
         loop {
             match cx.runtime.0.sandboxes.lease(&slot, token, &self.holder, self.lasts).await {
                 Err(busy @ Error::Busy { .. }) if asked.elapsed() < self.patience && !cx.cancel.is_cancelled() => {
-                    waits = waits.or_else(|| LEASE_WAITERS.take(&slot.record().physical));
+                    waits = waits.or_else(|| LEASE_WAITERS.take(&shares::sandbox(&slot.record())));
                     if waits.is_none() {
                         return Err(busy); // as many wait for it as may
                     }

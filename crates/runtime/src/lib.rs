@@ -49,7 +49,6 @@ mod snapshots;
 mod space;
 mod tasks;
 mod templates;
-mod tenant_permits;
 mod text;
 mod tokens;
 mod told;
@@ -70,12 +69,12 @@ pub use cabana_model::{
 pub use cabana_store::{
     AboutSnapshot, Begun, BegunPage, Build, Built, CallRow, Chunk, Delivery, Dropped, Error as StoreError, Head, Key,
     Layer, Lease, LedgerRow, Log, OwnTemplate, Owner, Page, Record, RowSize, Snapshot, Stream as Channel, Tag, Task,
-    Token, Usage, Volume, Webhook, Which,
+    TenantPermits, Token, Usage, Volume, Webhook, Which,
 };
 pub use call::{Act, Ask, Call, Cx, IdempotencyKey, Look, Needs, Place};
 pub use clock::Clock;
 pub use error::{Error, Result};
-pub use events::{Event, EventBody, Happened, Heard, Listener};
+pub use events::{Announcement, Event, EventBody, Happened, Heard, Listener};
 pub use fault::ALL as FAULT_POINTS;
 pub use key_life::KeyLife;
 pub use limits::Standing;
@@ -97,7 +96,6 @@ pub use series::Sample;
 pub use settings::Settings;
 pub use space::Room;
 pub use tasks::{Seen, Typed};
-pub use tenant_permits::TenantPermits;
 pub use text::Text;
 pub use tokens::Opens;
 pub use told::Told;

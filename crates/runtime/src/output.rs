@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::{
     Act, Error, Result, Runtime,
     acts::{exec::Exec, terminal::Terminal},
-    shares::READERS,
+    shares::{self, READERS},
 };
 
 impl Runtime {
@@ -60,7 +60,7 @@ impl Runtime {
     async fn again(&self, tenant: &Tenant, id: Uuid, inline: Option<Inline>, told: bool) -> Result<Arc<Log>> {
         let outputs = self.0.store.outputs();
         if inline.is_none() {
-            let share = READERS.take(tenant).ok_or(Error::TooManyReaders)?;
+            let share = READERS.take(&shares::tenant(tenant)).ok_or(Error::TooManyReaders)?;
             match outputs.ended(id, share).await? {
                 Some(log) => return Ok(log),
                 None if told => return Err(Error::OutputGone),

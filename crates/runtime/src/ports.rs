@@ -10,7 +10,7 @@ use std::{
 };
 
 use cabana_model::{KeyId, SandboxId};
-use cabana_sandbox::Duplex;
+use cabana_sandbox::{Duplex, Holder};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::Instant,
@@ -19,15 +19,18 @@ use tokio::{
 use crate::{
     Ask, Caller, Cx, Error, Look, Needs, Place, Result, Runtime,
     sandboxes::{Kind, Slot},
-    shares::{PORTS, Share},
+    shares::{self, PORTS, PUBLIC_PORTS, Share},
 };
 
 /// Bytes to a port inside and back. While they flow the sandbox is in use; a connection alone keeps none awake.
 pub struct Connection {
     stream: Box<dyn Duplex>,
     slot: Arc<Slot>,
-    _share: Share<SandboxId>,
+    _shares: Shares,
 }
+
+/// Among all connections, and among those whose clients showed nothing where it is one.
+type Shares = (Share, Option<Share>);
 
 pub(crate) fn check(port: u16) -> Result<()> {
     if port == 0 { Err(Error::invalid("port", "must be from 1 to 65535")) } else { Ok(()) }
@@ -48,8 +51,20 @@ pub enum Visitor {
 impl Visitor {
     /// The one that is theirs, or stands behind what they show.
     pub fn key(&self) -> KeyId {
+        self.caller().key
+    }
+
+    fn caller(&self) -> &Caller {
         let (Self::ByKey(caller) | Self::ByLink(caller) | Self::ByToken(caller) | Self::InPublic(caller)) = self;
-        caller.key
+        caller
+    }
+
+    fn take_shares(&self, holder: &Holder) -> Option<Shares> {
+        let public = match self {
+            Self::InPublic(_) => Some(PUBLIC_PORTS.take(holder)?),
+            Self::ByKey(_) | Self::ByLink(_) | Self::ByToken(_) => None,
+        };
+        Some((PORTS.take(holder)?, public))
     }
 
     fn parts(self) -> (Caller, &'static str) {
@@ -71,15 +86,15 @@ impl Runtime {
     /// leaves one only where something listens, and only so many.
     pub async fn connect(&self, visitor: Visitor, sandbox: &SandboxId, port: u16) -> Result<Connection> {
         check(port)?;
-        let (caller, way) = visitor.parts();
-        let slot = self.0.sandboxes.of_id(&caller.tenant, sandbox).await?;
-        let physical = slot.record().physical.clone();
+        let slot = self.0.sandboxes.of_id(&visitor.caller().tenant, sandbox).await?;
+        let record = slot.record();
         // Before it is started for nothing.
-        let share = PORTS.take(&physical).ok_or(Error::TooManyPortConnections)?;
-        let visit = Visited { key: caller.key, physical, port, way };
+        let shares = visitor.take_shares(&shares::sandbox(&record)).ok_or(Error::TooManyPortConnections)?;
+        let (caller, way) = visitor.parts();
+        let visit = Visited { key: caller.key, physical: record.physical.clone(), port, way };
         let ask = Ask { caller, place: Place::Sandbox(sandbox.clone()), key: None, lease: None, front: "port" };
         if way == BY_KEY && self.0.visits.is_news(&visit, Instant::now()) {
-            let looked = self.look(ask, Visit { port, share }).await;
+            let looked = self.look(ask, Visit { port, shares }).await;
             if matches!(looked, Err(Error::Store(_))) {
                 self.0.visits.forget(&visit); // it has no row
             }
@@ -88,7 +103,7 @@ impl Runtime {
         let _awake = slot.awake(Kind::Call);
         let live = self.0.sandboxes.running(&slot, Visit::VERB).await?;
         self.0.sandboxes.touch(&slot).await;
-        let connection = Connection { stream: live.connect(port).await?, slot, _share: share };
+        let connection = Connection { stream: live.connect(port).await?, slot, _shares: shares };
         if way != BY_KEY
             && let Some(untold) = self.0.visits.is_news_of_stranger(&visit, Instant::now())
         {
@@ -100,7 +115,7 @@ impl Runtime {
 
 struct Visit {
     port: u16,
-    share: Share<SandboxId>,
+    shares: Shares,
 }
 
 impl Look for Visit {
@@ -116,8 +131,8 @@ impl Look for Visit {
     }
 
     async fn run(self, cx: Cx) -> Result<Connection> {
-        let Self { port, share } = self;
-        Ok(Connection { stream: cx.sandbox()?.connect(port).await?, slot: cx.slot().await?, _share: share })
+        let Self { port, shares } = self;
+        Ok(Connection { stream: cx.sandbox()?.connect(port).await?, slot: cx.slot().await?, _shares: shares })
     }
 }
 

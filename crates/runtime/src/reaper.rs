@@ -7,7 +7,7 @@ use std::{
 };
 
 use cabana_model::{Due, Life, Operation, SandboxId, Sentence, Tenant, Time, Verdict};
-use cabana_store::{By, DueSandbox, Record};
+use cabana_store::{By, DueSandbox, Record, TenantPermits};
 use jiff::SignedDuration;
 use serde::Serialize;
 use tokio::{sync::Notify, task::JoinHandle};
@@ -15,7 +15,6 @@ use tokio::{sync::Notify, task::JoinHandle};
 use crate::{
     Error, Result, Runtime,
     sandboxes::{Change, Slot},
-    tenant_permits::TenantPermits,
 };
 
 /// How many of one tenant are seen to at once. Hooks, archives and guests decide how long each takes, so tenants do not wait for each other.

@@ -4,7 +4,7 @@ use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use cabana_model::{CallId, Code, Outcome, Resource, Role, SandboxId, SandboxState, TaskId, Tenant, Time};
 use cabana_sandbox::{NetworkPolicy, Provider};
-use cabana_store::{By, Done, Entry, Log, NewCall, Reserved, SnapshotStep, Store};
+use cabana_store::{By, Done, Entry, Log, NewCall, Reserved, SnapshotStep, Store, TenantPermits};
 use futures_util::{StreamExt, TryStreamExt};
 use jiff::SignedDuration;
 use sha2::{Digest, Sha256};
@@ -31,7 +31,6 @@ use crate::{
     series::AllSeries,
     space::{Room, Space},
     tasks::LiveTasks,
-    tenant_permits::TenantPermits,
     uploads,
     volumes::WALKS_AT_ONCE,
     watches::Watches,
@@ -178,7 +177,7 @@ impl Runtime {
     }
 
     /// What happens from now on, to one sandbox of the tenant or to all.
-    pub fn events(&self, tenant: &Tenant, sandbox: Option<&SandboxId>) -> Listener {
+    pub fn events(&self, tenant: &Tenant, sandbox: Option<&SandboxId>) -> Result<Listener> {
         self.0.events.listen(tenant, sandbox)
     }
 
@@ -363,14 +362,26 @@ impl Runtime {
     }
 
     /// What only this machine can reach, its own services too, is the operator's to give.
-    pub(crate) fn check_network(&self, caller: &Caller, network: &NetworkPolicy) -> Result<()> {
+    pub(crate) async fn check_network(&self, caller: &Caller, network: &NetworkPolicy) -> Result<()> {
         if caller.role == Role::Admin || *network == self.0.settings.sandbox.network {
             return Ok(());
         }
-        match self.0.sandboxes.provider().reaches_inside(network)? {
+        match self.reaches_inside(network).await? {
             true => Err(Error::Inside),
             false => Ok(()),
         }
+    }
+
+    /// A long list is read off the workers that everybody waits for.
+    async fn reaches_inside(&self, network: &NetworkPolicy) -> Result<bool> {
+        let provider = self.0.sandboxes.provider().clone();
+        if !network.is_long() {
+            return Ok(provider.reaches_inside(network)?);
+        }
+        let network = network.clone();
+        let read = tokio::task::spawn_blocking(move || provider.reaches_inside(&network)).await;
+        let ended = |error| cabana_sandbox::Error::failed("reading the network's rules", std::io::Error::other(error));
+        Ok(read.map_err(ended)??)
     }
 
     /// Whether it may begin, by all quotas. What is refused here leaves no row: a flood fills nothing. It is counted.
@@ -413,7 +424,7 @@ impl Runtime {
         if let Place::Scope(_, Some(wanted)) | Place::New(Some(wanted)) | Place::Once(Some(wanted)) = &ask.place {
             wanted.check()?;
             wanted.mounts.check(tenant, &self.0.settings)?;
-            self.check_network(&ask.caller, &wanted.sandbox.network)?;
+            self.check_network(&ask.caller, &wanted.sandbox.network).await?;
             self.0.sandboxes.provider().capabilities().check(&wanted.sandbox)?;
         }
         match &ask.place {

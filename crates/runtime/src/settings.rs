@@ -24,6 +24,8 @@ pub struct Settings {
     pub template_cap: u64,
     /// Which templates stand for images of containers.
     pub images: BTreeMap<String, String>,
+    /// Whether sandboxes of E2B's clients ask for their token also where the client did not ask for that.
+    pub e2b_always_secure: bool,
     /// What a tenant may have, where nobody has set its quota.
     pub quota: Quota,
     pub profiles: BTreeMap<String, Profile>,
@@ -61,6 +63,7 @@ impl Default for Settings {
             mounts: MountRules::default(),
             template_cap: 16 << 30,
             images: BTreeMap::new(),
+            e2b_always_secure: true,
             quota: Quota::NONE,
             profiles: BTreeMap::new(),
             dialects: BTreeMap::new(),

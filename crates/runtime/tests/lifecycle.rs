@@ -246,7 +246,7 @@ async fn whoever_listens_hears_of_each_of_many_that_go_at_once() {
     }
     stage.pass(60).await;
     let stage = stage.again(idle(60)).await; // nobody has asked this one about them
-    let mut listener = stage.runtime.events(&stage.caller.tenant, None);
+    let mut listener = stage.runtime.events(&stage.caller.tenant, None).unwrap();
     let doom = Ask { place: Place::Nowhere, ..stage.ask("a") };
     stage.runtime.call(doom, Purge(Which::All)).await.unwrap().answer().await.unwrap();
     stage.runtime.reap().await.unwrap();

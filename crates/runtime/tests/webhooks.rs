@@ -162,7 +162,7 @@ async fn one_that_fails_for_days_or_wants_no_more_is_disabled_with_the_reason() 
     let stage = Stage::new().await;
     let one = tenant("one");
     let (failing, gone) = (Receiver::start(BADLY).unwrap(), Receiver::start(Answer::Status(410, "")).unwrap());
-    let mut listener = stage.runtime.events(&one, None);
+    let mut listener = stage.runtime.events(&one, None).unwrap();
     let (a, b) = (stage.add(&one, &failing.url()).await, stage.add(&one, &gone.url()).await);
     stage.happen(&one, "a").await;
     stage.until(&one, b, |webhook, _| webhook.disabled.is_some()).await;

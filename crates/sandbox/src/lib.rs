@@ -9,6 +9,8 @@
 //! thing: what did start is found again by its id. Pulling is the back-pressure. No method retries, logs to the caller or
 //! falls back to something weaker. Time, idleness, quotas, cwd, ledger and dialects are the runtime's.
 //!
+//! [`Places`] is for those who make sandboxes and those who use them: what all sandboxes share, and who has how much of it.
+//!
 //! The conformance suite in `testkit` is the definition; the words here explain it.
 
 mod capabilities;
@@ -18,6 +20,7 @@ mod exec;
 mod fallback;
 mod files;
 mod patterns;
+mod places;
 mod provider;
 mod run;
 mod spec;
@@ -40,6 +43,7 @@ pub use files::{
     WatchBudget, WatchEvent, Write, WriteMode,
 };
 pub use patterns::{IgnoreRules, IgnoreRulesBuilder, MAX_IGNORE_FILE};
+pub use places::{Holder, Place, Places};
 pub use provider::{Duplex, Found, Provider, Sandbox, SandboxEvent, State, Stream, Usage, Wanted};
 pub use run::{ExecOutcome, Kept, run};
 pub use spec::{Base, Defaults, Lifetime, Limits, NetworkPolicy, SandboxSpec, Source, View, check_views};

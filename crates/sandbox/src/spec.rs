@@ -25,6 +25,9 @@ pub struct SandboxSpec {
     #[serde(default)]
     pub read_only_root: bool,
     pub lifetime: Lifetime,
+    /// Whose it is, by any name: what all sandboxes share is divided among tenants first. `None`: its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
 }
 
 impl SandboxSpec {
@@ -39,6 +42,7 @@ impl SandboxSpec {
             sudo: false,
             read_only_root: false,
             lifetime: Lifetime::Persistent,
+            tenant: None,
         }
     }
 }
@@ -192,7 +196,7 @@ fn within(field: &'static str, given: Option<u64>, least: u64, most: u64) -> Res
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum NetworkPolicy {
     Off,
     Allow(Vec<String>),
@@ -203,6 +207,18 @@ pub enum NetworkPolicy {
         allow: Vec<String>,
     },
     Host,
+}
+
+impl NetworkPolicy {
+    /// Whether it has so many rules that reading them is work.
+    pub fn is_long(&self) -> bool {
+        const SHORT: usize = 64;
+        match self {
+            Self::Off | Self::Public | Self::Host => false,
+            Self::Allow(rules) => rules.len() > SHORT,
+            Self::PublicBut { deny, allow } => deny.len() + allow.len() > SHORT,
+        }
+    }
 }
 
 /// What a template gives to every command of its sandboxes.

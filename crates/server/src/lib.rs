@@ -5,6 +5,7 @@ mod auth;
 mod e2b;
 mod error;
 mod extract;
+mod follow_pace;
 mod health;
 mod linger;
 mod listen;

@@ -5,17 +5,22 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use cabana_runtime::{Caller, Code, KeyLife, Live, Tenant};
-use futures_util::{Stream, StreamExt, stream};
+use cabana_runtime::{Caller, Chunk, Code, KeyLife, Live, Tenant};
+use futures_util::{
+    Stream, StreamExt,
+    stream::{self, BoxStream},
+};
 
 use crate::{
     App, Bounds,
     error::{Answer, Refused},
+    follow_pace::FollowPace,
 };
 
 pub(crate) struct Streams {
     bounds: Arc<Live<Bounds>>,
     open: Mutex<HashMap<Tenant, usize>>,
+    follow_pace: FollowPace,
 }
 
 /// One stream. It is open as long as this is held.
@@ -41,7 +46,7 @@ impl App {
 
 impl Streams {
     pub(crate) fn new(bounds: Arc<Live<Bounds>>) -> Self {
-        Self { bounds, open: Mutex::default() }
+        Self { bounds, open: Mutex::default(), follow_pace: FollowPace::default() }
     }
 
     fn sit(self: &Arc<Self>, tenant: &Tenant, key: KeyLife) -> Answer<StreamSeat> {
@@ -61,6 +66,23 @@ impl StreamSeat {
     /// Returns when the key opens nothing any more.
     pub(crate) fn key_ended(&self) -> impl Future<Output = ()> + Send + use<> {
         self.key.clone().ended()
+    }
+
+    /// Of an output that is followed: the same, once it may be told.
+    pub(crate) fn paced<E: Send + 'static>(
+        &self,
+        said: impl Stream<Item = Result<Chunk, E>> + Send + 'static,
+    ) -> BoxStream<'static, Result<Chunk, E>> {
+        let (streams, tenant) = (self.streams.clone(), self.tenant.clone());
+        let said = said.boxed();
+        let paced = stream::unfold((said, streams, tenant), |(mut said, streams, tenant)| async move {
+            let chunk = said.next().await?;
+            if let Ok(chunk) = &chunk {
+                streams.follow_pace.wait(&tenant, chunk.bytes.len()).await;
+            }
+            Some((chunk, (said, streams, tenant)))
+        });
+        paced.boxed()
     }
 
     /// The stream that this is the seat of. Where its key ends first, `last` is the last item.

@@ -42,7 +42,7 @@ pub(crate) fn events<S: Serialize>(
     last: impl Future<Output = Event> + Send + 'static,
     leaving: CancellationToken,
 ) -> Response {
-    let said = log.follow(from.0, from.1).map(|chunk| match chunk {
+    let said = seat.paced(log.follow(from.0, from.1)).map(|chunk| match chunk {
         Ok(chunk) => said(&chunk),
         Err(error) => named("error", &cabana_runtime::Error::from(error).to_string()),
     });

@@ -22,11 +22,10 @@ pub struct Tag {
 impl Store {
     /// By name.
     pub async fn build_tags(&self, tenant: &Tenant, template: TemplateId) -> Result<Vec<Tag>> {
-        let tenant = tenant.clone();
-        self.read(move |db| {
+        self.read_for(tenant, move |db, tenant| {
             let sql = "SELECT * FROM build_tags WHERE tenant = ? AND template = ? ORDER BY tag";
             let mut found = db.prepare_cached(sql)?;
-            let rows = found.query_map(params![Col(&tenant), Col(&template)], tag_row)?;
+            let rows = found.query_map(params![Col(tenant), Col(&template)], tag_row)?;
             Ok(rows.collect::<rusqlite::Result<_>>()?)
         })
         .await

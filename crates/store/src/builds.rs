@@ -171,10 +171,9 @@ impl Store {
 
     /// All of a template, the newest first, without what they made and said, which may be long.
     pub async fn builds(&self, tenant: &Tenant, template: TemplateId) -> Result<Vec<Build>> {
-        let tenant = tenant.clone();
-        self.read(move |db| {
+        self.read_for(tenant, move |db, tenant| {
             let which = "tenant = ? AND template = ? ORDER BY id DESC";
-            Ok(all(db, which, params![Col(&tenant), Col(&template)])?)
+            Ok(all(db, which, params![Col(tenant), Col(&template)])?)
         })
         .await
     }
@@ -195,10 +194,9 @@ impl Store {
 
     /// By name.
     pub async fn own_templates(&self, tenant: &Tenant) -> Result<Vec<OwnTemplate>> {
-        let tenant = tenant.clone();
-        self.read(move |db| {
+        self.read_for(tenant, move |db, tenant| {
             let mut found = db.prepare_cached("SELECT * FROM own_templates WHERE tenant = ? ORDER BY name")?;
-            let rows = found.query_map(params![Col(&tenant)], template_row)?;
+            let rows = found.query_map(params![Col(tenant)], template_row)?;
             Ok(rows.collect::<rusqlite::Result<_>>()?)
         })
         .await

@@ -132,19 +132,19 @@ impl Store {
 
     /// Newest first.
     pub async fn calls(&self, tenant: &Tenant, sandbox: Option<&SandboxId>, page: Page) -> Result<Vec<CallRow>> {
-        let (tenant, sandbox) = (tenant.clone(), sandbox.cloned());
+        let sandbox = sandbox.cloned();
         let before = match &page.after {
             Some(cursor) => Some(cursor.parse::<CallId>().map_err(|_| Error::Cursor)?),
             None => None,
         };
-        self.read(move |db| {
+        self.read_for(tenant, move |db, tenant| {
             // Two texts, so that each finds its own index.
             let of = if sandbox.is_some() { "sandbox = ?2" } else { "?2 IS NULL" };
             let mut statement = db.prepare_cached(&format!(
                 "SELECT * FROM calls WHERE tenant = ?1 AND {of} AND id < coalesce(?3, x'ffffffffffffffffffffffffffffffffff')
                  ORDER BY id DESC LIMIT ?4"
             ))?;
-            let values = params![Col(&tenant), sandbox.as_ref().map(Col), before.as_ref().map(Col), page.rows()];
+            let values = params![Col(tenant), sandbox.as_ref().map(Col), before.as_ref().map(Col), page.rows()];
             Ok(page::collect(statement.query_map(values, row)?)?)
         })
         .await

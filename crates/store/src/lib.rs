@@ -36,6 +36,7 @@ mod snapshots;
 mod sql;
 mod store;
 mod tasks;
+mod tenant_permits;
 mod usage;
 mod volumes;
 mod webhooks;
@@ -60,6 +61,7 @@ pub use sandboxes::{Begun, BegunPage, By, Claim, Claimed, DueSandbox, Moved, Rec
 pub use snapshots::{AboutSnapshot, NewSnapshot, Snapshot, SnapshotStep};
 pub use store::{Durability, Store};
 pub use tasks::{NewTask, Task, TaskEnd};
+pub use tenant_permits::TenantPermits;
 pub use usage::Usage;
 pub use volumes::Volume;
 pub use webhooks::{Delivery, NewWebhook, Webhook};

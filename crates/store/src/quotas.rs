@@ -135,14 +135,13 @@ impl Store {
 
     /// Reads all rows of the tenant's calls and tasks.
     pub async fn said_by(&self, tenant: &Tenant) -> Result<Vec<Said>> {
-        let tenant = tenant.clone();
-        self.read(move |db| {
+        self.read_for(tenant, move |db, tenant| {
             let mut all: Vec<Said> = Vec::new();
             for table in ["calls", "tasks"] {
                 let mut statement = db.prepare_cached(&format!(
                     "SELECT key, id, length(stdout) + length(stderr) AS bytes FROM {table} WHERE tenant = ? AND ended IS NOT NULL"
                 ))?;
-                let mut rows = statement.query([Col(&tenant)])?;
+                let mut rows = statement.query([Col(tenant)])?;
                 while let Some(row) = rows.next()? {
                     let key = get(row, "key")?;
                     let at = all.iter().position(|said| said.key == key).unwrap_or_else(|| {

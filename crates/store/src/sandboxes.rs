@@ -209,11 +209,10 @@ impl Store {
             Some(cursor) => after(cursor)?,
             None => (i64::MAX, String::new()),
         };
-        let tenant = tenant.clone();
-        self.read(move |db| {
+        self.read_for(tenant, move |db, tenant| {
             // Each has an index that gives a page in order.
             let rest = "(created, id) < (?2, ?3) ORDER BY created DESC, id DESC LIMIT ?4";
-            let (tenant, rows) = (Col(&tenant), page.rows());
+            let (tenant, rows) = (Col(tenant), page.rows());
             Ok(match &state {
                 None => part(db, &format!("tenant = ?1 AND {rest}"), params![tenant, created, id, rows])?,
                 Some(state) => {
@@ -227,8 +226,7 @@ impl Store {
 
     /// By when they began to run.
     pub async fn sandboxes_by_start(&self, tenant: &Tenant, page: BegunPage) -> Result<Vec<Record>> {
-        let tenant = tenant.clone();
-        self.read(move |db| {
+        self.read_for(tenant, move |db, tenant| {
             let states: Vec<_> = page.states.iter().map(|state| format!("'{}'", state.as_str())).collect();
             let (is_after, order, end) = match page.newest_first {
                 true => ("<", "DESC", i64::MAX),
@@ -245,7 +243,7 @@ impl Store {
                 None => (end, ""),
             };
             let since = page.since.map_or(i64::MIN, Time::as_microsecond);
-            Ok(part(db, &which, params![Col(&tenant), after, id, since, Page::first(page.limit).rows()])?)
+            Ok(part(db, &which, params![Col(tenant), after, id, since, Page::first(page.limit).rows()])?)
         })
         .await
     }

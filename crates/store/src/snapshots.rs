@@ -118,22 +118,22 @@ impl Store {
 
     /// Those that are ready and of this name, newest first.
     pub async fn snapshots_named(&self, tenant: &Tenant, name: &str) -> Result<Vec<Snapshot>> {
-        let (tenant, name) = (tenant.clone(), name.to_owned());
-        self.read(move |db| {
+        let name = name.to_owned();
+        self.read_for(tenant, move |db, tenant| {
             let which = "tenant = ? AND name = ? AND state = ? ORDER BY id DESC";
-            Ok(all(db, which, params![Col(&tenant), name, Col(&SnapshotState::Ready)])?)
+            Ok(all(db, which, params![Col(tenant), name, Col(&SnapshotState::Ready)])?)
         })
         .await
     }
 
     /// Those that are ready, newest first, but for what builds made for themselves.
     pub async fn snapshots(&self, tenant: &Tenant, sandbox: Option<&SandboxId>, page: Page) -> Result<Vec<Snapshot>> {
-        let (tenant, sandbox) = (tenant.clone(), sandbox.cloned());
+        let sandbox = sandbox.cloned();
         let before = match &page.after {
             Some(cursor) => Some(cursor.parse::<SnapshotId>().map_err(|_| Error::Cursor)?),
             None => None,
         };
-        self.read(move |db| {
+        self.read_for(tenant, move |db, tenant| {
             // Two texts, so that each finds its own index.
             let of = if sandbox.is_some() { "sandbox = ?2" } else { "?2 IS NULL" };
             let which = format!(
@@ -141,7 +141,7 @@ impl Store {
                  AND built = 0 ORDER BY id DESC LIMIT ?5"
             );
             let (of, before) = (sandbox.as_ref().map(Col), before.as_ref().map(Col));
-            Ok(all(db, &which, params![Col(&tenant), of, before, Col(&SnapshotState::Ready), page.rows()])?)
+            Ok(all(db, &which, params![Col(tenant), of, before, Col(&SnapshotState::Ready), page.rows()])?)
         })
         .await
     }

@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use cabana_model::Tenant;
 use rusqlite::Connection;
 
 use crate::{Blobs, Error, Outputs, Reserve, Result, backup, desk::Tx, reads::Reads, schema, writer::Writer};
@@ -131,6 +132,19 @@ impl Store {
             },
         };
         self.read(read).await
+    }
+
+    /// Of rows of one tenant, of which there may be many.
+    pub(crate) async fn read_for<T: Send + 'static>(
+        &self,
+        tenant: &Tenant,
+        read: impl FnOnce(&Connection, &Tenant) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let tenant = tenant.clone();
+        match self.is_folded().await? {
+            true => self.0.reads.clone().run_for(tenant, read).await,
+            false => self.0.writer.look(move |db| read(db, &tenant)).await,
+        }
     }
 
     pub(crate) async fn read<T: Send + 'static>(

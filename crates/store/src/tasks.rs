@@ -145,12 +145,12 @@ impl Store {
         state: Option<TaskState>,
         page: Page,
     ) -> Result<Vec<Task>> {
-        let (tenant, sandbox) = (tenant.clone(), sandbox.cloned());
+        let sandbox = sandbox.cloned();
         let before = match &page.after {
             Some(cursor) => Some(cursor.parse::<TaskId>().map_err(|_| Error::Cursor)?),
             None => None,
         };
-        self.read(move |db| {
+        self.read_for(tenant, move |db, tenant| {
             // Two texts, so that each finds its own index.
             let of = if sandbox.is_some() { "sandbox = ?2" } else { "?2 IS NULL" };
             let mut statement = db.prepare_cached(&format!(
@@ -158,7 +158,7 @@ impl Store {
                  AND (?4 IS NULL OR state = ?4) ORDER BY id DESC LIMIT ?5"
             ))?;
             let (of, state) = (sandbox.as_ref().map(Col), state.as_ref().map(Col));
-            let values = params![Col(&tenant), of, before.as_ref().map(Col), state, page.rows()];
+            let values = params![Col(tenant), of, before.as_ref().map(Col), state, page.rows()];
             Ok(page::collect(statement.query_map(values, row)?)?)
         })
         .await

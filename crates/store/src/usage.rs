@@ -25,11 +25,10 @@ impl Store {
     /// Of the days from the first to the last, in order. Days are compared as texts.
     pub async fn usage(&self, tenant: &Tenant, from: String, to: String) -> Result<Vec<Usage>> {
         self.count_usage(tenant).await?;
-        let tenant = tenant.clone();
-        self.read(move |db| {
+        self.read_for(tenant, move |db, tenant| {
             let sql = "SELECT day, verb, calls, failed, ms FROM usage WHERE tenant = ? AND day BETWEEN ? AND ? ORDER BY day, verb";
             let mut statement = db.prepare_cached(sql)?;
-            let rows = statement.query_map(params![Col(&tenant), from, to], |row| {
+            let rows = statement.query_map(params![Col(tenant), from, to], |row| {
                 Ok(Usage {
                     day: row.get("day")?,
                     verb: row.get("verb")?,

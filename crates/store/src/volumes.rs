@@ -68,8 +68,8 @@ impl Store {
 
     /// One that is ready.
     pub async fn volume(&self, tenant: &Tenant, name: &VolumeName) -> Result<Option<Volume>> {
-        let (tenant, name) = (tenant.clone(), name.clone());
-        let found = self.read(move |db| Ok(one(db, &tenant, &name)?)).await?;
+        let name = name.clone();
+        let found = self.read_for(tenant, move |db, tenant| Ok(one(db, tenant, &name)?)).await?;
         Ok(found.filter(|found| found.state == VolumeState::Ready))
     }
 
@@ -79,10 +79,9 @@ impl Store {
             Some(cursor) => VolumeName::new(cursor.as_str()).map_err(|_| Error::Cursor)?.to_string(),
             None => String::new(),
         };
-        let tenant = tenant.clone();
-        self.read(move |db| {
+        self.read_for(tenant, move |db, tenant| {
             let which = "tenant = ? AND name > ? AND state = ? ORDER BY name LIMIT ?";
-            Ok(all(db, which, params![Col(&tenant), after, Col(&VolumeState::Ready), page.rows()])?)
+            Ok(all(db, which, params![Col(tenant), after, Col(&VolumeState::Ready), page.rows()])?)
         })
         .await
     }

@@ -198,13 +198,11 @@ impl Store {
 
     /// Oldest first.
     pub async fn webhooks(&self, tenant: &Tenant) -> Result<Vec<Webhook>> {
-        let tenant = tenant.clone();
-        self.read(move |db| Ok(all(db, "tenant = ? ORDER BY id", params![Col(&tenant)])?)).await
+        self.read_for(tenant, move |db, tenant| Ok(all(db, "tenant = ? ORDER BY id", params![Col(tenant)])?)).await
     }
 
     pub async fn webhook(&self, tenant: &Tenant, id: WebhookId) -> Result<Option<Webhook>> {
-        let tenant = tenant.clone();
-        self.read(move |db| one(db, &tenant, id)).await
+        self.read_for(tenant, move |db, tenant| one(db, tenant, id)).await
     }
 
     /// Of all tenants, those to which something may be sent.

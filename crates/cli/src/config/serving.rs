@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -20,13 +20,13 @@ use super::{
     named,
     resolve::{Origin, Resolved},
     table::{
-        ALLOW, ARCHIVE_AFTER, CA, CPUS, DELETE_AFTER, DEV_TLS, DIALECT, DISK, DURABILITY, EXEC_TIMEOUT,
+        ALLOW, ARCHIVE_AFTER, CA, CPUS, DELETE_AFTER, DEV_TLS, DIALECT, DISK, DURABILITY, E2B_SECURE, EXEC_TIMEOUT,
         EXEC_TIMEOUT_MAX, GC_INTERVAL, HARD, HARD_ACTION, IDLE, IDLE_ACTION, IMAGES_MAP, INODES, INSECURE_HTTP, IO,
         KEEP_CALLS, KEEP_LEDGER, KEEP_OUTPUTS, KEEP_SNAPSHOTS, KEEP_TEMPLATES, LISTEN, LOG_FORMAT, LOG_LEVEL, MAX_BODY,
-        MAX_CONNECTIONS, MAX_STREAMS, MEMORY, MIN_FREE, MODE, MOUNTS_ALLOW, OPEN_FILES, OUTPUT, PIDS, PREVIEW_DOMAIN,
-        QUOTA_CALLS_PER_SEC, QUOTA_CONCURRENT_CALLS, QUOTA_CPUS, QUOTA_DISK, QUOTA_MEMORY, QUOTA_RUNNING,
-        QUOTA_SANDBOXES, QUOTA_STORED, QUOTA_TASKS, REAP_BATCH, REAP_INTERVAL, SPARES, Setting, TELEMETRY_ENDPOINT,
-        TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY, WEBHOOKS_ALLOW,
+        MAX_CONNECTIONS, MAX_STREAMS, MEMORY, MIN_FREE, MODE, MOUNTS_ALLOW, OPEN_FILES, OUTPUT, OWN, PIDS,
+        PREVIEW_DOMAIN, QUOTA_CALLS_PER_SEC, QUOTA_CONCURRENT_CALLS, QUOTA_CPUS, QUOTA_DISK, QUOTA_MEMORY,
+        QUOTA_RUNNING, QUOTA_SANDBOXES, QUOTA_STORED, QUOTA_TASKS, REAP_BATCH, REAP_INTERVAL, SPARES, Setting,
+        TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY, WEBHOOKS_ALLOW,
     },
 };
 use crate::amounts::{duration, processors, size};
@@ -70,7 +70,8 @@ impl Serving {
             return Err("server.dev_tls makes a certificate, and server.tls_cert gives one: use one of the two".into());
         }
         let upstream = resolved.read(&UPSTREAM_PROXY, |text| Ok(text.to_owned()))?;
-        let network = NetworkSettings { upstream, ca: resolved.read(&CA, path)? };
+        let own = resolved.read(&OWN, addresses)?.unwrap_or_default();
+        let network = NetworkSettings { upstream, ca: resolved.read(&CA, path)?, own };
         let full = resolved.read(&DURABILITY, |text| Ok(text == "full"))?.unwrap_or_default();
         Ok(Self {
             listen: set(resolved, &LISTEN, address)?,
@@ -125,6 +126,11 @@ fn collector(text: &str) -> Result<reqwest::Url, String> {
     url.ok_or_else(|| "give an address, as in http://127.0.0.1:4318".to_owned())
 }
 
+fn addresses(text: &str) -> Result<Vec<IpAddr>, String> {
+    let address = |text: &str| text.parse().map_err(|_| format!("{text:?} is no address, as in 203.0.113.7"));
+    list(text).iter().map(|text| address(text)).collect()
+}
+
 /// None would let nobody in.
 fn at_least_one(text: &str) -> Result<usize, String> {
     match number(text)? {
@@ -142,6 +148,7 @@ fn settings(resolved: &Resolved) -> Result<Settings, String> {
     settings.output_cap = set(resolved, &OUTPUT, size)?;
     settings.template_cap = set(resolved, &TEMPLATE_MAX, size)?;
     settings.images = resolved.read(&IMAGES_MAP, images)?.unwrap_or_default();
+    settings.e2b_always_secure = set(resolved, &E2B_SECURE, |text| Ok(text == "always"))?;
     settings.retention = retention(resolved)?;
     settings.gc_interval = set(resolved, &GC_INTERVAL, duration)?;
     settings.min_free = or_none(resolved, &MIN_FREE, size)?;

@@ -79,6 +79,9 @@ settings! {
          Better not as a flag: others see arguments";
     CA: "network" "ca" "ca" "CABANA_NETWORK_CA" Kind::File, None,
         "Certificates to trust inside, beside the usual ones: a file in PEM";
+    OWN: "network" "own" "network-own" "CABANA_NETWORK_OWN" Kind::List, None,
+        "Public addresses of this machine that none of its interfaces has, as those that a cloud translates to it: sandboxes reach them \
+         no more than its others";
     MOUNTS_ALLOW: "mounts" "allow" "mounts-allow" "CABANA_MOUNTS_ALLOW" Kind::List, None,
         "Which directories of this machine sandboxes may have mounted, with all that is below: PATH, or PATH:ro for read-only \
          alone. {tenant} in it stands for whoever asks. Not set: none";
@@ -141,6 +144,9 @@ settings! {
     IMAGES_MAP: "images" "map" "images-map" "CABANA_IMAGES_MAP" Kind::List, None,
         "Which templates stand for images of containers in builds of E2B's SDKs: IMAGE=TEMPLATE, as in ubuntu:22.04=base. \
          e2bdev/base is base unless it is named here";
+    E2B_SECURE: "e2b" "secure" "e2b-secure" "CABANA_E2B_SECURE" Kind::Choice(&["always", "as_asked"]), Some("always"),
+        "Whether the agent of a sandbox that E2B's clients make asks for its token: always, or where the client says `secure`. Without it \
+         whoever knows the sandbox's id runs commands in it";
     KEEP_OUTPUTS: "retention" "outputs" "retention-outputs" "CABANA_RETENTION_OUTPUTS" Kind::TimeOrNone, Some("30d"),
         "How long it is kept what ended calls and tasks said. `none` is for ever, here and below";
     KEEP_CALLS: "retention" "calls" "retention-calls" "CABANA_RETENTION_CALLS" Kind::TimeOrNone, Some("90d"),

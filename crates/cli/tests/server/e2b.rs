@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     sdk::{Frames, Sdk, frame, typed},
-    stage::good,
+    stage::{Server, good},
 };
 
 #[tokio::test]
@@ -178,6 +178,25 @@ async fn only_its_token_opens_a_sandbox() {
     let foreign = reqwest::Client::new().delete(&path).header("x-api-key", &other).send().await.unwrap();
     assert_eq!(foreign.status(), 404);
     assert_eq!(sdk.run("true").await.1["exited"], true, "it is still there");
+}
+
+/// How a sandbox answers that was made without a word about its token, to a client without one and to one with it.
+async fn answers_of_unasked(server: Server) -> Vec<u16> {
+    let made = server.post("/sandboxes", &json!({ "templateID": "base", "envVars": { "SECRET": "hunter2" } }));
+    let made = good(made.header("x-api-key", &server.key).send().await.unwrap()).await;
+    let token = made["envdAccessToken"].as_str().unwrap_or_default().to_owned();
+    let sdk = Sdk { sandbox: made["sandboxID"].as_str().unwrap().to_owned(), token, server };
+    let mut statuses = Vec::new();
+    for request in [sdk.inside(Method::GET, "/envs"), sdk.ask(Method::GET, "/envs")] {
+        statuses.push(request.send().await.unwrap().status().as_u16());
+    }
+    statuses
+}
+
+#[tokio::test]
+async fn a_sandbox_asks_for_its_token_unless_the_operator_leaves_that_to_clients() {
+    assert_eq!(answers_of_unasked(Server::start()).await, [401, 200]);
+    assert_eq!(answers_of_unasked(Server::start_with(&["--e2b-secure", "as_asked"])).await, [200, 200]);
 }
 
 #[tokio::test]

@@ -33,6 +33,7 @@ mod e2b_watchers;
 mod ends;
 mod escapes;
 mod events;
+mod fair_shares;
 mod faults;
 mod files;
 mod files_search;

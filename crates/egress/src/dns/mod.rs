@@ -33,6 +33,7 @@ pub(crate) async fn serve_udp(gateway: Arc<Gateway>, tasks: Tasks, socket: UdpSo
     let socket = Arc::new(socket);
     let mut datagram = [0; DATAGRAM];
     while let Ok(place) = tasks.questions.clone().acquire_owned().await {
+        gateway.questions.next().await;
         let Ok((len, from)) = socket.recv_from(&mut datagram).await else {
             tasks.breathe().await;
             continue;
@@ -51,6 +52,7 @@ pub(crate) async fn serve_udp(gateway: Arc<Gateway>, tasks: Tasks, socket: UdpSo
 pub(crate) async fn serve_tcp(gateway: &Gateway, mut guest: TcpStream) {
     loop {
         let Ok(Some(question)) = timeout(gateway.limits.handshake, read_message(&mut guest)).await else { return };
+        gateway.questions.next().await;
         let Some(answer) = answer(gateway, &question).await else { return };
         let len = u16::try_from(answer.len()).unwrap_or(0).to_be_bytes();
         let framed = [&len[..], &answer].concat();

@@ -7,7 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use cabana_sandbox::NetworkPolicy;
+use cabana_sandbox::{Holder, NetworkPolicy};
 use tokio::{
     runtime::{Builder, Runtime},
     sync::watch,
@@ -23,7 +23,8 @@ use crate::{
     event::Reporter,
     gateway::Gateway,
     host::{Host, Name},
-    lookup::Lookup,
+    lookup::{self, Lookup, Lookups},
+    pace::Pace,
     synthetic::{Behind, Pool},
 };
 
@@ -148,13 +149,16 @@ fn gateway(policy: Policy) -> Gateway {
     let limits = Limits::default();
     let second = Duration::from_secs(1);
     let (_, policy) = watch::channel(Arc::new(policy));
+    let (holder, of_all) = (Holder::tenant(""), Lookups::default());
+    let bounds = lookup::Bounds { at_once: 16, holder, of_all, patience: second, fresh: second };
     Gateway {
         limits,
         policy,
         reporter: Reporter::new(Arc::new(|_: Event| ())),
-        lookup: Lookup::new(Arc::new(World), TaskTracker::new(), CancellationToken::new(), 16, second, second),
+        lookup: Lookup::new(Arc::new(World), TaskTracker::new(), CancellationToken::new(), bounds),
         connect: Outside::system().connect,
         pool: Mutex::new(Pool::new(16)),
+        questions: Pace::new(limits.questions_per_sec, limits.questions_per_sec),
     }
 }
 

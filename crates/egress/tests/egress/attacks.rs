@@ -2,8 +2,8 @@
 
 use std::{fs, sync::Arc, time::Duration};
 
-use cabana_egress::{Limits, Outside, Places, Reason};
-use cabana_sandbox::NetworkPolicy;
+use cabana_egress::{Limits, Outside, Reason};
+use cabana_sandbox::{Holder, NetworkPolicy, Places, SandboxId};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -282,7 +282,11 @@ async fn a_flood_of_connections_is_bounded_and_over_when_it_is_over() {
 async fn one_sandbox_leaves_connections_to_the_others() {
     let places = Places::new(40);
     let outside = |world: Arc<World>| Outside { resolve: world.clone(), connect: world };
-    let [greedy, modest] = [(), ()].map(|()| Stage::among(places.clone(), &NetworkPolicy::Public, limits(), outside));
+    let among = |tenant: &str| {
+        let shared = (places.clone(), Holder::tenant(tenant));
+        Stage::among(shared, &NetworkPolicy::Public, limits(), outside)
+    };
+    let [greedy, modest] = ["one", "two"].map(among);
     modest.example(7, echo());
     let mut held = Vec::new();
     for _ in 0..30 {
@@ -301,6 +305,28 @@ async fn one_sandbox_leaves_connections_to_the_others() {
     held = vec![TcpStream::connect(greedy.http).await.unwrap()];
     eventually("it has one again", || greedy.egress.connections() == 1).await;
     drop(held);
+}
+
+#[tokio::test]
+async fn many_sandboxes_of_one_tenant_leave_connections_to_another() {
+    let places = Places::new(40);
+    let among = |tenant: &str, id: &str| {
+        let holder = Holder::sandbox(Some(tenant), &SandboxId::new(id).unwrap());
+        let outside = |world: Arc<World>| Outside { resolve: world.clone(), connect: world };
+        Stage::among((places.clone(), holder), &NetworkPolicy::Public, limits(), outside)
+    };
+    let greedy = ["sandbox1", "sandbox2", "sandbox3"].map(|id| among("one", id));
+    let modest = among("two", "sandbox4");
+    modest.example(7, echo());
+    let mut held = Vec::new();
+    for (stage, gets) in greedy.iter().zip([30, 5, 0]) {
+        for _ in 0..gets {
+            held.push(TcpStream::connect(stage.http).await.unwrap());
+        }
+        eventually("it has as many as it gets", || stage.egress.connections() == gets).await;
+        assert!(is_reset(&mut TcpStream::connect(stage.http).await.unwrap()).await);
+    }
+    assert!(modest.tunnel("example.com:7").await.1.starts_with("HTTP/1.1 200 "));
 }
 
 #[tokio::test]

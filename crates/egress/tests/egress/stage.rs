@@ -14,10 +14,9 @@ use std::{
 
 use async_trait::async_trait;
 use cabana_egress::{
-    Config, Connect, Egress, Event, Limits, Listeners, Name, Outer, Outside, Places, Policy, Resolve, ResolveError,
-    serve,
+    Config, Connect, Egress, Event, Limits, Listeners, Name, Outer, Outside, Policy, Resolve, ResolveError, serve,
 };
-use cabana_sandbox::NetworkPolicy;
+use cabana_sandbox::{Holder, NetworkPolicy, Places};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -96,12 +95,12 @@ impl Stage {
     }
 
     pub(crate) fn with(wanted: &NetworkPolicy, limits: Limits, outside: impl FnOnce(Arc<World>) -> Outside) -> Stage {
-        Stage::among(Places::default(), wanted, limits, outside)
+        Stage::among((Places::default(), Holder::tenant("alone")), wanted, limits, outside)
     }
 
     /// One of several sandboxes that share these places.
     pub(crate) fn among(
-        places: Places,
+        (places, holder): (Places, Holder),
         wanted: &NetworkPolicy,
         limits: Limits,
         outside: impl FnOnce(Arc<World>) -> Outside,
@@ -115,7 +114,7 @@ impl Stage {
         let (kept, goal) = (events.clone(), going_to.clone());
         let mut config = Config::new(policy(wanted), Arc::new(move |event| kept.lock().unwrap().push(event)));
         config.limits = limits;
-        config.places = places;
+        (config.places, config.holder) = (places, holder);
         config.outside = outside(world.clone());
         config.original = Arc::new(move |_| Ok(*goal.lock().unwrap()));
         let addresses = (at(&transparent), dns_udp.local_addr().unwrap(), at(&dns_tcp), at(&http), at(&socks));

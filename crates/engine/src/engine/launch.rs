@@ -22,6 +22,7 @@ use crate::{
     layers::{self, HostBase},
     live::{Holds, Live, Parts, SetupError},
     network::{Namespace, Network, Outlet},
+    places,
     plan::{self, Mounts},
     presence::Presence,
     snapshot,
@@ -126,7 +127,8 @@ impl Shared {
             match outlet {
                 None => Ok(None),
                 Some(outlet) => {
-                    let opened = Network::open(&self.ways, outlet, &spec.network, id.clone(), self.happened.clone());
+                    let (holder, happened) = (places::holder(id, &spec), self.happened.clone());
+                    let opened = Network::open(&self.ways, outlet, &spec.network, id.clone(), holder, happened);
                     opened.await.map(Some)
                 }
             }
@@ -271,6 +273,7 @@ impl Shared {
     ) -> Parts {
         Parts {
             id: id.clone(),
+            holder: places::holder(id, spec),
             overlays: plan.places(),
             defaults: Self::defaults(plan),
             limits: spec.limits,

@@ -128,9 +128,9 @@ impl Engine {
     }
 
     /// What can be kept here, or an error that says what cannot.
-    fn checked(&self, spec: &SandboxSpec) -> Result<SandboxSpec> {
+    async fn checked(&self, spec: &SandboxSpec) -> Result<SandboxSpec> {
         self.capabilities().check(spec)?;
-        network::check(&spec.network)?;
+        network::check(&spec.network).await?;
         let mut spec = spec.clone();
         if self.shared.ranges.identities() == Identities::Single {
             spec.user = Some(cabana_sandbox::User::root()); // there is nobody else
@@ -289,11 +289,11 @@ impl Provider for Engine {
     }
 
     fn reaches_inside(&self, network: &cabana_sandbox::NetworkPolicy) -> Result<bool> {
-        network::reaches_inside(network)
+        network::reaches_inside(&self.shared.ways, network)
     }
 
     async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {
-        let spec = self.checked(spec)?;
+        let spec = self.checked(spec).await?;
         // A task of its own: who stops waiting does not leave half a sandbox.
         let made = self.shared.tasks.spawn(self.shared.clone().create(id.clone(), spec));
         joined(made).await
@@ -417,7 +417,7 @@ impl Provider for Engine {
     }
 
     async fn restore(&self, id: &SandboxId, spec: &SandboxSpec, saved: Stream<Bytes>) -> Result<()> {
-        let spec = self.checked(spec)?;
+        let spec = self.checked(spec).await?;
         joined(self.shared.tasks.spawn(self.shared.clone().restore(id.clone(), spec, saved))).await
     }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use cabana_sandbox::{
-    Channel as OutputChannel, Defaults, Event, ExecId, Limits, Reattached, SandboxId, SandboxPath, User,
+    Channel as OutputChannel, Defaults, Event, ExecId, Holder, Limits, Reattached, SandboxId, SandboxPath, User,
 };
 use futures_util::{FutureExt, StreamExt};
 use tokio::task::yield_now;
@@ -195,8 +195,10 @@ fn parts(channel: Channel, gone: OwnedFd) -> Option<Parts> {
         workdir: SandboxPath::root(),
         env: std::collections::BTreeMap::new(),
     };
+    let id = SandboxId::random();
     Some(Parts {
-        id: SandboxId::random(),
+        holder: Holder::sandbox(None, &id),
+        id,
         defaults,
         limits: Limits::default(),
         holds: Holds { lease: Lease::of_nothing(), home: Owned::nothing() },

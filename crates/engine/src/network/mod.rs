@@ -6,6 +6,7 @@
 
 mod netlink;
 mod nftables;
+mod parsed;
 mod redirect;
 mod rules;
 mod settings;
@@ -18,7 +19,7 @@ use std::{
 };
 
 use cabana_egress::{Config, Egress, Event, Listeners, Policy};
-use cabana_sandbox::{Error, NetworkPolicy, Result, SandboxEvent, SandboxId};
+use cabana_sandbox::{Error, Holder, NetworkPolicy, Result, SandboxEvent, SandboxId};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::{sync::mpsc, task::spawn_blocking};
 
@@ -36,9 +37,10 @@ impl Network {
         outlet: Outlet,
         wanted: &NetworkPolicy,
         id: SandboxId,
+        holder: Holder,
         happened: mpsc::Sender<(SandboxId, SandboxEvent)>,
     ) -> Result<Self> {
-        let policy = policy(wanted)?;
+        let policy = policy(ways, wanted)?;
         let Equipped(listeners) = match outlet {
             Outlet::Equipped(equipped) => equipped,
             Outlet::Bare(namespace) => namespace.equip().await?,
@@ -48,14 +50,15 @@ impl Network {
             let told = SandboxEvent::Network { host, port, allowed, rule, reason: reason.to_string() };
             let _ = happened.try_send((id.clone(), told));
         };
-        let places = places::CONNECTIONS.clone();
-        let config = Config { outside: ways.outside.clone(), places, ..Config::new(policy, Arc::new(tell)) };
+        let (places, lookups) = (places::CONNECTIONS.clone(), places::LOOKUPS.clone());
+        let outside = ways.outside.clone();
+        let config = Config { outside, holder, places, lookups, ..Config::new(policy, Arc::new(tell)) };
         Ok(Self(cabana_egress::serve(listeners, config).map_err(failed)?))
     }
 
     /// Connections that the new one refuses are ended.
-    pub(crate) fn set_policy(&self, wanted: &NetworkPolicy) -> Result<()> {
-        self.0.set_policy(policy(wanted)?);
+    pub(crate) fn set_policy(&self, ways: &Ways, wanted: &NetworkPolicy) -> Result<()> {
+        self.0.set_policy(policy(ways, wanted)?);
         Ok(())
     }
 }
@@ -67,16 +70,26 @@ pub(crate) fn try_out() -> std::result::Result<(), (&'static str, io::Error)> {
 }
 
 /// Refuses what makes no sense, before anything is made.
-pub(crate) fn check(wanted: &NetworkPolicy) -> Result<()> {
-    policy(wanted).map(drop)
+pub(crate) async fn check(wanted: &NetworkPolicy) -> Result<()> {
+    if !wanted.is_long() {
+        return parsed(wanted).map(drop);
+    }
+    let wanted = wanted.clone();
+    let checked = spawn_blocking(move || parsed(&wanted).map(drop)).await;
+    checked.map_err(|error| failed(io::Error::other(error)))?
 }
 
-pub(crate) fn reaches_inside(wanted: &NetworkPolicy) -> Result<bool> {
-    policy(wanted).map(|policy| policy.reaches_inside())
+pub(crate) fn reaches_inside(ways: &Ways, wanted: &NetworkPolicy) -> Result<bool> {
+    policy(ways, wanted).map(|policy| policy.reaches_inside())
 }
 
-fn policy(wanted: &NetworkPolicy) -> Result<Policy> {
-    Policy::new(wanted, own_addresses()).map_err(|error| Error::invalid("network", error.to_string()))
+fn policy(ways: &Ways, wanted: &NetworkPolicy) -> Result<Policy> {
+    let own = own_addresses().into_iter().chain(ways.own.iter().copied());
+    Ok(parsed(wanted)?.with_own(own))
+}
+
+fn parsed(wanted: &NetworkPolicy) -> Result<Policy> {
+    parsed::parsed(wanted).map_err(|error| Error::invalid("network", error.to_string()))
 }
 
 fn failed(error: io::Error) -> Error {

@@ -1,6 +1,6 @@
 //! What the operator says about the network of all sandboxes: a proxy on the way, and an authority of their own.
 
-use std::{fmt, fs, path::PathBuf, sync::Arc};
+use std::{fmt, fs, net::IpAddr, path::PathBuf, sync::Arc};
 
 use cabana_egress::{Authorities, Outside, Upstream};
 
@@ -18,13 +18,19 @@ pub struct NetworkSettings {
     /// A file of certificates (PEM). They are trusted in sandboxes, by whoever follows the usual variables of the
     /// environment, and for an `https://` proxy.
     pub ca: Option<PathBuf>,
+    /// Addresses of this machine that none of its interfaces has: those that a provider translates to one.
+    pub own: Vec<IpAddr>,
 }
 
 impl fmt::Debug for NetworkSettings {
     /// Without the proxy, whose URL may hold a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let upstream = self.upstream.as_ref().map(|_| "…");
-        f.debug_struct("NetworkSettings").field("upstream", &upstream).field("ca", &self.ca).finish()
+        f.debug_struct("NetworkSettings")
+            .field("upstream", &upstream)
+            .field("ca", &self.ca)
+            .field("own", &self.own)
+            .finish()
     }
 }
 
@@ -32,6 +38,7 @@ impl fmt::Debug for NetworkSettings {
 pub(crate) struct Ways {
     pub(super) outside: Outside,
     pub(crate) trust: Option<Trust>,
+    pub(super) own: Vec<IpAddr>,
 }
 
 impl Ways {
@@ -48,7 +55,7 @@ impl Ways {
             outside.connect =
                 Arc::new(Upstream::parse(url, &trusted, outside.connect.clone()).map_err(|why| bad(&why))?);
         }
-        Ok(Self { outside, trust: own.map(Trust::new) })
+        Ok(Self { outside, trust: own.map(Trust::new), own: settings.own.clone() })
     }
 }
 

@@ -54,7 +54,7 @@ enum Item {
     },
     Sandbox {
         id: SandboxId,
-        spec: SandboxSpec,
+        spec: Box<SandboxSpec>,
         stands: Stands,
     },
     /// One whose files are saved elsewhere: what they stand on.
@@ -134,7 +134,7 @@ impl Shared {
                         for volume in volumes_of(&spec.views) {
                             self.homes.volumes().make(volume)?;
                         }
-                        self.make_stopped(&id, &Record { spec, plan, changing: false })?;
+                        self.make_stopped(&id, &Record { spec: *spec, plan, changing: false })?;
                     }
                     Err(error) => left_out.push(elsewhere(&format!("sandbox {id}"), error)?),
                 },
@@ -260,7 +260,7 @@ impl Saver<'_> {
                 self.stack(&still.plan)?;
                 let views: Vec<LayerName> = spec.views.iter().filter_map(of_view).collect();
                 self.layers(views.into_iter())?;
-                self.item(&Item::Sandbox { id, spec, stands: Stands::of(&still.plan) })
+                self.item(&Item::Sandbox { id, spec: Box::new(spec), stands: Stands::of(&still.plan) })
             }
             Err(Error::NoSandbox(_)) => Ok(()), // deleted meanwhile
             Err(error) => self.left_out(&format!("sandbox {id}"), &error),

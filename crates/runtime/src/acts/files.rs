@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use cabana_model::{Tenant, Time};
+use cabana_model::Time;
 use cabana_sandbox::{
     self as sandbox, Change, Depth, FileInfo, Files, Hit, Kind, SandboxPath, Stream, TreeItem, User, WatchEvent,
     WriteMode,
@@ -26,7 +26,7 @@ use crate::{
     hashing::{digest, hashed},
     memory::size_of_info,
     runtime::SEARCHES_AT_ONCE,
-    shares::{ARCHIVES, READERS, Share},
+    shares::{self, ARCHIVES, READERS, Share},
     watches::Watched,
 };
 
@@ -115,8 +115,8 @@ fn awake<T: Send + 'static>(cx: &Cx, stream: BoxStream<'static, T>) -> BoxStream
 }
 
 /// For one who is about to open what it reads.
-fn reader(cx: &Cx) -> Result<Share<Tenant>> {
-    READERS.take(&cx.caller.tenant).ok_or(Error::TooManyReaders)
+fn reader(cx: &Cx) -> Result<Share> {
+    READERS.take(&shares::tenant(&cx.caller.tenant)).ok_or(Error::TooManyReaders)
 }
 
 /// Keeps something as long as somebody reads.
@@ -360,7 +360,8 @@ impl Look for Zip {
     }
 
     async fn run(self, cx: Cx) -> Result<Self::Answer> {
-        let shares = (reader(&cx)?, ARCHIVES.take(&cx.caller.tenant).ok_or(Error::TooManyReaders)?);
+        let archive = ARCHIVES.take(&shares::tenant(&cx.caller.tenant));
+        let shares = (reader(&cx)?, archive.ok_or(Error::TooManyReaders)?);
         let (files, dir) = self.0.open(&cx)?;
         let archive = sandbox::zip(&files, &dir).await?;
         Ok((dir, holding(shares, awake(&cx, archive))))

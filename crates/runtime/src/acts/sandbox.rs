@@ -214,7 +214,7 @@ impl Act for Change {
         let (limits, network, mut clamped) = altered;
         self.limits.map_or(Ok(()), |_| capabilities.check_limits(&limits))?;
         if self.network.is_some() {
-            cx.runtime.check_network(&cx.caller, &network)?;
+            cx.runtime.check_network(&cx.caller, &network).await?;
             capabilities.check_network(&network)?;
         }
         self.env.as_ref().map_or(Ok(()), check_kept_env)?;

@@ -312,8 +312,10 @@ impl Sandboxes {
     /// What was asked for, with what its mounts lead to now.
     async fn spec_of(&self, slot: &Slot) -> Result<SandboxSpec> {
         let wanted = slot.wanted()?;
-        let views = self.views(&slot.record().tenant, &wanted.mounts).await?;
-        Ok(SandboxSpec { views, ..wanted.sandbox.clone() })
+        let record = slot.record();
+        let views = self.views(&record.tenant, &wanted.mounts).await?;
+        let tenant = Some(record.tenant.as_str().to_owned());
+        Ok(SandboxSpec { views, tenant, ..wanted.sandbox.clone() })
     }
 
     /// One whose files are gone begins like a new one, and its record says so. One that is packed away is brought back: a backup

@@ -4,7 +4,7 @@ use axum::{
     extract::State,
     response::{Response, sse::Event},
 };
-use cabana_runtime::{Happened, Heard};
+use cabana_runtime::{Announcement, Heard};
 use futures_util::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
@@ -56,10 +56,10 @@ async fn events(
         app.runtime.sandbox(&caller.tenant, sandbox).await?; // of another tenant's there is nothing to hear
     }
     let seat = app.open_stream(&caller).await?;
-    let listener = app.runtime.events(&caller.tenant, sandbox.as_ref());
+    let listener = app.runtime.events(&caller.tenant, sandbox.as_ref())?;
     let heard = stream::unfold(listener, |mut listener| async move {
         let event = match listener.next().await? {
-            Heard::Event(happened) => told(&happened),
+            Heard::Event(announcement) => told(&announcement),
             Heard::Missed(count) => named("missed", &Missed { count }),
         };
         Some((event, listener))
@@ -68,8 +68,6 @@ async fn events(
     Ok(respond(seat, ready.chain(heard), leaving))
 }
 
-fn told(happened: &Happened) -> Event {
-    let body = happened.body();
-    // Only what cannot be written as JSON fails, and of that there is nothing here.
-    Event::default().json_data(&body).unwrap_or_default().id(body.id.as_str())
+fn told(announcement: &Announcement) -> Event {
+    Event::default().data(announcement.json()).id(announcement.body().id)
 }

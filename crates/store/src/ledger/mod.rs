@@ -31,13 +31,12 @@ impl Store {
         after: u64,
         limit: u32,
     ) -> Result<(Vec<LedgerRow>, Option<Dropped>)> {
-        let tenant = tenant.clone();
-        self.read(move |db| {
+        self.read_for(tenant, move |db, tenant| {
             loop {
-                let dropped = dropped::of(db, &tenant)?;
+                let dropped = dropped::of(db, tenant)?;
                 let begins_after = dropped.as_ref().map_or(0, |dropped| dropped.upto.seq);
-                let rows = rows(db, &tenant, after.max(begins_after), limit, page::MAX_BYTES)?;
-                if dropped::of(db, &tenant)? == dropped {
+                let rows = rows(db, tenant, after.max(begins_after), limit, page::MAX_BYTES)?;
+                if dropped::of(db, tenant)? == dropped {
                     return Ok((rows, dropped));
                 }
             }
@@ -47,8 +46,7 @@ impl Store {
 
     /// The tip. Whoever keeps it elsewhere can show later that the end was not cut off.
     pub async fn ledger_head(&self, tenant: &Tenant) -> Result<Option<Head>> {
-        let tenant = tenant.clone();
-        self.read(move |db| Ok(tip(db, &tenant)?)).await
+        self.read_for(tenant, move |db, tenant| Ok(tip(db, tenant)?)).await
     }
 
     /// Those that have a chain.

@@ -87,7 +87,7 @@ fn https_proxy(world: &World) {
 }
 
 fn settings(world: &World, upstream: &str) -> NetworkSettings {
-    NetworkSettings { upstream: Some(upstream.to_owned()), ca: Some(world.authority()) }
+    NetworkSettings { upstream: Some(upstream.to_owned()), ca: Some(world.authority()), own: Vec::new() }
 }
 
 #[test]
@@ -125,7 +125,8 @@ fn a_proxy_that_does_not_let_us_in_is_an_unreachable_server() {
         http_proxy(&world);
         https_proxy(&world);
         let trusted = settings(&world, "http://me:wrong@proxy.example:3128");
-        let untrusted = NetworkSettings { upstream: Some("https://me:secret@proxy.example:3129".into()), ca: None };
+        let upstream = Some("https://me:secret@proxy.example:3129".into());
+        let untrusted = NetworkSettings { upstream, ..NetworkSettings::default() };
         for settings in [trusted, untrusted] {
             let inside = open_with(settings, NetworkPolicy::Public).await;
             let page = inside.user(&format!("curl -sS -x http://127.0.0.1:65502 http://{FOUR}/")).await.ok();

@@ -51,7 +51,8 @@ async fn make(
     let said = serde_json::to_vec(&(timeout, secure, &asked)).unwrap_or_default();
     let key = once.key.map(|key| key.asking(&said));
     let Found { files, brought } = base::find(app, &caller.tenant, &asked.template_id).await?;
-    let kept = Kept::of_asked(&asked, timeout, secure, brought.clone());
+    let is_secure = secure || app.runtime.settings().e2b_always_secure;
+    let kept = Kept::of_asked(&asked, timeout, is_secure, brought.clone());
     if !kept.is_public() && !secure {
         return Err(Refused::bad("a sandbox whose ports are not public has to be secure: say 'secure' too"));
     }

@@ -77,7 +77,7 @@ impl Following {
 
     fn send(self, app: &App, sending: Sending, seat: StreamSeat, log: &Arc<Log>, from: (u64, u64)) -> Response {
         let start = ProcessEvent::Start(StartEvent { pid: self.pid });
-        let said = said(log, from, self.typed);
+        let said = said(&seat, log, from, self.typed);
         let last = stream::once(self.last(app.runtime.clone()));
         let events = stream::once(std::future::ready(Ok(start))).chain(said).chain(last);
         let alive = StartResponse::from(ProcessEvent::Keepalive(Empty {}));
@@ -117,12 +117,13 @@ fn exit(task: &Task) -> Option<ExitTold> {
 }
 
 fn said(
+    seat: &StreamSeat,
     log: &Arc<Log>,
     (stdout, stderr): (u64, u64),
     typed: Typed,
 ) -> impl Stream<Item = Result<ProcessEvent, Ending>> + Send + use<> {
     let is_terminal = matches!(typed, Typed::Terminal(_));
-    log.follow(stdout, stderr).flat_map(move |chunk| {
+    seat.paced(log.follow(stdout, stderr)).flat_map(move |chunk| {
         let events: Vec<_> = match chunk {
             Ok(chunk) => {
                 let most = if is_terminal { PIECE_OF_TERMINAL } else { PIECE };
