@@ -58,7 +58,7 @@ pub(super) fn scoped(door: &Door, value: &HeaderValue) -> Option<HeaderValue> {
     }
     let attribute = |part: &str, name| part.split('=').next().is_some_and(|it| it.trim().eq_ignore_ascii_case(name));
     let by_path = door.way == Way::Path;
-    let kept = parts.filter(|part| !attribute(part, "domain") && !(by_path && attribute(part, "path")));
+    let kept = parts.filter(|part| !(attribute(part, "domain") || by_path && attribute(part, "path")));
     let named = if by_path { format!("{OF_PAGE}{pair}") } else { pair.to_owned() };
     let mut cookie = kept.fold(named, |cookie, part| cookie + "; " + part);
     if by_path {
