@@ -56,7 +56,7 @@ pub use page::{Page, RowSize};
 pub use quotas::{Admitted, Held, Owner, Said};
 pub use reserve::Reserve;
 pub use retention::{Over, OverId, Used, UsedKind};
-pub use sandboxes::{Begun, BegunPage, By, Claim, Claimed, DueSandbox, Moved, Record, Transition, Which};
+pub use sandboxes::{Begun, BegunPage, By, Claim, Claimed, DueSandbox, KnownSpec, Moved, Record, Transition, Which};
 pub use snapshots::{AboutSnapshot, NewSnapshot, Snapshot, SnapshotStep};
 pub use store::{Durability, Store};
 pub use tasks::{NewTask, Task, TaskEnd};
