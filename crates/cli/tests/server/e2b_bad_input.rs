@@ -158,6 +158,20 @@ async fn a_signature_opens_what_it_says_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_signature_of_what_no_file_can_be_called_is_not_looked_for() {
+    let sdk = Sdk::start().await;
+    let bare = async |path: &str| client().get(format!("{}{path}", sdk.server.url)).send().await.unwrap().status();
+    let of = |path: &str, user: &str| {
+        signed(&format!("{path}:read:{user}:{}", sdk.token), &format!("path={path}&username={user}"))
+    };
+    let (longest, long) = (format!("/{}", "a/".repeat(2047)), format!("/{}", "a".repeat(4095)));
+    assert_eq!((longest.len(), long.len()), (4095, 4096));
+    assert_eq!(bare(&of(&longest, "user")).await, 404, "it is looked for, and there is no such file");
+    assert_eq!(bare(&of(&long, "user")).await, 401);
+    assert_eq!(bare(&of("/a", &"u".repeat(65))).await, 401);
+}
+
+#[tokio::test]
 async fn beside_a_signature_the_header_chooses_no_user() {
     let sdk = Sdk::start().await;
     let of_root = |request: RequestBuilder| request.basic_auth("root", Some(""));
