@@ -130,7 +130,7 @@ async fn copies(data: &Path, many: usize) -> Result<u64> {
             scope: Some(Scope::fixed(&name(n))?),
             id: physical.clone(),
             physical: physical.clone(),
-            spec: like.spec.clone(),
+            spec: like.spec.to_string(),
             key: like.key.context("nobody made the sleeper")?,
             disk: None,
             at: Time::now(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cabana_model::{BuildId, CallId, KeyId, SnapshotId, TemplateId, Tenant, Time};
-use cabana_store::{Build, Built, Entry, KeptLayers, Layer, OwnTemplate, Tag};
+use cabana_store::{Build, Built, Entry, KeptLayers, Layer, ListedBuild, OwnTemplate, Tag};
 use jiff::SignedDuration;
 use uuid::Uuid;
 
@@ -45,7 +45,7 @@ impl Runtime {
     }
 
     /// Of a template, the newest first.
-    pub async fn builds(&self, tenant: &Tenant, template: TemplateId) -> Result<Vec<Build>> {
+    pub async fn builds(&self, tenant: &Tenant, template: TemplateId) -> Result<Vec<ListedBuild>> {
         Ok(self.0.store.builds(tenant, template).await?)
     }
 

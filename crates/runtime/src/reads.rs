@@ -1,13 +1,21 @@
 //! What is recorded, for whoever may know it.
 
 use cabana_model::{CallId, SandboxId, SandboxState, Tenant};
-use cabana_store::{BegunPage, CallRow, Dropped, Head, LedgerRow, Page, Record};
+use cabana_store::{BegunPage, CallRow, Dropped, Head, KnownSpec, LedgerRow, Page, Record};
 
 use crate::{Error, MemoryCharge, Result, Runtime};
 
 impl Runtime {
     pub async fn sandbox(&self, tenant: &Tenant, id: &SandboxId) -> Result<Record> {
-        let record = self.0.store.sandbox(tenant, id).await?;
+        self.sandbox_again(tenant, id, None).await
+    }
+
+    /// By one who may have its spec: that is read only where it has changed.
+    pub async fn sandbox_again(&self, tenant: &Tenant, id: &SandboxId, known: Option<KnownSpec>) -> Result<Record> {
+        let record = match known {
+            Some(known) => self.0.store.sandbox_again(tenant, id, known).await?,
+            None => self.0.store.sandbox(tenant, id).await?,
+        };
         record.filter(|record| record.state != SandboxState::Deleting).ok_or_else(|| Error::NoSandbox(id.clone()))
     }
 

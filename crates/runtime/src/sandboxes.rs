@@ -114,8 +114,12 @@ pub struct Wanted {
 impl Wanted {
     /// As its record has it.
     pub fn of(record: &Record) -> Result<Self> {
-        let read = serde_json::from_str(&record.spec);
-        read.map_err(|error| Error::Store(cabana_store::Error::Corrupt(format!("the spec of a sandbox: {error}"))))
+        Self::parse(&record.spec)
+    }
+
+    pub fn parse(spec: &str) -> Result<Self> {
+        serde_json::from_str(spec)
+            .map_err(|error| Error::Store(cabana_store::Error::Corrupt(format!("the spec of a sandbox: {error}"))))
     }
 
     /// As its record keeps it.

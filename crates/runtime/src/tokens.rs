@@ -6,7 +6,7 @@
 use std::{collections::HashMap, fmt::Write as _};
 
 use cabana_model::{Role, SandboxId};
-use cabana_store::Record;
+use cabana_store::{KnownSpec, Record};
 use hmac::Mac as _;
 
 use crate::{Caller, Error, Result, Runtime};
@@ -70,11 +70,15 @@ impl Runtime {
     }
 
     /// One that is known by its number alone, whosever it is, and who it is that uses it by its token: for whoever holds the
-    /// sandbox, the key that made it. What the token is worth is for the caller of this to see.
-    pub async fn by_number(&self, number: &SandboxId) -> Result<(Record, Caller)> {
+    /// sandbox, the key that made it. What the token is worth is for the caller of this to see. A spec that is known is read only where
+    /// it has changed.
+    pub async fn by_number(&self, number: &SandboxId, known: Option<KnownSpec>) -> Result<(Record, Caller)> {
         let missing = || Error::NoSandbox(number.clone());
-        let record = self.0.store.by_physical(number).await?.filter(|record| record.id == *number);
-        let record = record.ok_or_else(missing)?;
+        let record = match known {
+            Some(known) => self.0.store.by_physical_again(number, known).await?,
+            None => self.0.store.by_physical(number).await?,
+        };
+        let record = record.filter(|record| record.id == *number).ok_or_else(missing)?;
         let key = record.key.ok_or_else(missing)?;
         if !self.0.access.stands(key).await? {
             return Err(Error::Unauthorized);

@@ -26,6 +26,7 @@ use axum::{
 pub use self::templates::read_image;
 pub(crate) use self::{
     envd::Watchers,
+    kept::Kept,
     signers::Signers,
     templates::Builds,
     wakes::Wakes,

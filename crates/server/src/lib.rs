@@ -16,6 +16,7 @@ mod parse;
 mod ports;
 mod rest;
 mod seats;
+mod specs;
 mod stream;
 mod traced;
 
@@ -130,6 +131,7 @@ pub(crate) struct App {
     pub(crate) watchers: Arc<e2b::Watchers>,
     pub(crate) signers: Arc<e2b::Signers>,
     pub(crate) wakes: Arc<e2b::Wakes>,
+    pub(crate) specs: Arc<specs::Specs>,
     /// Of what clients send and is read as a whole.
     pub(crate) bodies: MemoryLedger,
     pub(crate) parsers: Arc<parse::Parsers>,
@@ -150,6 +152,7 @@ pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> 
         watchers: Arc::default(),
         signers: Arc::default(),
         wakes: Arc::default(),
+        specs: Arc::default(),
         bodies: extract::memory_of_bodies(),
         parsers: Arc::default(),
         builds: Arc::default(),

@@ -45,13 +45,22 @@ pub struct Build {
     pub state: BuildState,
     pub tags: Vec<String>,
     pub about: String,
-    /// `None` in lists, as [`Self::log`] is.
     pub made: Option<String>,
     pub snapshot: Option<SnapshotId>,
     /// Why it failed, and at which step.
     pub reason: Option<String>,
     pub step: Option<String>,
     pub log: Option<String>,
+    pub created: Time,
+    pub ended: Option<Time>,
+}
+
+/// As lists tell it. There may be very many, and the rest of one may be long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedBuild {
+    pub id: BuildId,
+    pub state: BuildState,
+    pub about: String,
     pub created: Time,
     pub ended: Option<Time>,
 }
@@ -169,11 +178,13 @@ impl Store {
         self.glance(move |db| Ok(one(db, &tenant, id)?)).await
     }
 
-    /// All of a template, the newest first, without what they made and said, which may be long.
-    pub async fn builds(&self, tenant: &Tenant, template: TemplateId) -> Result<Vec<Build>> {
+    /// All of a template, the newest first.
+    pub async fn builds(&self, tenant: &Tenant, template: TemplateId) -> Result<Vec<ListedBuild>> {
         self.read_for(tenant, move |db, tenant| {
-            let which = "tenant = ? AND template = ? ORDER BY id DESC";
-            Ok(all(db, which, params![Col(tenant), Col(&template)])?)
+            let sql = "SELECT id, state, about, created, ended FROM builds WHERE tenant = ? AND template = ? ORDER BY id DESC";
+            let mut found = db.prepare_cached(sql)?;
+            let rows = found.query_map(params![Col(tenant), Col(&template)], listed_row)?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
         })
         .await
     }
@@ -207,10 +218,8 @@ impl Store {
         let tenant = tenant.clone();
         self.write(move |tx| {
             let of_it = "tenant = ? AND template = ? AND snapshot IS NOT NULL";
-            let mut held: BTreeSet<SnapshotId> = all(tx.reads(), of_it, params![Col(&tenant), Col(&id)])?
-                .into_iter()
-                .filter_map(|build| build.snapshot)
-                .collect();
+            let of_it = snapshots(tx.reads(), of_it, params![Col(&tenant), Col(&id)])?;
+            let mut held: BTreeSet<SnapshotId> = of_it.into_iter().filter_map(|(_, snapshot)| snapshot).collect();
             for sql in [
                 "DELETE FROM build_tags WHERE tenant = ? AND template = ?",
                 "DELETE FROM builds WHERE tenant = ? AND template = ?",
@@ -236,11 +245,11 @@ fn prune(tx: &mut Tx<'_>, tenant: &Tenant, template: TemplateId) -> Result<Vec<S
     let which = "tenant = ?1 AND template = ?2 AND state != ?3 AND id NOT IN
                    (SELECT build FROM build_tags WHERE tenant = ?1 AND template = ?2) ORDER BY id DESC LIMIT -1 OFFSET ?4";
     let building = BuildState::Building;
-    let old = all(tx.reads(), which, params![Col(tenant), Col(&template), Col(&building), UNTAGGED])?;
-    for build in &old {
-        tx.execute("DELETE FROM builds WHERE tenant = ? AND id = ?", params![Col(tenant), Col(&build.id)])?;
+    let old = snapshots(tx.reads(), which, params![Col(tenant), Col(&template), Col(&building), UNTAGGED])?;
+    for (id, _) in &old {
+        tx.execute("DELETE FROM builds WHERE tenant = ? AND id = ?", params![Col(tenant), Col(id)])?;
     }
-    Ok(loose(tx.reads(), tenant, old.into_iter().filter_map(|build| build.snapshot).collect())?)
+    Ok(loose(tx.reads(), tenant, old.into_iter().filter_map(|(_, snapshot)| snapshot).collect())?)
 }
 
 fn named(db: &Connection, tenant: &Tenant, name: &str) -> rusqlite::Result<Option<OwnTemplate>> {
@@ -253,10 +262,24 @@ pub(crate) fn one(db: &Connection, tenant: &Tenant, id: BuildId) -> rusqlite::Re
     db.prepare_cached(sql)?.query_row(params![Col(tenant), Col(&id)], row).optional()
 }
 
-/// Without what is long.
-fn all(db: &Connection, which: &str, values: impl Params) -> rusqlite::Result<Vec<Build>> {
-    let columns = "id, template, state, tags, about, NULL AS made, snapshot, reason, step, NULL AS log, created, ended";
-    db.prepare_cached(&format!("SELECT {columns} FROM builds WHERE {which}"))?.query_map(values, row)?.collect()
+/// What these builds hold.
+fn snapshots(
+    db: &Connection,
+    which: &str,
+    values: impl Params,
+) -> rusqlite::Result<Vec<(BuildId, Option<SnapshotId>)>> {
+    let mut found = db.prepare_cached(&format!("SELECT id, snapshot FROM builds WHERE {which}"))?;
+    found.query_map(values, |row| Ok((get(row, "id")?, maybe(row, "snapshot")?)))?.collect()
+}
+
+fn listed_row(row: &Row<'_>) -> rusqlite::Result<ListedBuild> {
+    Ok(ListedBuild {
+        id: get(row, "id")?,
+        state: get(row, "state")?,
+        about: row.get("about")?,
+        created: get(row, "created")?,
+        ended: maybe(row, "ended")?,
+    })
 }
 
 fn row(row: &Row<'_>) -> rusqlite::Result<Build> {

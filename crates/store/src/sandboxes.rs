@@ -1,10 +1,10 @@
 //! The records of sandboxes. A record is claimed before its sandbox is made, so none exists that nobody knows of.
 
-use std::{collections::HashSet, convert::Infallible};
+use std::{collections::HashSet, convert::Infallible, sync::Arc};
 
 use cabana_model::{KeyId, Life, Phase, SandboxId, SandboxState, Scope, Tenant, Time, event_id};
 use futures_util::{Stream, TryStreamExt, stream};
-use rusqlite::{Connection, OptionalExtension, Params, Row, params};
+use rusqlite::{Connection, OptionalExtension, Params, Row, ToSql, params, params_from_iter};
 use uuid::Uuid;
 
 use crate::{
@@ -46,7 +46,7 @@ pub struct Record {
     pub id: SandboxId,
     pub physical: SandboxId,
     pub scope: Option<Scope>,
-    pub spec: String,
+    pub spec: Arc<str>,
     /// Who made it, as far as that is known.
     pub key: Option<KeyId>,
     pub state: SandboxState,
@@ -92,9 +92,34 @@ impl Record {
         format!("{}-{}", self.created.as_microsecond(), self.id)
     }
 
+    pub fn known_spec(&self) -> KnownSpec {
+        KnownSpec { physical: self.physical.clone(), version: self.version, spec: self.spec.clone() }
+    }
+
     /// When it last began to run, or was made, if it never did; and its id, since several may at one moment.
     pub fn begun(&self) -> Begun {
         Begun { at: self.started.unwrap_or(self.created), id: self.id.to_string() }
+    }
+}
+
+/// The spec of a record, for the next read of it. Specs are long, and change with the version alone: while that is the same, this one
+/// is taken, and the row's is left where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownSpec {
+    physical: SandboxId,
+    version: u64,
+    spec: Arc<str>,
+}
+
+impl KnownSpec {
+    /// Of the same record, which has not changed between the two.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (self.version, &self.physical) == (other.version, &other.physical)
+    }
+
+    /// How many it has.
+    pub fn bytes(&self) -> usize {
+        self.spec.len()
     }
 }
 
@@ -188,6 +213,12 @@ impl Store {
         self.glance(move |db| Ok(one(db, "tenant = ? AND id = ?", params![Col(&tenant), Col(&id)])?)).await
     }
 
+    /// Once more, by one who has its spec.
+    pub async fn sandbox_again(&self, tenant: &Tenant, id: &SandboxId, known: KnownSpec) -> Result<Option<Record>> {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        self.glance(move |db| Ok(again(db, "tenant = ?3 AND id = ?4", &known, [&Col(&tenant), &Col(&id)])?)).await
+    }
+
     pub async fn by_scope(&self, tenant: &Tenant, scope: &Scope) -> Result<Option<Record>> {
         let (tenant, scope) = (tenant.clone(), scope.clone());
         self.glance(move |db| Ok(of_scope(db, &tenant, &scope)?)).await
@@ -279,6 +310,12 @@ impl Store {
     pub async fn by_physical(&self, physical: &SandboxId) -> Result<Option<Record>> {
         let physical = physical.clone();
         self.glance(move |db| Ok(one(db, "physical = ?", [Col(&physical)])?)).await
+    }
+
+    /// Once more, by one who has its spec.
+    pub async fn by_physical_again(&self, physical: &SandboxId, known: KnownSpec) -> Result<Option<Record>> {
+        let physical = physical.clone();
+        self.glance(move |db| Ok(again(db, "physical = ?3", &known, [&Col(&physical)])?)).await
     }
 
     pub async fn transition(&self, t: Transition) -> Result<Moved> {
@@ -551,18 +588,44 @@ fn one(db: &Connection, which: &str, values: impl Params) -> rusqlite::Result<Op
     db.prepare_cached(&format!("SELECT * FROM sandboxes WHERE {which}"))?.query_row(values, row).optional()
 }
 
+/// The row without its spec, where that is known. `which` begins with the third value.
+fn again<const N: usize>(
+    db: &Connection,
+    which: &str,
+    known: &KnownSpec,
+    values: [&dyn ToSql; N],
+) -> rusqlite::Result<Option<Record>> {
+    let sql = format!(
+        "SELECT tenant, id, physical, scope, CASE WHEN physical = ?1 AND version = ?2 THEN NULL ELSE spec END AS spec,
+         key, state, phase, why, created, changed, active, started, tries, trouble, due, lease_token, lease_holder,
+         lease_until, version FROM sandboxes WHERE {which}"
+    );
+    let (physical, version) = (Col(&known.physical), i64::try_from(known.version).unwrap_or(-1));
+    let values = [&physical as &dyn ToSql, &version].into_iter().chain(values);
+    let mut statement = db.prepare_cached(&sql)?;
+    let read = |row: &Row<'_>| {
+        let spec: Option<Arc<str>> = row.get("spec")?;
+        with_spec(row, spec.unwrap_or_else(|| known.spec.clone()))
+    };
+    statement.query_row(params_from_iter(values), read).optional()
+}
+
 /// As many as a part of a list has.
 fn part(db: &Connection, which: &str, values: impl Params) -> rusqlite::Result<Vec<Record>> {
     page::collect(db.prepare_cached(&format!("SELECT * FROM sandboxes WHERE {which}"))?.query_map(values, row)?)
 }
 
 fn row(row: &Row<'_>) -> rusqlite::Result<Record> {
+    with_spec(row, row.get("spec")?)
+}
+
+fn with_spec(row: &Row<'_>, spec: Arc<str>) -> rusqlite::Result<Record> {
     Ok(Record {
         tenant: get(row, "tenant")?,
         id: get(row, "id")?,
         physical: get(row, "physical")?,
         scope: maybe(row, "scope")?,
-        spec: row.get("spec")?,
+        spec,
         key: maybe(row, "key")?,
         state: get(row, "state")?,
         phase: maybe(row, "phase")?,

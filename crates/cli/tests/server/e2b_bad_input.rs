@@ -1,6 +1,9 @@
 //! What E2B's front does with those who may not come in, and with what no SDK sends.
 
+use std::io::Write;
+
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
+use flate2::{Compression, write::GzEncoder};
 use futures_util::{StreamExt, stream};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
@@ -155,6 +158,20 @@ async fn a_signature_opens_what_it_says_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_signature_of_what_no_file_can_be_called_is_not_looked_for() {
+    let sdk = Sdk::start().await;
+    let bare = async |path: &str| client().get(format!("{}{path}", sdk.server.url)).send().await.unwrap().status();
+    let of = |path: &str, user: &str| {
+        signed(&format!("{path}:read:{user}:{}", sdk.token), &format!("path={path}&username={user}"))
+    };
+    let (longest, long) = (format!("/{}", "a/".repeat(2047)), format!("/{}", "a".repeat(4095)));
+    assert_eq!((longest.len(), long.len()), (4095, 4096));
+    assert_eq!(bare(&of(&longest, "user")).await, 404, "it is looked for, and there is no such file");
+    assert_eq!(bare(&of(&long, "user")).await, 401);
+    assert_eq!(bare(&of("/a", &"u".repeat(65))).await, 401);
+}
+
+#[tokio::test]
 async fn beside_a_signature_the_header_chooses_no_user() {
     let sdk = Sdk::start().await;
     let of_root = |request: RequestBuilder| request.basic_auth("root", Some(""));
@@ -220,6 +237,31 @@ async fn messages_that_no_sdk_sends_are_refused_and_fields_that_we_do_not_know_a
         assert_eq!((flags, last["error"]["code"].as_str()), (2, Some(code)), "{last}");
     }
     assert_eq!(sdk.run("true").await.1["exited"], true);
+}
+
+#[tokio::test]
+async fn a_packed_form_with_more_than_files_in_it_is_refused() {
+    let sdk = Sdk::start().await;
+    let form = |passed: usize| {
+        let part = |name: &str, text: &[u8]| {
+            let head = format!("--xx\r\nContent-Disposition: form-data; name=\"{name}\"; filename=\"a.txt\"\r\n\r\n");
+            [head.as_bytes(), text, b"\r\n"].concat()
+        };
+        let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
+        packer
+            .write_all(&[part("x", &vec![0; passed]), part("file", b"hello"), b"--xx--\r\n".to_vec()].concat())
+            .unwrap();
+        packer.finish().unwrap()
+    };
+    let send = async |passed| {
+        let request = sdk.ask(Method::POST, "/files").header("content-type", "multipart/form-data; boundary=xx");
+        request.header("content-encoding", "gzip").body(form(passed)).send().await.unwrap()
+    };
+    let answer = send(16 << 20).await;
+    assert_eq!(answer.status(), 400, "{}", answer.text().await.unwrap());
+    assert_eq!(sdk.read("a.txt").await.status(), 404, "it was refused before the file");
+    good(send(1 << 10).await).await;
+    assert_eq!(sdk.read("a.txt").await.text().await.unwrap(), "hello");
 }
 
 #[tokio::test]

@@ -111,6 +111,54 @@ async fn a_key_that_does_not_stand_opens_nothing_of_theirs() {
     }
 }
 
+/// What is asked again and again is kept parsed: a change has to be seen all the same, by each way in.
+#[tokio::test]
+async fn a_changed_record_is_seen_by_the_very_next_request() {
+    let mut server = Server::start();
+    let issued =
+        good(server.post("/v1/keys", &json!({ "tenant": "default", "role": "use" })).send().await.unwrap()).await;
+    let (key, key_id) = (issued["key"].as_str().unwrap(), issued["id"].as_str().unwrap());
+    let made = with(&server, key, Method::POST, "/sandboxes");
+    let asked = json!({ "templateID": "base", "timeout": 600, "secure": true, "envVars": { "FIRST": "1" } });
+    let made = good(made.json(&asked).send().await.unwrap()).await;
+    let (sandbox, token) = (made["sandboxID"].as_str().unwrap(), made["envdAccessToken"].as_str().unwrap());
+    let inside = async |server: &Server, path: &str| {
+        let request = client().get(format!("{}{path}", server.url)).header("E2b-Sandbox-Id", sandbox);
+        request.header("X-Access-Token", token).send().await.unwrap()
+    };
+    let envs = async |server: &Server| good(inside(server, "/envs").await).await;
+    let ours = async |server: &Server| server.get(&format!("/v1/sandboxes/{sandbox}")).await;
+    let verb = async |server: &Server, method: Method, path: &str, body: Value| {
+        let path = format!("/sandboxes/{sandbox}{path}");
+        with(server, key, method, &path).json(&body).send().await.unwrap().status().as_u16()
+    };
+    for round in 0..3 {
+        assert_eq!(envs(&server).await, json!({ "FIRST": "1" }), "round {round}");
+        assert_eq!(ours(&server).await["env"], json!(["FIRST"]));
+    }
+    let change = server.request(Method::PATCH, &format!("/v1/sandboxes/{sandbox}"));
+    good(change.json(&json!({ "env": { "SECOND": "2" } })).send().await.unwrap()).await;
+    assert_eq!(envs(&server).await, json!({ "SECOND": "2" }));
+    assert_eq!(ours(&server).await["env"], json!(["SECOND"]));
+    assert_eq!(verb(&server, Method::PUT, "/network", json!({ "denyOut": ["0.0.0.0/0"] })).await, 204);
+    let detail = good(with(&server, key, Method::GET, &format!("/sandboxes/{sandbox}")).send().await.unwrap()).await;
+    assert_eq!(detail["network"]["denyOut"], json!(["0.0.0.0/0"]), "{detail}");
+    assert_eq!(verb(&server, Method::POST, "/pause", json!({})).await, 204);
+    assert_eq!(inside(&server, "/health").await.status(), 502, "it sleeps");
+    assert_eq!(ours(&server).await["state"], "paused");
+    assert_eq!(verb(&server, Method::POST, "/connect", json!({ "timeout": 600 })).await, 201);
+    assert_eq!(inside(&server, "/health").await.status(), 204);
+    server.kill();
+    server.run();
+    assert_eq!(envs(&server).await, json!({ "SECOND": "2" }), "after a kill as well");
+    good(server.request(Method::DELETE, &format!("/v1/keys/{key_id}")).send().await.unwrap()).await;
+    assert_eq!(inside(&server, "/envs").await.status(), 502, "the key that made it is revoked");
+    let delete = server.request(Method::DELETE, &format!("/v1/sandboxes/{sandbox}")).send().await.unwrap();
+    assert_eq!(delete.status(), 204);
+    let gone = server.request(Method::GET, &format!("/v1/sandboxes/{sandbox}")).send().await.unwrap();
+    assert_eq!(gone.status(), 404);
+}
+
 #[tokio::test]
 async fn a_server_that_ends_says_so_in_their_words() {
     let mut server = Server::start();

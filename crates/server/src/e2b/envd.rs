@@ -72,7 +72,7 @@ async fn answered(app: &App, named: Named, mut request: Request) -> Response {
     }
     match (&method, path.as_str()) {
         _ if is_health => StatusCode::NO_CONTENT.into_response(),
-        (&Method::GET, "/envs") => Json(guest.wanted.env.clone()).into_response(),
+        (&Method::GET, "/envs") => Json(guest.spec.wanted.env.clone()).into_response(),
         (&Method::POST, called) if called.starts_with("/process.") => {
             process::serve(app, &guest, request).await.unwrap_or_else(|| no_method(&path))
         }

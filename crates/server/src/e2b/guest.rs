@@ -1,6 +1,6 @@
 //! Which sandbox a request is for, and whether it may come in.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     extract::{Query, Request},
@@ -12,7 +12,7 @@ use cabana_e2b_wire::{
     header as names,
     signature::{Grant, Operation, is_same},
 };
-use cabana_runtime::{Ask, Caller, Opens, Place, Record, SandboxId, SandboxState, Wanted};
+use cabana_runtime::{Ask, Caller, Opens, Place, Record, SandboxId, SandboxState};
 use cabana_sandbox::User;
 
 use super::{
@@ -23,6 +23,7 @@ use super::{
 use crate::{
     App,
     ports::{Way, authority},
+    specs::Spec,
 };
 
 /// What calls by this front say where they came from.
@@ -111,8 +112,8 @@ pub(super) async fn signed(
 /// A sandbox that a request may use.
 pub(super) struct Guest {
     pub(super) record: Record,
-    pub(super) wanted: Wanted,
-    pub(super) kept: Kept,
+    pub(super) spec: Arc<Spec>,
+    pub(super) kept: Arc<Kept>,
     pub(super) caller: Caller,
     /// What its agent asks for.
     pub(super) token: String,
@@ -127,11 +128,10 @@ impl Guest {
 
     /// One that this front made, whatever it is now.
     pub(super) async fn known(app: &App, sandbox: &SandboxId) -> Option<Self> {
-        let (record, caller) = app.runtime.by_number(sandbox).await.ok()?;
-        let wanted = Wanted::of(&record).ok()?;
-        let kept = Kept::of(&wanted)?;
+        let (record, caller, spec) = app.sandbox_by_number(sandbox).await.ok()?;
+        let kept = spec.kept.clone()?;
         let token = app.runtime.token(&record, Opens::Inside).await.ok()?;
-        Some(Self { record, wanted, kept, caller, token })
+        Some(Self { record, spec, kept, caller, token })
     }
 
     pub(super) fn is_reachable(&self) -> bool {

@@ -11,7 +11,7 @@ use crate::App;
 const NOTE: &str = "e2b";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(crate) struct Kept {
     /// As it was named: lists filter by it.
     pub(super) template: String,
     /// Whether its agent asks for the token.
@@ -46,8 +46,8 @@ impl Kept {
     }
 
     /// `None`: it was not made by this front.
-    pub(super) fn of(wanted: &Wanted) -> Option<Self> {
-        serde_json::from_value(wanted.notes.get(NOTE)?.clone()).ok()
+    pub(crate) fn of(wanted: &Wanted) -> Option<Self> {
+        Self::deserialize(wanted.notes.get(NOTE)?).ok()
     }
 
     pub(super) fn put(&self, wanted: &mut Wanted) {

@@ -16,7 +16,7 @@ use std::{
 
 use axum::http::StatusCode;
 use cabana_e2b_wire::signature::{Grant, is_same};
-use cabana_runtime::{Opens, Runtime, SandboxId, Wanted};
+use cabana_runtime::{Error, Opens, Runtime, SandboxId, Wanted};
 use tokio::time::Instant;
 
 use super::{kept::Kept, refused::Refused};
@@ -33,6 +33,11 @@ const ADDRESSES: usize = 4096;
 const KNOWN: usize = 1024;
 /// Of a signature: a digest, and what it begins with.
 const LONGEST: usize = 64;
+/// Of a path and a user that a file can have: what is longer names none, whoever signed it.
+const MAX_PATH_LEN: usize = 4095;
+const MAX_USER_LEN: usize = 64;
+/// Tokens that are tried in less time than it takes to wake another thread.
+const AT_ONCE: usize = 64;
 
 #[derive(Default)]
 pub(crate) struct Signers {
@@ -113,14 +118,15 @@ impl Signers {
         signature: &str,
     ) -> Result<SandboxId, Refused> {
         let nobodys = || Refused::new(StatusCode::UNAUTHORIZED, "invalid signature");
-        if !signature.starts_with("v1_") || signature.len() > LONGEST {
+        let is_long = grant.path.len() > MAX_PATH_LEN || grant.user.is_some_and(|user| user.len() > MAX_USER_LEN);
+        if !signature.starts_with("v1_") || signature.len() > LONGEST || is_long {
             return Err(nobodys());
         }
         let known = locked(&self.known).get(signature).cloned();
         if let Some(known) = known {
             return Ok(known); // whoever serves it looks whether the signature is right, too
         }
-        let (peer, begun) = (peer.map(of_one), Instant::now());
+        let (peer, begun, signer) = (peer.map(of_one), Instant::now(), grant.signer());
         let mut tries = 0;
         let mut after = None;
         loop {
@@ -131,10 +137,11 @@ impl Signers {
             }
             let (when, tokens) = self.tokens(runtime, after).await?;
             tries += tokens.len();
-            let is_right = |token: &str| is_same(&grant.sign(token), signature);
-            if let Some((sandbox, _)) = tokens.iter().find(|(_, token)| is_right(token)) {
-                self.remember(signature, sandbox);
-                return Ok(sandbox.clone());
+            let (many, signer, wanted) = (tokens.len(), signer.clone(), signature.to_owned());
+            let signed = move || tokens.iter().find(|(_, token)| is_same(&signer.sign(token), &wanted)).cloned();
+            if let Some((sandbox, _)) = off_workers_if_many(many, signed).await? {
+                self.remember(signature, &sandbox);
+                return Ok(sandbox);
             }
             // One that was made since these were computed is in the next ones.
             if when >= begun {
@@ -174,6 +181,17 @@ impl Signers {
     }
 }
 
+async fn off_workers_if_many<T: Send + 'static>(
+    many: usize,
+    try_all: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Refused> {
+    if many <= AT_ONCE {
+        return Ok(try_all());
+    }
+    let tried = tokio::task::spawn_blocking(try_all).await;
+    tried.map_err(|error| Error::from(cabana_sandbox::Error::failed("looking for a signature", error)).into())
+}
+
 fn locked<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -188,6 +206,8 @@ fn of_one(address: IpAddr) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     #[test]
@@ -204,6 +224,16 @@ mod tests {
         assert!(accounts.may_try(Some(one), now + Duration::from_millis(100)), "after a while it may again");
         accounts.spend(None, OF_ALL.most, now);
         assert!(!accounts.may_try(Some(other), now), "all together have a bound as well");
+    }
+
+    #[tokio::test]
+    async fn many_tokens_are_tried_off_the_workers() {
+        let thread = async |many| match off_workers_if_many(many, || thread::current().id()).await {
+            Ok(thread) => thread,
+            Err(refused) => panic!("{}", refused.message()),
+        };
+        assert_eq!(thread(AT_ONCE).await, thread::current().id());
+        assert_ne!(thread(AT_ONCE + 1).await, thread::current().id());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use cabana_runtime::{Action, Error, Lifecycle, SandboxId, SandboxState, Wanted, acts::sandbox::Wake};
+use cabana_runtime::{Action, Error, Lifecycle, SandboxId, SandboxState, acts::sandbox::Wake};
 use tokio::sync::Mutex as Turn;
 
 use super::{
@@ -64,14 +64,14 @@ pub(super) enum Woken {
 /// It is awake from here on, for as long as it was made for. Only for those who may come in.
 pub(super) async fn wake(app: &App, guest: &Guest) -> Result<Woken, Error> {
     // What its template starts may not be ready yet while somebody is at it.
-    let stays = stays_awake(app, guest, guest.record.state, &guest.wanted.lifecycle);
+    let stays = stays_awake(app, guest, guest.record.state, &guest.spec.wanted.lifecycle);
     if stays && !app.wakes.all(|all| all.contains_key(&guest.record.id)) {
         return Ok(Woken::Before);
     }
     let (_place, turn) = Place::take(&app.wakes, &guest.record.id);
     let _alone = turn.lock().await;
-    let record = app.runtime.sandbox(&guest.record.tenant, &guest.record.id).await?;
-    if stays_awake(app, guest, record.state, &Wanted::of(&record)?.lifecycle) {
+    let (record, spec) = app.sandbox(&guest.record.tenant, &guest.record.id).await?;
+    if stays_awake(app, guest, record.state, &spec.wanted.lifecycle) {
         return Ok(Woken::Now);
     }
     let until = until(app.runtime.clock().now(), guest.kept.timeout.max(LEAST));

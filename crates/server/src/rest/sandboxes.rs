@@ -2,7 +2,7 @@
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use cabana_runtime::{
-    Place, Runtime, SandboxState,
+    Place, Runtime, SandboxId, SandboxState, Tenant, Wanted,
     acts::sandbox::{Become, Change, Ensure, Shape},
 };
 use serde::{Deserialize, Serialize};
@@ -79,9 +79,8 @@ async fn ensure(
     let call = app.runtime.call(ask(caller, place, once), Ensure).await?;
     let id = call.id();
     let done = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
-    let record = app.runtime.sandbox(&tenant, &done.sandbox).await?;
     let clamped = ClampedBody::all(clamped.filter(|_| done.created).unwrap_or_default());
-    let sandbox = SandboxBody::of(&app.runtime, &record)?;
+    let sandbox = told(&app, &tenant, &done.sandbox).await?;
     Ok(Json(EnsuredBody { sandbox, created: done.created, clamped }))
 }
 
@@ -101,8 +100,7 @@ async fn create(
     let call = app.runtime.call(ask(caller, Place::New(Some(wanted)), once), Ensure).await?;
     let id = call.id();
     let done = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
-    let record = app.runtime.sandbox(&tenant, &done.sandbox).await?;
-    let (sandbox, clamped) = (SandboxBody::of(&app.runtime, &record)?, ClampedBody::all(clamped));
+    let (sandbox, clamped) = (told(&app, &tenant, &done.sandbox).await?, ClampedBody::all(clamped));
     Ok((StatusCode::CREATED, Json(MadeBody { sandbox, clamped })))
 }
 
@@ -141,10 +139,16 @@ async fn list(State(app): State<App>, Reader(caller): Reader, Query(which): Quer
     let mut memory = app.runtime.list_memory(&caller.tenant);
     long_answer::charge(&mut memory, &records)?;
     let list = move || {
-        let sandboxes = records.iter().map(|record| SandboxBody::of(&app.runtime, record)).collect::<Answer<_>>()?;
+        let told = |record| Ok(SandboxBody::of(&app.runtime, record, &Wanted::of(record)?));
+        let sandboxes = records.iter().map(told).collect::<Answer<_>>()?;
         Ok::<_, Refused>(SandboxesBody { sandboxes, next_cursor })
     };
     long_answer::try_json(memory, list).await
+}
+
+async fn told(app: &App, tenant: &Tenant, id: &SandboxId) -> Answer<SandboxBody> {
+    let (record, spec) = app.sandbox(tenant, id).await?;
+    Ok(SandboxBody::of(&app.runtime, &record, &spec.wanted))
 }
 
 /// One sandbox. Nothing is started for it.
@@ -153,7 +157,7 @@ async fn list(State(app): State<App>, Reader(caller): Reader, Query(which): Quer
     (status = "default", body = ErrorBody),
 ))]
 async fn get(State(app): State<App>, Reader(caller): Reader, Path(sandbox): Path<String>) -> Answer<Json<SandboxBody>> {
-    Ok(Json(SandboxBody::of(&app.runtime, &app.runtime.sandbox(&caller.tenant, &id(&sandbox)?).await?)?))
+    told(&app, &caller.tenant, &id(&sandbox)?).await.map(Json)
 }
 
 /// What is to be different. What is not said stays as it is.
@@ -200,7 +204,7 @@ async fn change(
     let call = app.runtime.call(ask(caller, Place::Sandbox(sandbox.clone()), once), change).await?;
     let id = call.id();
     let done = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
-    let sandbox = SandboxBody::of(&app.runtime, &app.runtime.sandbox(&tenant, &sandbox).await?)?;
+    let sandbox = told(&app, &tenant, &sandbox).await?;
     Ok(Json(MadeBody { sandbox, clamped: ClampedBody::all(done.clamped) }))
 }
 
@@ -246,7 +250,7 @@ async fn start(
     let call = app.runtime.call(ask(caller, Place::Sandbox(sandbox.clone()), once), Ensure).await?;
     let id = call.id();
     call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
-    Ok(Json(SandboxBody::of(&app.runtime, &app.runtime.sandbox(&tenant, &sandbox).await?)?))
+    told(&app, &tenant, &sandbox).await.map(Json)
 }
 
 /// Ends its processes and keeps its files.
@@ -262,7 +266,7 @@ async fn stop(
 ) -> Answer<Json<SandboxBody>> {
     let tenant = caller.tenant.clone();
     become_(&app.runtime, caller, &sandbox, once, Shape::Stopped).await?;
-    Ok(Json(SandboxBody::of(&app.runtime, &app.runtime.sandbox(&tenant, &id(&sandbox)?).await?)?))
+    told(&app, &tenant, &id(&sandbox)?).await.map(Json)
 }
 
 /// Lets its processes stand still, with all that they have in memory.
@@ -278,7 +282,7 @@ async fn pause(
 ) -> Answer<Json<SandboxBody>> {
     let tenant = caller.tenant.clone();
     become_(&app.runtime, caller, &sandbox, once, Shape::Paused).await?;
-    Ok(Json(SandboxBody::of(&app.runtime, &app.runtime.sandbox(&tenant, &id(&sandbox)?).await?)?))
+    told(&app, &tenant, &id(&sandbox)?).await.map(Json)
 }
 
 /// Packs its files away, stopped first if it has to be. The next call brings it back.
@@ -294,5 +298,5 @@ async fn archive(
 ) -> Answer<Json<SandboxBody>> {
     let tenant = caller.tenant.clone();
     become_(&app.runtime, caller, &sandbox, once, Shape::Archived).await?;
-    Ok(Json(SandboxBody::of(&app.runtime, &app.runtime.sandbox(&tenant, &id(&sandbox)?).await?)?))
+    told(&app, &tenant, &id(&sandbox)?).await.map(Json)
 }

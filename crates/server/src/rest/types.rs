@@ -316,10 +316,9 @@ struct ScopeTold {
 }
 
 impl SandboxBody {
-    pub(super) fn of(runtime: &Runtime, record: &Record) -> Answer<Self> {
-        let wanted = Wanted::of(record)?;
-        let Told { lifecycle, why_awake, why_stopped, active, lease } = runtime.told(record, &wanted);
-        Ok(Self {
+    pub(super) fn of(runtime: &Runtime, record: &Record, wanted: &Wanted) -> Self {
+        let Told { lifecycle, why_awake, why_stopped, active, lease } = runtime.told(record, wanted);
+        Self {
             id: record.id.clone(),
             scope: record
                 .scope
@@ -337,10 +336,10 @@ impl SandboxBody {
             limits: LimitsBody::of(&wanted.sandbox.limits),
             network: NetworkBody::of(&wanted.sandbox.network),
             read_only_root: wanted.sandbox.read_only_root,
-            dialect: wanted.dialect,
-            profile: wanted.profile,
-            env: wanted.env.into_keys().collect(),
-            labels: wanted.labels,
+            dialect: wanted.dialect.clone(),
+            profile: wanted.profile.clone(),
+            env: wanted.env.keys().cloned().collect(),
+            labels: wanted.labels.clone(),
             mount: wanted.mounts.primary.as_ref().map(MountBody::of),
             extra_mounts: wanted.mounts.extra.iter().map(MountBody::of).collect(),
             lifecycle: LifecycleBody::of(lifecycle),
@@ -353,7 +352,7 @@ impl SandboxBody {
             created_at: record.created,
             changed_at: record.changed,
             active_at: active,
-        })
+        }
     }
 }
 

@@ -1,8 +1,8 @@
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 use cabana_model::{Life, Phase, SandboxId, SandboxState, Scope, Time};
 use cabana_store::{
-    BegunPage, By, Claim, Claimed, DueSandbox, Error, Lease, Moved, Page, Record, Store, Transition, Which,
+    BegunPage, By, Claim, Claimed, DueSandbox, Error, Lease, Moved, Page, Record, Store, Token, Transition, Which,
 };
 use futures_util::{TryStreamExt, future::join_all};
 
@@ -110,6 +110,40 @@ async fn without_a_scope_each_claim_makes_one() {
 }
 
 #[tokio::test]
+async fn a_known_spec_is_read_again_only_where_the_version_has_changed() {
+    let Stage { store, dir: _dir } = Stage::new();
+    let first = made(store.claim(Claim { spec: "first".into(), ..claim(&tenant("a"), 0) }).await.unwrap());
+    let again = async |record: &Record| {
+        let by_id = store.sandbox_again(&first.tenant, &first.id, record.known_spec()).await.unwrap().unwrap();
+        let by_physical = store.by_physical_again(&first.physical, record.known_spec()).await.unwrap().unwrap();
+        assert_eq!(by_id, by_physical);
+        assert_eq!(Some(&by_id), store.by_physical(&first.physical).await.unwrap().as_ref(), "as it is in the store");
+        assert_eq!(Arc::ptr_eq(&by_id.spec, &record.spec), by_id.version == record.version);
+        by_id
+    };
+    assert_eq!(again(&first).await, first);
+    // What changes without a version is seen all the same.
+    store.touch(&first.physical, at(5)).await.unwrap();
+    store.set_due(&first.physical, 1, Some(at(7))).await.unwrap();
+    let lease = Lease { token: Token::from_u128(1), holder: "one".into(), until: at(60) };
+    store.take_lease(&first.physical, lease.clone(), at(5)).await.unwrap();
+    let touched = again(&first).await;
+    assert_eq!((touched.active, touched.due, touched.lease.as_ref()), (at(5), Some(at(7)), Some(&lease)));
+    let running = Transition { by: By::Itself, ..to(&first, SandboxState::Running, 1) };
+    let running = moved(&store, running).await;
+    assert_eq!(again(&first).await.state, SandboxState::Running);
+    let changed = store.change_spec(&first.physical, running.version, "second".into(), None, at(9)).await.unwrap();
+    for known in [&first, &running, &changed.unwrap()] {
+        assert_eq!(&*again(known).await.spec, "second");
+    }
+    let other = made(store.claim(Claim { spec: "other".into(), ..claim(&tenant("a"), 0) }).await.unwrap());
+    assert_eq!(other.version, first.version);
+    assert_eq!(&*again(&other).await.spec, "second", "what is known of another sandbox is no spec of this one");
+    store.remove(&first.physical).await.unwrap();
+    assert_eq!(store.by_physical_again(&first.physical, first.known_spec()).await.unwrap(), None);
+}
+
+#[tokio::test]
 async fn of_two_who_saw_the_same_version_one_changes_it() {
     let Stage { store, dir: _dir } = Stage::new();
     let record = made(store.claim(claim(&tenant("a"), 0)).await.unwrap());
@@ -123,7 +157,7 @@ async fn of_two_who_saw_the_same_version_one_changes_it() {
         "an old version"
     );
     let changed = store.change_spec(&record.physical, 2, "new".into(), None, at(9)).await.unwrap().unwrap();
-    assert_eq!((changed.spec.as_str(), changed.version), ("new", 3));
+    assert_eq!((&*changed.spec, changed.version), ("new", 3));
     assert_eq!(
         store.transition(to(&changed, SandboxState::Provisioning, 1)).await.unwrap(),
         Moved::Stale,

@@ -123,7 +123,7 @@ async fn is_whole(store: &Store, half: u128) {
     assert_eq!(store.secret("links", [8; 32]).await.unwrap(), [7; 32], "what signs its links is the same");
     let record = store.sandbox(&one, &sandbox(half, 1)).await.unwrap().unwrap();
     assert_eq!((record.state, record.why.as_str(), record.version), (SandboxState::Running, "asked for", 2));
-    assert_eq!((record.spec.as_str(), record.created, record.changed), ("{\"a\":1}", at(2), at(3)));
+    assert_eq!((&*record.spec, record.created, record.changed), ("{\"a\":1}", at(2), at(3)));
     assert_eq!(store.by_scope(&one, record.scope.as_ref().unwrap()).await.unwrap().unwrap(), record);
     let chat = format!("chat {half}");
     assert_eq!(store.by_chat(&one, "app", &chat).await.unwrap(), [record]);

@@ -79,7 +79,7 @@ async fn make(
         return Err(error.into());
     }
     let record = app.runtime.sandbox(&caller.tenant, &made.sandbox).await?;
-    Ok((StatusCode::CREATED, Json(told::sandbox(app, &record).await?)))
+    Ok((StatusCode::CREATED, Json(told::sandbox(app, &record, &kept).await?)))
 }
 
 fn on_timeout(pauses: bool, memory: bool) -> Action {

@@ -63,9 +63,9 @@ async fn forked(one: &One, asked: ForkSandbox) -> Result<Vec<ForkResult>, Refuse
 }
 
 async fn made(one: &One, snapshot: SnapshotId, timeout: u32) -> Result<Sandbox, Refused> {
-    let mut wanted = Wanted { snapshot: Some(snapshot), ..Wanted::of(&one.record)? };
+    let mut wanted = Wanted { snapshot: Some(snapshot), ..one.spec.wanted.clone() };
     wanted.lifecycle.expires_at = Some(until(one.app.runtime.clock().now(), timeout));
     let made = one.call_at(Place::New(Some(wanted)), Ensure).await?;
     let record = one.app.runtime.sandbox(&one.caller.tenant, &made.sandbox).await?;
-    told::sandbox(&one.app, &record).await
+    told::sandbox(&one.app, &record, &one.kept).await
 }

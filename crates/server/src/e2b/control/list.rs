@@ -14,7 +14,7 @@ use cabana_e2b_wire::{
 use cabana_runtime::{Begun, BegunPage, Error, Record, SandboxState, Time};
 
 use super::{super::refused::Refused, told};
-use crate::{App, auth::Reader, long_answer};
+use crate::{App, auth::Reader, long_answer, specs::Spec};
 
 const MOST: u32 = 100;
 
@@ -83,7 +83,7 @@ impl Filter {
     /// Off the workers: records may be long, and each is parsed.
     async fn chosen(self, records: Vec<Record>, most: usize) -> Result<Vec<ListedSandbox>, Refused> {
         let choose = move || {
-            let listed = records.iter().filter_map(|record| told::listed(record).ok());
+            let listed = records.iter().filter_map(|record| told::listed(record, &Spec::parse(&record.spec).ok()?));
             listed.filter(|sandbox| self.admits(sandbox)).take(most).collect()
         };
         let chosen = tokio::task::spawn_blocking(choose).await;

@@ -5,7 +5,7 @@ use axum::{
     extract::{Query, State, rejection::QueryRejection},
 };
 use cabana_e2b_wire::control::{MetricsQuery, SandboxMetric, SandboxesWithMetrics};
-use cabana_runtime::{Record, Sample, Wanted};
+use cabana_runtime::Sample;
 use cabana_sandbox::Limits;
 use futures_util::{StreamExt, stream};
 use serde::Deserialize;
@@ -32,7 +32,7 @@ pub(super) async fn of_one(
         return Err(Refused::bad("start must not be later than end"));
     }
     let one = One::find(&app, caller, &sandbox).await?;
-    let mut metrics = of(&app, &one.record).await?;
+    let mut metrics = of(&app, &one).await?;
     metrics.retain(|metric| {
         start.is_none_or(|start| metric.timestamp_unix >= start) && end.is_none_or(|end| metric.timestamp_unix <= end)
     });
@@ -62,16 +62,15 @@ pub(super) async fn of_several(
     let (app, caller) = (&app, &caller);
     let last = async |id: &str| {
         let one = One::find(app, caller.clone(), id).await.ok()?;
-        Some((id.to_owned(), *of(app, &one.record).await.ok()?.last()?))
+        Some((id.to_owned(), *of(app, &one).await.ok()?.last()?))
     };
     let sandboxes = stream::iter(ids).map(last).buffer_unordered(TOGETHER).filter_map(std::future::ready).collect();
     Ok(Json(SandboxesWithMetrics { sandboxes: sandboxes.await }))
 }
 
-async fn of(app: &App, record: &Record) -> Result<Vec<SandboxMetric>, Refused> {
-    let limits = Wanted::of(record)?.sandbox.limits;
-    let samples = app.runtime.samples(&record.tenant, &record.id).await?;
-    Ok(samples.iter().map(|sample| told(sample, &limits)).collect())
+async fn of(app: &App, one: &One) -> Result<Vec<SandboxMetric>, Refused> {
+    let samples = app.runtime.samples(&one.record.tenant, &one.record.id).await?;
+    Ok(samples.iter().map(|sample| told(sample, &one.spec.wanted.sandbox.limits)).collect())
 }
 
 fn told(sample: &Sample, limits: &Limits) -> SandboxMetric {

@@ -16,7 +16,10 @@ use cabana_e2b_wire::control::{NetworkConfig, NetworkUpdate};
 use cabana_runtime::{Wish, acts::sandbox::Change, check_rules};
 use cabana_sandbox::NetworkPolicy;
 
-use super::{super::refused::Refused, one::One, told};
+use super::{
+    super::{kept::Kept, refused::Refused},
+    one::One,
+};
 use crate::{
     App,
     auth::User,
@@ -34,7 +37,7 @@ pub(super) async fn replace(
     Body(asked): Body<NetworkUpdate>,
 ) -> Result<StatusCode, Refused> {
     let one = One::find(&app, caller, &sandbox).await?;
-    let (_, mut kept) = told::kept(&one.record)?;
+    let mut kept = Kept::clone(&one.kept);
     let before = kept.network.take().unwrap_or_default();
     let network = NetworkConfig {
         allow_public_traffic: before.allow_public_traffic,

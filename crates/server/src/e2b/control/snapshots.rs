@@ -18,7 +18,6 @@ use cabana_runtime::{
 use super::{
     super::{guest::FRONT, refused::Refused},
     one::One,
-    told,
 };
 use crate::{
     App,
@@ -43,8 +42,7 @@ pub(super) async fn take(
     let named = asked.name.as_deref().map(str::parse::<TemplateRef>).transpose();
     let named = named.map_err(|error| Refused::bad(format!("name: {error}")))?;
     let (one, tenant) = (One::find(&app, caller.clone(), &sandbox).await?, caller.tenant);
-    let (_, kept) = told::kept(&one.record)?;
-    let about = AboutSnapshot { name: named.map(|named| named.name), note: kept.brought.note(), built: false };
+    let about = AboutSnapshot { name: named.map(|named| named.name), note: one.kept.brought.note(), built: false };
     let taken = one.call(Take { about }).await?;
     let snapshot = app.runtime.snapshot(&tenant, taken.snapshot).await?;
     Ok((StatusCode::CREATED, Json(info(&snapshot))))

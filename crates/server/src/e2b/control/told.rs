@@ -1,10 +1,13 @@
 //! A sandbox of ours in E2B's words.
 
 use cabana_e2b_wire::{SandboxId, control};
-use cabana_runtime::{Action, Caller, Opens, Record, Role, SandboxState, Time, Wanted};
+use cabana_runtime::{Action, Opens, Record, Role, SandboxState, Time, Wanted};
 
-use super::super::{ENVD_VERSION, kept::Kept, refused::Refused};
-use crate::App;
+use super::{
+    super::{ENVD_VERSION, kept::Kept, refused::Refused},
+    one::One,
+};
+use crate::{App, specs::Spec};
 
 fn not_ours() -> Refused {
     Refused::not_found("sandbox not found")
@@ -14,15 +17,7 @@ fn id(record: &Record) -> Result<SandboxId, Refused> {
     record.id.as_str().parse().map_err(|_| not_ours())
 }
 
-/// What it was made with; a sandbox that another front made is none of this one's.
-pub(super) fn kept(record: &Record) -> Result<(Wanted, Kept), Refused> {
-    let wanted = Wanted::of(record)?;
-    let kept = Kept::of(&wanted).ok_or_else(not_ours)?;
-    Ok((wanted, kept))
-}
-
-pub(super) async fn sandbox(app: &App, record: &Record) -> Result<control::Sandbox, Refused> {
-    let (_, kept) = kept(record)?;
+pub(super) async fn sandbox(app: &App, record: &Record, kept: &Kept) -> Result<control::Sandbox, Refused> {
     let token = match kept.secure {
         true => Some(app.runtime.token(record, Opens::Inside).await?.into()),
         false => None,
@@ -35,7 +30,7 @@ pub(super) async fn sandbox(app: &App, record: &Record) -> Result<control::Sandb
         envd_access_token: token,
         traffic_access_token: traffic,
         domain: app.options.domain.clone(),
-        ..control::Sandbox::new(kept.template, id(record)?, ENVD_VERSION.to_owned())
+        ..control::Sandbox::new(kept.template.clone(), id(record)?, ENVD_VERSION.to_owned())
     })
 }
 
@@ -55,18 +50,19 @@ pub(super) fn ends(wanted: &Wanted, record: &Record) -> Time {
 /// One whose end is not before this has none.
 pub(super) const FAR: Time = Time::constant(32_503_680_000, 0);
 
-pub(super) fn listed(record: &Record) -> Result<control::ListedSandbox, Refused> {
+/// `None`: another front made it.
+pub(super) fn listed(record: &Record, spec: &Spec) -> Option<control::ListedSandbox> {
     const MIB: u64 = 1 << 20;
-    let (wanted, kept) = kept(record)?;
+    let (wanted, kept) = (&spec.wanted, spec.kept.as_ref()?);
     let limits = &wanted.sandbox.limits;
     let in_mib = |bytes: Option<u64>| u32::try_from(bytes.unwrap_or(0) / MIB).unwrap_or(u32::MAX);
-    Ok(control::ListedSandbox {
+    Some(control::ListedSandbox {
         template_id: kept.template.clone(),
-        alias: Some(kept.template),
-        sandbox_id: id(record)?,
+        alias: Some(kept.template.clone()),
+        sandbox_id: id(record).ok()?,
         client_id: "cabana".to_owned(),
         started_at: record.started.unwrap_or(record.created),
-        end_at: ends(&wanted, record),
+        end_at: ends(wanted, record),
         cpu_count: limits.cpu_milli.map_or(1, |milli| milli.div_ceil(1000)),
         memory_mb: in_mib(limits.memory),
         disk_size_mb: in_mib(limits.disk),
@@ -78,10 +74,10 @@ pub(super) fn listed(record: &Record) -> Result<control::ListedSandbox, Refused>
 }
 
 /// The token of its agent is for who may use it: it opens a shell of root's.
-pub(super) async fn detail(app: &App, caller: &Caller, record: &Record) -> Result<control::SandboxDetail, Refused> {
-    let (wanted, kept) = kept(record)?;
-    let listed = listed(record)?;
-    let on_timeout = match wanted.lifecycle.on_expire {
+pub(super) async fn detail(one: &One) -> Result<control::SandboxDetail, Refused> {
+    let One { app, caller, record, spec, kept } = one;
+    let listed = listed(record, spec).ok_or_else(not_ours)?;
+    let on_timeout = match spec.wanted.lifecycle.on_expire {
         Some(Action::Pause | Action::Stop) => control::OnTimeout::Pause,
         _ => control::OnTimeout::Kill,
     };
@@ -90,13 +86,13 @@ pub(super) async fn detail(app: &App, caller: &Caller, record: &Record) -> Resul
         _ if listed.state == control::SandboxState::Paused => Some(control::PauseMode::Filesystem),
         _ => None,
     };
-    let sandbox = sandbox(app, record).await?;
+    let sandbox = sandbox(app, record, kept).await?;
     Ok(control::SandboxDetail {
         listed,
         envd_access_token: sandbox.envd_access_token.filter(|_| caller.role >= Role::Use),
         allow_internet_access: kept.allow_internet_access,
         domain: sandbox.domain,
-        network: kept.network,
+        network: kept.network.clone(),
         lifecycle: Some(control::Lifecycle { auto_resume: kept.auto_resume, on_timeout }),
         pause_mode,
         envd_unresponsive_at_pause: None,

@@ -24,9 +24,8 @@ impl One {
         self.call(Change { lifecycle: Some(lifecycle), ..Change::default() }).await.map(drop)
     }
 
-    fn ends(&self) -> Result<Time, Refused> {
-        let (wanted, _) = told::kept(&self.record)?;
-        Ok(told::ends(&wanted, &self.record))
+    fn ends(&self) -> Time {
+        told::ends(&self.spec.wanted, &self.record)
     }
 
     /// Its time is only ever made longer by it.
@@ -35,13 +34,12 @@ impl One {
         let resumed = self.is_paused();
         if resumed {
             self.call(Wake { until: end }).await?;
-            let (_, kept) = told::kept(&self.record)?;
-            kept.bring_up(&self.app, &self.caller, &self.record.id).await?;
-        } else if end > self.ends()? {
+            self.kept.bring_up(&self.app, &self.caller, &self.record.id).await?;
+        } else if end > self.ends() {
             self.end_at(end).await?;
         }
         let status = if resumed { StatusCode::CREATED } else { StatusCode::OK };
-        Ok((status, Json(told::sandbox(&self.app, &self.record).await?)))
+        Ok((status, Json(told::sandbox(&self.app, &self.record, &self.kept).await?)))
     }
 }
 
@@ -51,7 +49,7 @@ pub(super) async fn show(
     Path(sandbox): Path<String>,
 ) -> Result<Json<control::SandboxDetail>, Refused> {
     let one = One::find(&app, caller, &sandbox).await?;
-    Ok(Json(told::detail(&app, &one.caller, &one.record).await?))
+    Ok(Json(told::detail(&one).await?))
 }
 
 pub(super) async fn kill(
@@ -137,7 +135,7 @@ pub(super) async fn refresh(
         return Err(Refused::not_found(format!("sandbox \"{sandbox}\" not found")));
     }
     let end = until(app.runtime.clock().now(), asked.duration.unwrap_or(USUAL));
-    if end > one.ends()? {
+    if end > one.ends() {
         one.end_at(end).await?;
     }
     Ok(StatusCode::NO_CONTENT)

@@ -5,7 +5,7 @@ use cabana_e2b_wire::control::{
     BuildInfo, BuildLogEntry, BuildReason, BuildStatus, BuildStatusQuery, LogLevel, Template, TemplateBuild,
     TemplateWithBuilds,
 };
-use cabana_runtime::{Build, BuildState, OwnTemplate, Tenant};
+use cabana_runtime::{Build, BuildState, ListedBuild, OwnTemplate, Tenant};
 
 use super::{
     super::{ENVD_VERSION, brought::Brought, refused::Refused},
@@ -60,7 +60,7 @@ fn last(mut entries: Vec<BuildLogEntry>) -> Vec<BuildLogEntry> {
 }
 
 /// What it wished for; where it did not, it is as the server has it, which is told as nothing.
-fn wishes(build: Option<&Build>) -> (u32, u32) {
+fn wishes(build: Option<&ListedBuild>) -> (u32, u32) {
     let brought = Brought::of_note(build.map(|build| build.about.as_str()));
     (brought.cpus.unwrap_or(1), brought.memory_mb.unwrap_or(0))
 }
@@ -107,7 +107,7 @@ pub(super) async fn show(
     let (own, _) = owned(&app, &caller.tenant, &template).await?;
     let builds = app.runtime.builds(&caller.tenant, own.id).await?;
     let updated_at = builds.first().map_or(own.created, |build| build.ended.unwrap_or(build.created));
-    let told = |build: &Build| {
+    let told = |build: &ListedBuild| {
         let (cpu_count, memory_mb) = wishes(Some(build));
         TemplateBuild {
             build_id: build.id.uuid().to_string(),

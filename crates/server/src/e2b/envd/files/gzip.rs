@@ -7,7 +7,7 @@ use axum::{
     http::{HeaderMap, HeaderValue, header},
     response::Response,
 };
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use cabana_sandbox::{Error, Stream};
 use flate2::{
     Compression,
@@ -82,39 +82,108 @@ pub(super) fn packed(response: Response) -> Response {
     Response::from_parts(parts, Body::from_stream(packed))
 }
 
-/// Of each piece that comes no more is unpacked at once than this, and the rest afterwards.
-const PIECE: usize = 4 << 10;
+/// What one step makes of it at least, unless that ends it. A step is what a thread does at once, and what is held of it.
+const STEP: usize = 64 << 10;
 
-/// What a client has packed. A little can become very much, so it is unpacked piece by piece, as fast as it is taken.
+/// Unpacked at once, in all: a little keeps a processor busy for long. The others wait for the next step.
+static UNPACKED_AT_ONCE: Semaphore = Semaphore::const_new(2);
+
+/// What a body may become whatever its length, and how many times its length beyond that. Zeros become a thousand times as much.
+const FREE: u64 = 512 << 20;
+const MAX_RATIO: u64 = 100;
+
+/// What a client has packed. A little can become very much, so it is unpacked step by step, as fast as it is taken, off the
+/// workers that everybody waits for, and up to a bound: beyond it the body is `TooLarge`.
 pub(in crate::e2b) fn unpacked(body: Stream<Bytes>) -> Stream<Bytes> {
-    let unpacker = GzDecoder::new(Vec::new());
-    let bad = |error: io::Error| Error::invalid("body", format!("it is no gzip: {error}"));
-    let pieces = stream::try_unfold(Some((body, unpacker, Bytes::new())), move |state| async move {
-        let Some((mut body, mut unpacker, mut piece)) = state else { return Ok(None) };
+    unpacked_within(body, FREE)
+}
+
+fn unpacked_within(body: Stream<Bytes>, free: u64) -> Stream<Bytes> {
+    let unpacker = Unpacker { decoder: GzDecoder::new(Vec::new()), piece: Bytes::new(), packed: 0, plain: 0, free };
+    let pieces = stream::try_unfold(Some((body, unpacker)), |state| async {
+        let Some((mut body, mut unpacker)) = state else { return Ok(None) };
         loop {
-            if piece.is_empty() {
+            if unpacker.piece.is_empty() {
                 match body.next().await.transpose()? {
-                    Some(next) => piece = next,
-                    None => {
-                        let rest = unpacker.finish().map_err(bad)?;
-                        return Ok(Some((rest.into(), None)));
-                    }
+                    Some(next) => unpacker.take(next),
+                    None => return Ok(Some((off_workers(move || unpacker.finish()).await?, None))),
                 }
             }
-            let some = piece.split_to(piece.len().min(PIECE));
-            unpacker.write_all(&some).map_err(bad)?;
-            if !unpacker.get_ref().is_empty() {
-                let out = std::mem::take(unpacker.get_mut());
-                return Ok(Some((Bytes::from(out), Some((body, unpacker, piece)))));
+            let (stepped, out) = off_workers(move || unpacker.step()).await?;
+            unpacker = stepped;
+            if !out.is_empty() {
+                return Ok(Some((out, Some((body, unpacker)))));
             }
         }
     });
     pieces.boxed()
 }
 
+async fn off_workers<T: Send + 'static>(step: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
+    let permit = UNPACKED_AT_ONCE.acquire().await.map_err(|closed| Error::failed("unpacking a body", closed))?;
+    // The permit goes along: the step goes on where its client has gone.
+    let stepped = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        step()
+    });
+    stepped.await.map_err(|error| Error::failed("unpacking a body", error))?
+}
+
+struct Unpacker {
+    decoder: GzDecoder<Vec<u8>>,
+    /// What came last and is not unpacked yet.
+    piece: Bytes,
+    packed: u64,
+    plain: u64,
+    free: u64,
+}
+
+impl Unpacker {
+    fn take(&mut self, piece: Bytes) {
+        self.packed += piece.len() as u64;
+        self.piece = piece;
+    }
+
+    fn step(mut self) -> Result<(Self, Bytes), Error> {
+        while !self.piece.is_empty() && self.decoder.get_ref().len() < STEP {
+            // One write unpacks no more than the decoder's own buffer holds; `write_all` would unpack all of it.
+            match self.decoder.write(&self.piece).map_err(|error| no_gzip(&error))? {
+                0 => return Err(no_gzip(&io::ErrorKind::WriteZero.into())),
+                taken => self.piece.advance(taken),
+            }
+        }
+        let out = std::mem::take(self.decoder.get_mut());
+        self.count(out.len())?;
+        Ok((self, out.into()))
+    }
+
+    fn finish(mut self) -> Result<Bytes, Error> {
+        self.decoder.try_finish().map_err(|error| no_gzip(&error))?;
+        let rest = std::mem::take(self.decoder.get_mut());
+        self.count(rest.len())?;
+        Ok(rest.into())
+    }
+
+    fn count(&mut self, more: usize) -> Result<(), Error> {
+        self.plain += more as u64;
+        let cap = self.free.max(self.packed.saturating_mul(MAX_RATIO));
+        if self.plain > cap { Err(Error::TooLarge { cap }) } else { Ok(()) }
+    }
+}
+
+fn no_gzip(error: &io::Error) -> Error {
+    Error::invalid("body", format!("it is no gzip: {error}"))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
     use futures_util::TryStreamExt;
+    use tokio_util::task::TaskTracker;
 
     use super::*;
 
@@ -149,5 +218,49 @@ mod tests {
         }
         assert!(plain(vec![Bytes::from_static(b"no gzip at all")]).await.is_err());
         assert!(plain(vec![Bytes::copy_from_slice(&packed[..packed.len() / 2])]).await.is_err());
+    }
+
+    fn packed_zeros(length: usize) -> Bytes {
+        let mut packer = GzEncoder::new(Vec::new(), Compression::best());
+        packer.write_all(&vec![0; length]).unwrap();
+        packer.finish().unwrap().into()
+    }
+
+    #[tokio::test]
+    async fn a_little_that_becomes_much_comes_in_small_pieces_and_lets_other_tasks_run() {
+        let turns = Arc::new(AtomicUsize::new(0));
+        let counted = turns.clone();
+        let other = TaskTracker::new().spawn(async move {
+            loop {
+                counted.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+        });
+        let mut body = unpacked(stream::iter([Ok(packed_zeros(32 << 20))]).boxed());
+        let mut length = 0;
+        while let Some(piece) = body.next().await {
+            let piece = piece.unwrap();
+            assert!(piece.len() <= 2 * STEP, "{} bytes at once", piece.len());
+            length += piece.len();
+        }
+        assert_eq!(length, 32 << 20);
+        assert!(turns.load(Ordering::Relaxed) > 0, "the only worker was held until the end");
+        other.abort();
+    }
+
+    #[tokio::test]
+    async fn a_body_that_becomes_more_than_its_bound_is_refused() {
+        let bomb = packed_zeros(4 << 20);
+        let whole = async |free| unpacked_within(stream::iter([Ok(bomb.clone())]).boxed(), free).try_collect().await;
+        let refused: Result<Vec<Bytes>, Error> = whole(1 << 20).await;
+        assert!(matches!(refused.unwrap_err(), Error::TooLarge { cap } if cap == 1 << 20));
+        assert_eq!(whole(4 << 20).await.unwrap().iter().map(Bytes::len).sum::<usize>(), 4 << 20);
+        // What has its length from its client, and not from the packing, has no bound of ours.
+        let noise: Vec<u8> = (0_u32..1 << 16).flat_map(|n| n.wrapping_mul(2_654_435_769).to_le_bytes()).collect();
+        let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
+        packer.write_all(&noise).unwrap();
+        let packed = stream::iter([Ok(packer.finish().unwrap().into())]).boxed();
+        let plain: Vec<Bytes> = unpacked_within(packed, 0).try_collect().await.unwrap();
+        assert!(plain.concat() == noise);
     }
 }

@@ -7,12 +7,17 @@ use futures_util::StreamExt;
 /// Of the lines before a part.
 const LONGEST_HEAD: usize = 16 << 10;
 const LONGEST_BOUNDARY: usize = 200;
+/// What a part is called that is taken.
+const FILE: &str = "file";
+/// Of all that is passed over in a form: it is written nowhere, so no other bound counts it.
+const MAX_PASSED: usize = 64 << 10;
 
 pub(super) struct Form {
     body: Stream<Bytes>,
     held: BytesMut,
     /// What stands before each part, and behind the last.
     delimiter: Vec<u8>,
+    passed: usize,
 }
 
 /// What the lines before a part say.
@@ -33,12 +38,23 @@ impl Form {
         }
         // Before the first delimiter there may be no line: then this is its end.
         let held = BytesMut::from(&b"\r\n"[..]);
-        Some(Self { body, held, delimiter: format!("\r\n--{boundary}").into_bytes() })
+        Some(Self { body, held, delimiter: format!("\r\n--{boundary}").into_bytes(), passed: 0 })
     }
 
-    /// The next part, behind what is left of the one before.
-    pub(super) async fn next(&mut self) -> Result<Option<Head>> {
-        while self.piece().await?.is_some() {}
+    /// The next file, behind what is left of the part before. Parts with other names are passed over.
+    pub(super) async fn next_file(&mut self) -> Result<Option<Head>> {
+        loop {
+            let head = self.next().await?;
+            if head.as_ref().is_none_or(|head| head.name == FILE) {
+                return Ok(head);
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Result<Option<Head>> {
+        while let Some(piece) = self.piece().await? {
+            self.pass(piece.len())?;
+        }
         drop(self.held.split_to(self.delimiter.len()));
         self.need(2).await?;
         if self.held.starts_with(b"--") {
@@ -54,7 +70,19 @@ impl Form {
             self.more().await?;
         };
         let lines = self.held.split_to(end + 4);
-        head(&String::from_utf8_lossy(&lines)).map(Some)
+        let head = head(&String::from_utf8_lossy(&lines))?;
+        if head.name != FILE {
+            self.pass(lines.len())?;
+        }
+        Ok(Some(head))
+    }
+
+    fn pass(&mut self, bytes: usize) -> Result<()> {
+        self.passed += bytes;
+        if self.passed > MAX_PASSED {
+            return Err(bad("more than 64 KiB of it belong to no file"));
+        }
+        Ok(())
     }
 
     /// A piece of the part; `None` at its end, in front of the delimiter.
@@ -189,6 +217,28 @@ mod tests {
             assert!(read(&form[..end], 5).await.is_err(), "cut at {end}");
         }
         assert!(read("--xx\r\n\r\nno name\r\n--xx--", 5).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn what_belongs_to_no_file_has_a_bound() {
+        let part = |name: &str, length| {
+            format!("--xx\r\nContent-Disposition: form-data; name={name}\r\n\r\n{}\r\n", "a".repeat(length))
+        };
+        let files = async |text: String| {
+            let body = stream::iter([Ok(Bytes::from(text))]).boxed();
+            let mut form = Form::new("multipart/form-data; boundary=xx", body).unwrap();
+            let mut files = 0;
+            while form.next_file().await?.is_some() {
+                while form.piece().await?.is_some() {}
+                files += 1;
+            }
+            Ok::<_, Error>(files)
+        };
+        let file = part("file", MAX_PASSED + 1);
+        assert_eq!(files(format!("{}{file}{file}--xx--", part("x", 60 << 10))).await.unwrap(), 2);
+        assert!(files(format!("{}{file}--xx--", part("x", MAX_PASSED + 1))).await.is_err(), "one long part");
+        assert!(files(format!("{}{file}--xx--", part("x", 0).repeat(2000))).await.is_err(), "many empty parts");
+        assert!(files(format!("{}{file}--xx--", "a".repeat(MAX_PASSED + 1))).await.is_err(), "before the first part");
     }
 
     #[test]

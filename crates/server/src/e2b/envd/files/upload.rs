@@ -84,10 +84,7 @@ impl Writing<'_> {
     async fn write_all(&self, path: Option<&str>, mut form: Form) -> Result<Vec<WrittenFile>, Refused> {
         let broken = |error| Refused::from(Error::from(error));
         let mut written = Vec::new();
-        while let Some(head) = form.next().await.map_err(broken)? {
-            if head.name != "file" {
-                continue;
-            }
+        while let Some(head) = form.next_file().await.map_err(broken)? {
             if path.is_some() && !written.is_empty() {
                 return Err(Refused::bad("the query names one path, and there are several files"));
             }

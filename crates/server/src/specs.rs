@@ -1,0 +1,245 @@
+//! What sandboxes were asked to be, parsed once for each version of their records.
+//!
+//! A spec may have half a megabyte, and a request without a key that names a sandbox has it looked at. So what was parsed is kept, and the
+//! store is asked for the rest of the row. The row's own version decides in the read itself whether what is kept still holds: nothing
+//! has to be taken back when a record changes, and no request sees less than the store has. What is kept is bounded, so a spec
+//! may have to be parsed again: a long one is, off the workers that everybody waits for.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use cabana_runtime::{Caller, Error, KnownSpec, Record, Result, SandboxId, Tenant, TenantPermits, Wanted};
+use tokio::sync::Semaphore;
+
+use crate::{App, e2b::Kept};
+
+/// What is kept: so many, and so many bytes of JSON, of which each takes several when it is parsed.
+const MAX_SPECS: usize = 4096;
+const MAX_BYTES: usize = 16 << 20;
+/// What is no longer than this is parsed in less time than it takes to wake another thread.
+const AT_ONCE: usize = 32 << 10;
+
+pub(crate) struct Spec {
+    pub(crate) wanted: Wanted,
+    /// `None`: another front made it.
+    pub(crate) kept: Option<Arc<Kept>>,
+}
+
+impl Spec {
+    pub(crate) fn parse(spec: &str) -> Result<Self> {
+        let wanted = Wanted::parse(spec)?;
+        let kept = Kept::of(&wanted).map(Arc::new);
+        Ok(Self { wanted, kept })
+    }
+}
+
+pub(crate) struct Specs {
+    parsed: Mutex<Cache>,
+    of_tenant: TenantPermits,
+    of_all: Arc<Semaphore>,
+}
+
+impl Default for Specs {
+    fn default() -> Self {
+        Self { parsed: Mutex::default(), of_tenant: TenantPermits::new(1), of_all: Arc::new(Semaphore::new(2)) }
+    }
+}
+
+impl App {
+    /// As it is now, with what it was asked to be.
+    pub(crate) async fn sandbox(&self, tenant: &Tenant, id: &SandboxId) -> Result<(Record, Arc<Spec>)> {
+        let read = self.runtime.sandbox_again(tenant, id, self.specs.known(id)).await;
+        let record = self.specs.seen(id, read)?;
+        let spec = self.specs.of(&record).await?;
+        Ok((record, spec))
+    }
+
+    /// The same by its number alone, and for whom it is used by its token.
+    pub(crate) async fn sandbox_by_number(&self, number: &SandboxId) -> Result<(Record, Caller, Arc<Spec>)> {
+        let read = self.runtime.by_number(number, self.specs.known(number)).await;
+        let (record, caller) = self.specs.seen(number, read)?;
+        let spec = self.specs.of(&record).await?;
+        Ok((record, caller, spec))
+    }
+}
+
+impl Specs {
+    fn known(&self, id: &SandboxId) -> Option<KnownSpec> {
+        self.cache().used(id).map(|entry| entry.known.clone())
+    }
+
+    /// What is not there any more is not kept: a spec has secrets.
+    fn seen<T>(&self, id: &SandboxId, read: Result<T>) -> Result<T> {
+        if let Err(Error::NoSandbox(_)) = &read {
+            self.cache().remove(id);
+        }
+        read
+    }
+
+    async fn of(&self, record: &Record) -> Result<Arc<Spec>> {
+        let known = record.known_spec();
+        if let Some(spec) = self.parsed(&record.id, &known) {
+            return Ok(spec);
+        }
+        if record.spec.len() <= AT_ONCE {
+            return Ok(self.keep(record.id.clone(), known, Spec::parse(&record.spec)?));
+        }
+        let ended = |_| Error::from(cabana_sandbox::Error::Gone);
+        let of_tenant = self.of_tenant.acquire(&record.tenant).await;
+        let of_all = self.of_all.clone().acquire_owned().await.map_err(ended)?;
+        // Another request may have done it meanwhile.
+        if let Some(spec) = self.parsed(&record.id, &known) {
+            return Ok(spec);
+        }
+        let text = record.spec.clone();
+        let parse = tokio::task::spawn_blocking(move || {
+            let _until_parsed = (of_tenant, of_all); // also where the client has gone
+            Spec::parse(&text)
+        });
+        let spec =
+            parse.await.map_err(|error| Error::from(cabana_sandbox::Error::failed("reading a spec", error)))??;
+        Ok(self.keep(record.id.clone(), known, spec))
+    }
+
+    fn parsed(&self, id: &SandboxId, known: &KnownSpec) -> Option<Arc<Spec>> {
+        self.cache().used(id).filter(|entry| entry.known.is_same(known)).map(|entry| entry.spec.clone())
+    }
+
+    fn keep(&self, id: SandboxId, known: KnownSpec, spec: Spec) -> Arc<Spec> {
+        let spec = Arc::new(spec);
+        self.cache().put(id, Entry { known, spec: spec.clone(), used: 0 });
+        spec
+    }
+
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        self.parsed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// By public ids. Two tenants may have the same: then the last one's is there.
+#[derive(Default)]
+struct Cache {
+    entries: HashMap<SandboxId, Entry>,
+    /// Of their JSON.
+    bytes: usize,
+    clock: u64,
+}
+
+struct Entry {
+    known: KnownSpec,
+    spec: Arc<Spec>,
+    used: u64,
+}
+
+impl Cache {
+    fn used(&mut self, id: &SandboxId) -> Option<&Entry> {
+        self.clock += 1;
+        let entry = self.entries.get_mut(id)?;
+        entry.used = self.clock;
+        Some(entry)
+    }
+
+    /// Those that were not used for the longest make room.
+    fn put(&mut self, id: SandboxId, entry: Entry) {
+        self.remove(&id);
+        self.clock += 1;
+        self.bytes += entry.known.bytes();
+        self.entries.insert(id, Entry { used: self.clock, ..entry });
+        while self.entries.len() > MAX_SPECS || self.bytes > MAX_BYTES {
+            let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used).map(|(id, _)| id.clone());
+            let Some(oldest) = oldest else { return };
+            self.remove(&oldest);
+        }
+    }
+
+    fn remove(&mut self, id: &SandboxId) {
+        if let Some(entry) = self.entries.remove(id) {
+            self.bytes -= entry.known.bytes();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cabana_runtime::{SandboxState, Time};
+    use cabana_sandbox::{Base, SandboxSpec};
+
+    use super::*;
+
+    fn record(version: u64, length: usize) -> Record {
+        let sandbox = serde_json::json!({ "sandbox": SandboxSpec::new(Base::Host), "env": {}, "once": false });
+        Record {
+            tenant: Tenant::new("one").unwrap(),
+            id: SandboxId::random(),
+            physical: SandboxId::random(),
+            scope: None,
+            spec: format!("{sandbox}{}", " ".repeat(length)).into(),
+            key: None,
+            state: SandboxState::Running,
+            phase: None,
+            why: String::new(),
+            created: Time::UNIX_EPOCH,
+            changed: Time::UNIX_EPOCH,
+            active: Time::UNIX_EPOCH,
+            started: None,
+            tries: 0,
+            trouble: None,
+            due: None,
+            lease: None,
+            version,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_spec_is_parsed_once_for_each_version() {
+        let specs = Specs::default();
+        for length in [0, 4 * AT_ONCE] {
+            let first = record(1, length);
+            let spec = specs.of(&first).await.unwrap();
+            assert!(specs.known(&first.id).is_some_and(|known| known.is_same(&first.known_spec())));
+            assert!(Arc::ptr_eq(&spec, &specs.of(&first).await.unwrap()));
+            let changed = Record { version: 2, ..first.clone() };
+            let again = specs.of(&changed).await.unwrap();
+            assert!(!Arc::ptr_eq(&spec, &again), "it has another version");
+            let of_another = Record { physical: SandboxId::random(), ..changed.clone() };
+            assert!(!Arc::ptr_eq(&again, &specs.of(&of_another).await.unwrap()), "it is another sandbox");
+        }
+    }
+
+    #[tokio::test]
+    async fn of_many_requests_for_a_long_spec_one_parses_it() {
+        let (specs, record) = (Specs::default(), record(1, 4 * AT_ONCE));
+        let all = futures_util::future::join_all((0..20).map(|_| specs.of(&record))).await;
+        let all: Vec<_> = all.into_iter().map(Result::unwrap).collect();
+        assert!(all.iter().all(|spec| Arc::ptr_eq(spec, &all[0])));
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_is_bounded_and_the_least_used_makes_room() {
+        let specs = Specs::default();
+        let often = record(1, 0);
+        specs.of(&often).await.unwrap();
+        for _ in 0..2 * MAX_SPECS {
+            specs.of(&record(1, 0)).await.unwrap();
+            assert!(specs.known(&often.id).is_some());
+        }
+        assert_eq!(specs.cache().entries.len(), MAX_SPECS);
+        for _ in 0..20 {
+            specs.of(&record(1, MAX_BYTES / 10)).await.unwrap();
+        }
+        let sum = specs.cache().entries.values().map(|entry| entry.known.bytes()).sum::<usize>();
+        assert_eq!(specs.cache().bytes, sum);
+        assert!(sum <= MAX_BYTES && sum > MAX_BYTES / 2, "{sum}");
+    }
+
+    #[tokio::test]
+    async fn what_is_gone_is_not_kept() {
+        let (specs, record) = (Specs::default(), record(1, 0));
+        specs.of(&record).await.unwrap();
+        assert!(specs.seen::<()>(&record.id, Err(Error::NoSandbox(record.id.clone()))).is_err());
+        assert!(specs.known(&record.id).is_none());
+        assert_eq!(specs.cache().bytes, 0);
+    }
+}
