@@ -92,6 +92,10 @@ pub enum Error {
     Exceeded(Exceeded),
     #[error("the quota calls_per_sec is {limit}, and so many calls came within a second")]
     RateLimited { limit: u64 },
+    #[error("so many calls by signed URLs came to this sandbox within a second: {limit} may")]
+    UrlRateLimited { limit: u64 },
+    #[error("as many files of this sandbox are being written by signed URLs as may be at once: {0}")]
+    TooManyUrlWrites(usize),
     #[error("the quota {name} would be {limit}, and {used} is in use", name = .0.quota.as_str(), limit = .0.limit, used = in_use(.0))]
     BelowUse(Exceeded),
     #[error("the call was cancelled")]
@@ -156,7 +160,7 @@ impl Error {
             Self::LowDisk { .. } => Code::NoSpace,
             Self::OutputGone => Code::OutputGone,
             Self::Exceeded(_) => Code::QuotaExceeded,
-            Self::RateLimited { .. } => Code::RateLimited,
+            Self::RateLimited { .. } | Self::UrlRateLimited { .. } | Self::TooManyUrlWrites(_) => Code::RateLimited,
             Self::BelowUse(_) => Code::QuotaBelowUse,
             Self::Cancelled => Code::Cancelled,
             Self::Unknown => Code::OutcomeUnknown,

@@ -53,6 +53,7 @@ mod text;
 mod tokens;
 mod told;
 mod uploads;
+mod url_calls;
 mod volumes;
 mod watches;
 mod webhooks;

@@ -107,7 +107,7 @@ impl Runtime {
         if way != BY_KEY
             && let Some(untold) = self.0.visits.is_news_of_stranger(&visit, Instant::now())
         {
-            self.look_unmetered(ask, StrangersVisit { port, way, untold }).await?;
+            self.look_unmetered(ask, StrangersVisit { port, way }, untold).await?;
         }
         Ok(connection)
     }
@@ -140,8 +140,6 @@ impl Look for Visit {
 struct StrangersVisit {
     port: u16,
     way: &'static str,
-    /// How many before it left no row.
-    untold: u64,
 }
 
 impl Look for StrangersVisit {
@@ -153,8 +151,7 @@ impl Look for StrangersVisit {
     }
 
     fn argv(&self) -> Vec<String> {
-        let untold = (self.untold > 0).then(|| format!("after {} more", self.untold));
-        [self.port.to_string(), self.way.to_owned()].into_iter().chain(untold).collect()
+        vec![self.port.to_string(), self.way.to_owned()]
     }
 
     async fn run(self, _: Cx) -> Result<()> {

@@ -12,6 +12,7 @@ use std::{
 use cabana_model::{Amounts, Bucket, Exceeded, KeyId, Quota, SandboxId, Tenant, Time, admit, amount};
 use cabana_sandbox::Limits;
 use cabana_store::{Held, Owner, Record};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{Caller, Clock, Error, Live, Result, Settings};
 
@@ -247,7 +248,20 @@ impl Quotas {
             counted.add(&whos, held, now);
             Ok(())
         })?;
-        Ok(Pass { quotas: self.clone(), whos, held, room: None })
+        Ok(Pass { quotas: self.clone(), whos, held, room: None, _permit: None })
+    }
+
+    /// The same for one without a key, who has bounds of its own: only what it leaves counts.
+    pub(crate) fn unmetered(&self, caller: &Caller, wants: Wants, permit: OwnedSemaphorePermit) -> Result<Pass> {
+        let (whos, now) = (whos(&caller.tenant, Some(caller.key)), self.0.clock.now());
+        let wanted = Amounts { stored_bytes: wants.stores.into(), ..Amounts::default() };
+        self.counted(|counted| {
+            each(&whos).try_for_each(|who| {
+                let limits = self.limits(counted, who);
+                admit(&limits, &counted.used(who, now).now, &wanted).map_err(Error::Exceeded)
+            })
+        })?;
+        Ok(Pass { quotas: self.clone(), whos, held: Amounts::default(), room: None, _permit: Some(permit) })
     }
 
     /// What was begun by another server goes on, and counts.
@@ -262,7 +276,7 @@ impl Quotas {
     fn left(&self, tenant: &Tenant, key: KeyId, held: Amounts) -> Pass {
         let (whos, now) = (whos(tenant, Some(key)), self.0.clock.now());
         self.counted(|counted| counted.add(&whos, held, now));
-        Pass { quotas: self.clone(), whos, held, room: None }
+        Pass { quotas: self.clone(), whos, held, room: None, _permit: None }
     }
 
     /// For the transaction that claims a sandbox: whether there may be one more, and whether it may run.
@@ -368,7 +382,7 @@ impl Quotas {
                 counted.add(&whos, more, quotas.0.clock.now());
                 Ok(())
             })?;
-            Ok(Pass { quotas, whos, held: more, room: None })
+            Ok(Pass { quotas, whos, held: more, room: None, _permit: None })
         }
     }
 }
@@ -380,13 +394,21 @@ pub(crate) struct Pass {
     held: Amounts,
     /// For the sandbox that it is about to let run.
     pub(crate) room: Option<Room>,
+    /// Of one without a key.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Pass {
     /// The task's part, which outlives the call.
     pub(crate) fn task(&mut self) -> Option<Self> {
         let held = Amounts { tasks: std::mem::take(&mut self.held.tasks), ..Amounts::default() };
-        (held.tasks > 0).then(|| Self { quotas: self.quotas.clone(), whos: self.whos.clone(), held, room: None })
+        (held.tasks > 0).then(|| Self {
+            quotas: self.quotas.clone(),
+            whos: self.whos.clone(),
+            held,
+            room: None,
+            _permit: None,
+        })
     }
 }
 

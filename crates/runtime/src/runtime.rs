@@ -8,7 +8,7 @@ use cabana_store::{By, Done, Entry, Log, NewCall, Reserved, SnapshotStep, Store,
 use futures_util::{StreamExt, TryStreamExt};
 use jiff::SignedDuration;
 use sha2::{Digest, Sha256};
-use tokio::time::Instant;
+use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument as _;
 use uuid::Uuid;
@@ -32,6 +32,7 @@ use crate::{
     space::{Room, Space},
     tasks::LiveTasks,
     uploads,
+    url_calls::UrlCalls,
     volumes::WALKS_AT_ONCE,
     watches::Watches,
     words,
@@ -63,6 +64,7 @@ pub(crate) struct Inner {
     pub(crate) lists: MemoryLedger,
     pub(crate) series: AllSeries,
     pub(crate) visits: Visits,
+    pub(crate) url_calls: UrlCalls,
     pub(crate) quotas: Quotas,
     /// One after the other: each is judged by what is in use.
     pub(crate) setting_quotas: tokio::sync::Mutex<()>,
@@ -133,6 +135,7 @@ impl Runtime {
             lists: MemoryLedger::new(LISTS_OF_TENANT, LISTS_OF_ALL),
             series: AllSeries::default(),
             visits: Visits::default(),
+            url_calls: UrlCalls::default(),
             quotas,
             setting_quotas: tokio::sync::Mutex::default(),
             left_calls: Pending::new(closing.clone()),
@@ -252,6 +255,20 @@ impl Runtime {
     }
 
     pub async fn call<A: Act>(&self, ask: Ask, act: A) -> Result<Call<A::Answer>> {
+        self.call_by(ask, act, Metering::ByKey).await
+    }
+
+    /// For one who comes without a key: as long as it is under way it has this, and nothing of the tenant's quota of calls.
+    pub(crate) async fn call_unmetered<A: Act>(
+        &self,
+        ask: Ask,
+        act: A,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<Call<A::Answer>> {
+        self.call_by(ask, act, Metering::Permitted(permit)).await
+    }
+
+    async fn call_by<A: Act>(&self, ask: Ask, act: A, metering: Metering) -> Result<Call<A::Answer>> {
         // Asked for only by whoever repeats it, and that is known by its key.
         let digest = ask.key.map_or([0; 32], |key| match key.asked {
             Some(asked) => digest_of(A::VERB, &Place::Nowhere, &asked),
@@ -266,7 +283,7 @@ impl Runtime {
             digest,
             argv: words::recorded(act.argv()),
         };
-        let (call, left) = self.begin(ask, about, Box::new(Acting(act))).await?;
+        let (call, left) = self.begin(ask, about, metering, Box::new(Acting(act))).await?;
         if let Some(act) = left {
             act.repeats(call.clone()).await?;
         }
@@ -274,9 +291,15 @@ impl Runtime {
     }
 
     /// The act comes back when it repeats another, and so is not run.
-    async fn begin(&self, ask: Ask, about: About, work: Box<dyn Work>) -> Result<(RawCall, Option<Box<dyn Work>>)> {
+    async fn begin(
+        &self,
+        ask: Ask,
+        about: About,
+        metering: Metering,
+        work: Box<dyn Work>,
+    ) -> Result<(RawCall, Option<Box<dyn Work>>)> {
         let id = CallId::now();
-        let (mut pass, found) = match self.admitted(&ask, &about).await {
+        let (mut pass, found) = match self.admitted(&ask, &about, metering).await {
             // It may have gone, or have taken the last of a quota, by this very call: the same key gives the same answer.
             Err(error @ (Error::NoSandbox(_) | Error::Exceeded(_) | Error::LowDisk { .. })) if ask.key.is_some() => {
                 return match self.0.store.repeated(self.new_call(&ask, &about, id, None)).await? {
@@ -385,8 +408,8 @@ impl Runtime {
     }
 
     /// Whether it may begin, by all quotas. What is refused here leaves no row: a flood fills nothing. It is counted.
-    async fn admitted(&self, ask: &Ask, about: &About) -> Result<(Pass, Option<(Arc<Slot>, bool)>)> {
-        let admitted = self.admit(ask, about).await;
+    async fn admitted(&self, ask: &Ask, about: &About, by: Metering) -> Result<(Pass, Option<(Arc<Slot>, bool)>)> {
+        let admitted = self.admit(ask, about, by).await;
         match &admitted {
             Err(Error::Exceeded(exceeded)) => self.0.metrics.refused(&ask.caller.tenant, exceeded.quota.as_str()),
             Err(Error::RateLimited { .. }) => {
@@ -397,13 +420,16 @@ impl Runtime {
         admitted
     }
 
-    async fn admit(&self, ask: &Ask, about: &About) -> Result<(Pass, Option<(Arc<Slot>, bool)>)> {
+    async fn admit(&self, ask: &Ask, about: &About, by: Metering) -> Result<(Pass, Option<(Arc<Slot>, bool)>)> {
         if about.wants.stores && self.0.store.is_short().await {
             let about =
                 ": it is full, and what the server keeps for its records is left to what frees something".to_owned();
             return Err(Error::LowDisk { about: Some(about) }.told_to(ask.caller.role));
         }
-        let mut pass = self.0.quotas.call(&ask.caller, about.wants)?;
+        let mut pass = match by {
+            Metering::ByKey => self.0.quotas.call(&ask.caller, about.wants)?,
+            Metering::Permitted(permit) => self.0.quotas.unmetered(&ask.caller, about.wants, permit)?,
+        };
         let found = self.resolve(ask, about.needs).await?;
         if let (Some((slot, _)), Needs::Running, true) = (&found, about.needs, ask.caller.role > Role::Read) {
             pass.room = self.0.sandboxes.make_room(slot)?;
@@ -581,15 +607,26 @@ impl Runtime {
     /// Something that changes nothing: it is done here and now, and leaves its row.
     pub async fn look<L: Look>(&self, ask: Ask, look: L) -> Result<(CallId, L::Answer)> {
         let about = About::look(&look);
-        let (_pass, found) = self.admitted(&ask, &about).await?;
+        let (_pass, found) = self.admitted(&ask, &about, Metering::ByKey).await?;
         self.looked(ask, about, found, look).await
     }
 
-    /// The same for whoever comes without a key: strangers use up no quota of calls.
-    pub(crate) async fn look_unmetered<L: Look>(&self, ask: Ask, look: L) -> Result<(CallId, L::Answer)> {
-        let about = About::look(&look);
+    /// The same for whoever comes without a key: strangers use up no quota of calls. The row says how many before it left none.
+    pub(crate) async fn look_unmetered<L: Look>(&self, ask: Ask, look: L, untold: u64) -> Result<(CallId, L::Answer)> {
+        let mut about = About::look(&look);
+        about.argv.extend((untold > 0).then(|| format!("after {untold} more")));
         let found = self.resolve(&ask, about.needs).await?;
         self.looked(ask, about, found, look).await
+    }
+
+    /// The same without a row: there is one of others for it.
+    pub(crate) async fn look_unrecorded<L: Look>(&self, ask: Ask, look: L) -> Result<L::Answer> {
+        let about = About::look(&look);
+        let found = self.resolve(&ask, about.needs).await?;
+        let id = CallId::now();
+        let (call, _tell) = RawCall::new(id, self.0.store.outputs().begin(id.uuid(), 0));
+        let ready = self.ready(&ask, &about, found.as_ref(), &call, &Arc::default()).await;
+        look.run(ready.map_err(|error| error.told_to(ask.caller.role))?).await
     }
 
     async fn looked<L: Look>(
@@ -646,6 +683,14 @@ fn digest_of(verb: &str, place: &Place, act: &[u8; 32]) -> [u8; 32] {
         .chain_update(act)
         .finalize()
         .into()
+}
+
+/// What a call is counted by.
+enum Metering {
+    /// By the quotas of its tenant and its key.
+    ByKey,
+    /// By a place among those that come without a key.
+    Permitted(OwnedSemaphorePermit),
 }
 
 /// What is known of a call before it begins.

@@ -198,6 +198,37 @@ async fn beside_a_signature_the_header_chooses_no_user() {
 }
 
 #[tokio::test]
+async fn who_has_a_signed_url_uses_up_no_quota_and_leaves_few_rows() {
+    let sdk = Sdk::start().await;
+    good(sdk.write("a.txt", "hello").await).await;
+    let quota = sdk.server.request(Method::PUT, "/v1/quotas/default").json(&json!({ "calls_per_sec": 5 }));
+    good(quota.send().await.unwrap()).await;
+    let url = format!("{}{}", sdk.server.url, signed(&format!("a.txt:read::{}", sdk.token), "path=a.txt"));
+    let get = async || client().get(&url).send().await.unwrap();
+    for number in 0..40 {
+        assert_eq!(get().await.status(), 200, "number {number}");
+    }
+    assert_eq!(sdk.read("a.txt").await.status(), 200, "the tenant's own calls are counted by themselves");
+    let write = signed(&format!("b.txt:write::{}", sdk.token), "path=b.txt");
+    for _ in 0..8 {
+        let request = client().post(format!("{}{write}", sdk.server.url)).body("b");
+        let written = request.header("content-type", "application/octet-stream").send().await.unwrap();
+        assert_eq!(written.status(), 200);
+    }
+    let answers = stream::iter(0..2000).map(|_| async { get().await.status().as_u16() }).buffer_unordered(64);
+    let refused = answers.filter(|status| std::future::ready(*status != 200)).next().await;
+    assert_eq!(refused, Some(429), "the URL has a rate of its own");
+    let ledger = until(|| async {
+        let answer = sdk.server.request(Method::GET, "/v1/ledger?limit=1000").send().await.unwrap();
+        answer.status().is_success().then_some(answer)
+    });
+    let rows = good(ledger.await).await["rows"].as_array().unwrap().clone();
+    let of = |verb: &str| rows.iter().filter(|row| row["verb"] == verb).count();
+    assert!((1..=21).contains(&of("file.read")), "{} rows of reads", of("file.read"));
+    assert_eq!(of("file.write"), 9, "what changes something has its row");
+}
+
+#[tokio::test]
 async fn who_tries_signatures_is_made_to_wait() {
     let sdk = Sdk::start().await;
     good(sdk.write("a.txt", "hello").await).await;

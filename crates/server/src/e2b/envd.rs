@@ -1,6 +1,7 @@
 //! A sandbox's agent, as E2B's SDKs know it: commands, files, and how it is. What it answers is done from outside, through the
 //! same calls as everything else: with the same quotas, rules of idleness, and rows in the ledger.
 
+mod admission;
 mod entry;
 mod files;
 mod filesystem;

@@ -28,6 +28,7 @@ use super::{
         refused::Refused,
         wakes::wake,
     },
+    admission::Admission,
     place::{Misplaced, at},
 };
 use crate::{
@@ -41,27 +42,27 @@ pub(super) async fn serve(app: &App, guest: &Guest, request: Request) -> Respons
         Err(error) => return Refused::bad(error.body_text()).into_response(),
     };
     let operation = if request.method() == Method::GET { Operation::Read } else { Operation::Write };
-    if let Err(error) = admitted(app, guest, request.headers(), &query, operation) {
-        return of_files(error).into_response();
-    }
+    let by = match admitted(app, guest, request.headers(), &query, operation) {
+        Ok(by) => by,
+        Err(error) => return of_files(error).into_response(),
+    };
     if let Err(error) = wake(app, guest).await {
         return Refused::from(error).into_response();
     }
     let served = match operation {
-        Operation::Read => download(app, guest, request.headers(), &query).await,
-        Operation::Write => upload::upload(app, guest, &query, request).await,
+        Operation::Read => Box::pin(download(app, guest, by, request.headers(), &query)).await,
+        Operation::Write => Box::pin(upload::upload(app, guest, by, &query, request)).await,
     };
     served.unwrap_or_else(IntoResponse::into_response)
 }
 
-/// By the token of the sandbox, or by a signature that was made with it.
 fn admitted(
     app: &App,
     guest: &Guest,
     headers: &HeaderMap,
     query: &FilesQuery,
     operation: Operation,
-) -> Result<(), FilesError> {
+) -> Result<Admission, FilesError> {
     let grant = Grant {
         path: query.path.as_deref().unwrap_or_default(),
         operation,
@@ -70,7 +71,8 @@ fn admitted(
     };
     let shown = headers.get(names::ACCESS_TOKEN).map(|value| value.to_str().unwrap_or_default());
     let token = guest.kept.secure.then_some(guest.token.as_str());
-    Ok(authorize(token, shown, &grant, query.signature.as_deref(), app.runtime.clock().now())?)
+    authorize(token, shown, &grant, query.signature.as_deref(), app.runtime.clock().now())?;
+    Ok(if token.is_some() && shown.is_none() { Admission::Url } else { Admission::Token })
 }
 
 fn of_files(error: FilesError) -> Refused {
@@ -93,8 +95,8 @@ fn user_of(guest: &Guest, query: &FilesQuery, headers: &HeaderMap) -> Result<Opt
 }
 
 /// Which file is meant, in the words of its own errors.
-async fn found(app: &App, guest: &Guest, user: Option<User>, path: &str) -> Result<At, Refused> {
-    at(app, guest, user, path).await.map_err(|misplaced| match misplaced {
+async fn found(app: &App, guest: &Guest, by: Admission, user: Option<User>, path: &str) -> Result<At, Refused> {
+    at(app, guest, by, user, path).await.map_err(|misplaced| match misplaced {
         Misplaced::Nobody(user) => of_files(FilesError::UnknownUser(user.to_string())),
         Misplaced::OfAnother(path) => Refused::bad(format!("cannot expand user-specific home directory in '{path}'")),
         Misplaced::Failed(error) => error.into(),
@@ -115,17 +117,23 @@ fn of_path(error: Error, at: &At) -> Refused {
 }
 
 /// Packed where the client takes that, but for a part of it.
-async fn download(app: &App, guest: &Guest, headers: &HeaderMap, query: &FilesQuery) -> Result<Response, Refused> {
+async fn download(
+    app: &App,
+    guest: &Guest,
+    by: Admission,
+    headers: &HeaderMap,
+    query: &FilesQuery,
+) -> Result<Response, Refused> {
     let path = query.path.as_deref().ok_or_else(|| Refused::bad("the query names no path"))?;
-    let at = found(app, guest, user_of(guest, query, headers)?, path).await?;
+    let at = found(app, guest, by, user_of(guest, query, headers)?, path).await?;
     let part = files_range::asked(headers);
     let packs = match gzip::accepted(headers) {
         gzip::Accepted::Neither => return Err(of_files(FilesError::NotAcceptable)),
         gzip::Accepted::Plain => false,
         gzip::Accepted::Packed => part == Part::Whole,
     };
-    let (_, opened) =
-        app.runtime.look(guest.ask(), Read { at: at.clone(), part }).await.map_err(|error| of_path(error, &at))?;
+    let read = Read { at: at.clone(), part };
+    let opened = by.read(app, guest, read).await.map_err(|error| of_path(error, &at))?;
     let name = String::from_utf8_lossy(opened.info.path.name()).into_owned();
     let mut response = sent(part, opened).await.map_err(Refused::from)?;
     let headers = response.headers_mut();

@@ -18,6 +18,7 @@ use cabana_sandbox::{FileInfo, Kind, User};
 pub(crate) use self::watchers::Watchers;
 use super::{
     super::{guest::Guest, refused::connect_error},
+    admission::Admission,
     entry::entry,
     place::{at, user_of},
     rpc,
@@ -60,7 +61,7 @@ impl Files<'_> {
     }
 
     async fn at(&self, path: &str) -> Result<At, Error> {
-        Ok(at(self.app, self.guest, self.user()?, path).await?)
+        Ok(at(self.app, self.guest, Admission::Token, self.user()?, path).await?)
     }
 
     async fn info(&self, at: &At) -> Result<FileInfo, Failed> {

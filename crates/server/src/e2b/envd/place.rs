@@ -9,9 +9,12 @@ use cabana_runtime::{
 use cabana_sandbox::User;
 use futures_util::TryStreamExt;
 
-use super::super::{
-    guest::{Guest, user},
-    refused::connect_error,
+use super::{
+    super::{
+        guest::{Guest, user},
+        refused::connect_error,
+    },
+    admission::Admission,
 };
 use crate::App;
 
@@ -46,7 +49,13 @@ impl From<Misplaced> for connect::Error {
 
 /// Nothing at all is where the template works, or the home itself. The default user's is where the sandbox works, which the
 /// runtime knows, unless the template has chosen another user.
-pub(super) async fn place(app: &App, guest: &Guest, user: Option<&User>, path: &str) -> Result<String, Misplaced> {
+pub(super) async fn place(
+    app: &App,
+    guest: &Guest,
+    by: Admission,
+    user: Option<&User>,
+    path: &str,
+) -> Result<String, Misplaced> {
     let brought = &guest.kept.brought;
     if let (true, Some(workdir)) = (path.is_empty(), &brought.workdir) {
         return Ok(clean(workdir));
@@ -59,7 +68,7 @@ pub(super) async fn place(app: &App, guest: &Guest, user: Option<&User>, path: &
         Some(_) => return Err(Misplaced::OfAnother(path.to_owned())),
     };
     let Some(user) = user else { return Ok(clean(below)) };
-    let home = home(app, guest, user).await?;
+    let home = home(app, guest, by, user).await?;
     Ok(clean(&format!("{home}/{below}")))
 }
 
@@ -80,14 +89,20 @@ fn clean(path: &str) -> String {
 }
 
 /// The agent is root, and makes for the user what it makes.
-pub(super) async fn at(app: &App, guest: &Guest, user: Option<User>, path: &str) -> Result<At, Misplaced> {
-    let path = place(app, guest, user.as_ref(), path).await?;
+pub(super) async fn at(
+    app: &App,
+    guest: &Guest,
+    by: Admission,
+    user: Option<User>,
+    path: &str,
+) -> Result<At, Misplaced> {
+    let path = place(app, guest, by, user.as_ref(), path).await?;
     Ok(At { path, user, rights: Rights::Root })
 }
 
-async fn home(app: &App, guest: &Guest, user: &User) -> Result<String, Misplaced> {
+async fn home(app: &App, guest: &Guest, by: Admission, user: &User) -> Result<String, Misplaced> {
     let read = Read { at: At::new(ACCOUNTS), part: Part::From { from: 0, len: Some(1 << 20) } };
-    let (_, opened) = app.runtime.look(guest.ask(), read).await.map_err(Misplaced::Failed)?;
+    let opened = by.read(app, guest, read).await.map_err(Misplaced::Failed)?;
     let pieces: Vec<_> = opened.body.try_collect().await.map_err(|error| Misplaced::Failed(error.into()))?;
     // A guest decides how many lines there are: not on a thread that others wait for.
     let name = user.to_string();

@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     super::{guest::Guest, refused::connect_error},
+    admission::Admission,
     place::{place, user_of},
     rpc::{self, Sending},
 };
@@ -131,7 +132,7 @@ async fn begin(app: &App, guest: &Guest, headers: &HeaderMap, asked: StartReques
     };
     let StartRequest { process: ProcessConfig { cmd, args, envs, cwd }, tag, .. } = asked;
     let given = cwd.as_deref().unwrap_or_default();
-    let dir = place(app, guest, user.as_ref(), given).await?;
+    let dir = place(app, guest, Admission::Token, user.as_ref(), given).await?;
     let asked = Asked {
         cwd: (!dir.is_empty()).then(|| dir.clone()),
         env: envs,

@@ -151,7 +151,7 @@ async fn begin(
     let job = Job { app, caller, build: found, asked, wishes, log: log.clone() };
     runtime.in_background(async move {
         let Some(_turn) = seat.turn().await else { return };
-        job.run().await;
+        Box::pin(job.run()).await;
         drop(seat); // its record has all by now
     });
     Ok(StatusCode::ACCEPTED)

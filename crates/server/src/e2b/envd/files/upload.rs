@@ -22,7 +22,10 @@ use futures_util::{StreamExt, stream};
 use tokio::sync::mpsc;
 
 use super::{
-    super::super::{guest::Guest, refused::Refused},
+    super::{
+        super::{guest::Guest, refused::Refused},
+        admission::Admission,
+    },
     found, gzip,
     multipart::Form,
     of_path, user_of,
@@ -35,11 +38,12 @@ const AHEAD: usize = 4;
 pub(super) async fn upload(
     app: &App,
     guest: &Guest,
+    by: Admission,
     query: &FilesQuery,
     request: Request,
 ) -> Result<Response, Refused> {
     let headers = request.headers().clone();
-    let writing = Writing { app, guest, user: user_of(guest, query, &headers)?, tags: tags(&headers)? };
+    let writing = Writing { app, guest, by, user: user_of(guest, query, &headers)?, tags: tags(&headers)? };
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let body = received(lingering(request.into_body()));
     let body = match text(header::CONTENT_ENCODING).to_ascii_lowercase().as_str() {
@@ -71,13 +75,14 @@ fn tags(headers: &HeaderMap) -> Result<BTreeMap<String, String>, Refused> {
 struct Writing<'a> {
     app: &'a App,
     guest: &'a Guest,
+    by: Admission,
     user: Option<User>,
     tags: BTreeMap<String, String>,
 }
 
 impl Writing<'_> {
     async fn at(&self, path: &str) -> Result<At, Refused> {
-        found(self.app, self.guest, self.user.clone(), path).await
+        found(self.app, self.guest, self.by, self.user.clone(), path).await
     }
 
     /// The query names the only one; else each part names its own.
@@ -110,7 +115,7 @@ impl Writing<'_> {
             tags: Some(self.tags.clone()),
             body,
         };
-        let written = async { self.app.runtime.call(self.guest.ask(), write).await?.answer().await };
+        let written = self.by.write(self.app, self.guest, write);
         let entry = written.await.map_err(|error| of_path(error, at))?.entry;
         Ok(WrittenFile { path: entry.path, name: entry.name, r#type: WrittenType::File, metadata: entry.tags })
     }

@@ -1,0 +1,167 @@
+//! Calls by a URL that was signed for them.
+//!
+//! Such a URL is made to be handed on, so who comes by it has no key and is a stranger to the tenant: it uses up no quota of calls, and has
+//! bounds of its own, for each sandbox. What is read leaves few rows in the ledger, as visits of strangers to ports do; what is
+//! written is recorded each time, as every change is.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use cabana_model::{Bucket, SandboxId, Time};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::{Act, Ask, Call, Error, Look, Result, Runtime};
+
+/// Of one sandbox, and as many at once.
+const CALLS_PER_SEC: u64 = 50;
+/// Of one sandbox, under way.
+const WRITES_AT_ONCE: usize = 16;
+/// Rows that reads of one sandbox leave in a minute.
+const ROWS_A_MINUTE: u64 = 20;
+const MINUTE: Duration = Duration::from_secs(60);
+/// Sandboxes that are known at a time. Beyond it some begin anew.
+const MAX_KNOWN: usize = 4096;
+
+#[derive(Default)]
+pub(crate) struct UrlCalls(Mutex<HashMap<SandboxId, OfSandbox>>);
+
+struct OfSandbox {
+    calls: Bucket,
+    writing: Arc<Semaphore>,
+    /// Since when these were counted.
+    since: Time,
+    rows: u64,
+    /// Reads without a row since the last that has one.
+    untold: u64,
+}
+
+impl OfSandbox {
+    fn new(now: Time) -> Self {
+        let writing = Arc::new(Semaphore::new(WRITES_AT_ONCE));
+        Self { calls: Bucket::new(now), writing, since: now, rows: 0, untold: 0 }
+    }
+
+    fn is_idle(&self, now: Time) -> bool {
+        is_over(self.since, now) && self.writing.available_permits() == WRITES_AT_ONCE
+    }
+
+    fn begin(&mut self, now: Time) -> Result<()> {
+        match self.calls.take(CALLS_PER_SEC, now) {
+            true => Ok(()),
+            false => Err(Error::UrlRateLimited { limit: CALLS_PER_SEC }),
+        }
+    }
+
+    /// How many left no row before this one, which leaves one.
+    fn row(&mut self, now: Time) -> Option<u64> {
+        if is_over(self.since, now) {
+            (self.since, self.rows) = (now, 0);
+        }
+        if self.rows >= ROWS_A_MINUTE {
+            self.untold += 1;
+            return None;
+        }
+        self.rows += 1;
+        Some(std::mem::take(&mut self.untold))
+    }
+}
+
+/// Also where the clock went back.
+fn is_over(since: Time, now: Time) -> bool {
+    now < since || now.duration_since(since).unsigned_abs() >= MINUTE
+}
+
+impl UrlCalls {
+    fn of<T>(&self, sandbox: &SandboxId, now: Time, act: impl FnOnce(&mut OfSandbox) -> T) -> T {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= MAX_KNOWN && !all.contains_key(sandbox) {
+            all.retain(|_, of_one| !of_one.is_idle(now));
+            if all.len() >= MAX_KNOWN {
+                all.clear();
+            }
+        }
+        act(all.entry(sandbox.clone()).or_insert_with(|| OfSandbox::new(now)))
+    }
+
+    /// Whether it leaves a row, and how many before it left none.
+    fn read(&self, sandbox: &SandboxId, now: Time) -> Result<Option<u64>> {
+        self.of(sandbox, now, |of_one| of_one.begin(now).map(|()| of_one.row(now)))
+    }
+
+    /// Held while it is under way.
+    fn write(&self, sandbox: &SandboxId, now: Time) -> Result<OwnedSemaphorePermit> {
+        self.of(sandbox, now, |of_one| {
+            of_one.begin(now)?;
+            of_one.writing.clone().try_acquire_owned().map_err(|_| Error::TooManyUrlWrites(WRITES_AT_ONCE))
+        })
+    }
+}
+
+impl Runtime {
+    /// Of a sandbox that the URL was signed for.
+    pub async fn look_by_url<L: Look>(&self, sandbox: &SandboxId, ask: Ask, look: L) -> Result<L::Answer> {
+        match self.0.url_calls.read(sandbox, self.0.clock.now())? {
+            Some(untold) => self.look_unmetered(ask, look, untold).await.map(|(_, answer)| answer),
+            None => self.look_unrecorded(ask, look).await,
+        }
+    }
+
+    /// Of a sandbox that the URL was signed for.
+    pub async fn call_by_url<A: Act>(&self, sandbox: &SandboxId, ask: Ask, act: A) -> Result<Call<A::Answer>> {
+        let permit = self.0.url_calls.write(sandbox, self.0.clock.now())?;
+        self.call_unmetered(ask, act, permit).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Time {
+        Time::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    #[test]
+    fn reads_have_a_rate_and_few_rows_of_their_own_for_each_sandbox() {
+        let (calls, one) = (UrlCalls::default(), SandboxId::random());
+        let mut rows = Vec::new();
+        for _ in 0..CALLS_PER_SEC {
+            rows.extend(calls.read(&one, at(0)).unwrap());
+        }
+        assert_eq!(rows, [0; ROWS_A_MINUTE as usize]);
+        assert!(matches!(calls.read(&one, at(0)), Err(Error::UrlRateLimited { .. })));
+        assert_eq!(calls.read(&SandboxId::random(), at(0)).unwrap(), Some(0), "others are not concerned");
+        assert_eq!(
+            calls.read(&one, at(1)).unwrap(),
+            None,
+            "the rate is that of a second, the rows are those of a minute"
+        );
+        let untold = CALLS_PER_SEC - ROWS_A_MINUTE + 1;
+        assert_eq!(calls.read(&one, at(60)).unwrap(), Some(untold), "those without a row are counted");
+        assert_eq!(calls.read(&one, at(60)).unwrap(), Some(0));
+    }
+
+    #[test]
+    fn writes_have_a_rate_and_a_number_of_their_own() {
+        let (calls, one) = (UrlCalls::default(), SandboxId::random());
+        let held: Vec<_> = (0..WRITES_AT_ONCE).map(|_| calls.write(&one, at(0)).unwrap()).collect();
+        assert!(matches!(calls.write(&one, at(0)), Err(Error::TooManyUrlWrites(_))));
+        drop(calls.write(&SandboxId::random(), at(0)).unwrap());
+        drop(held);
+        while calls.write(&one, at(0)).is_ok() {}
+        assert!(matches!(calls.write(&one, at(0)), Err(Error::UrlRateLimited { .. })));
+        drop(calls.write(&one, at(1)).unwrap());
+    }
+
+    #[test]
+    fn however_many_sandboxes_there_are_little_is_kept() {
+        let calls = UrlCalls::default();
+        for _ in 0..2 * MAX_KNOWN {
+            calls.read(&SandboxId::random(), at(0)).unwrap();
+        }
+        assert!(calls.0.lock().unwrap().len() <= MAX_KNOWN);
+    }
+}
