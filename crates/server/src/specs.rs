@@ -36,14 +36,14 @@ impl Spec {
 }
 
 pub(crate) struct Specs {
-    parsed: Mutex<Cache>,
+    parsed: Arc<Mutex<Cache>>,
     of_tenant: TenantPermits,
     of_all: Arc<Semaphore>,
 }
 
 impl Default for Specs {
     fn default() -> Self {
-        Self { parsed: Mutex::default(), of_tenant: TenantPermits::new(1), of_all: Arc::new(Semaphore::new(2)) }
+        Self { parsed: Arc::default(), of_tenant: TenantPermits::new(1), of_all: Arc::new(Semaphore::new(2)) }
     }
 }
 
@@ -84,7 +84,8 @@ impl Specs {
             return Ok(spec);
         }
         if record.spec.len() <= AT_ONCE {
-            return Ok(self.keep(record.id.clone(), known, Spec::parse(&record.spec)?));
+            let spec = Spec::parse(&record.spec)?;
+            return Ok(self.cache().keep(&record.id, known, spec));
         }
         let ended = |_| Error::from(cabana_sandbox::Error::Gone);
         let of_tenant = self.of_tenant.acquire(&record.tenant).await;
@@ -93,29 +94,26 @@ impl Specs {
         if let Some(spec) = self.parsed(&record.id, &known) {
             return Ok(spec);
         }
-        let text = record.spec.clone();
+        let (id, text, parsed) = (record.id.clone(), record.spec.clone(), self.parsed.clone());
         let parse = tokio::task::spawn_blocking(move || {
-            let _until_parsed = (of_tenant, of_all); // also where the client has gone
-            Spec::parse(&text)
+            let _until_kept = (of_tenant, of_all); // also where the client has gone
+            let spec = Spec::parse(&text)?;
+            Ok(lock(&parsed).keep(&id, known, spec))
         });
-        let spec =
-            parse.await.map_err(|error| Error::from(cabana_sandbox::Error::failed("reading a spec", error)))??;
-        Ok(self.keep(record.id.clone(), known, spec))
+        parse.await.map_err(|error| Error::from(cabana_sandbox::Error::failed("reading a spec", error)))?
     }
 
     fn parsed(&self, id: &SandboxId, known: &KnownSpec) -> Option<Arc<Spec>> {
         self.cache().used(id).filter(|entry| entry.known.is_same(known)).map(|entry| entry.spec.clone())
     }
 
-    fn keep(&self, id: SandboxId, known: KnownSpec, spec: Spec) -> Arc<Spec> {
-        let spec = Arc::new(spec);
-        self.cache().put(id, Entry { known, spec: spec.clone(), used: 0 });
-        spec
-    }
-
     fn cache(&self) -> MutexGuard<'_, Cache> {
-        self.parsed.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.parsed)
     }
+}
+
+fn lock(cache: &Mutex<Cache>) -> MutexGuard<'_, Cache> {
+    cache.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// By public ids. Two tenants may have the same: then the last one's is there.
@@ -139,6 +137,12 @@ impl Cache {
         let entry = self.entries.get_mut(id)?;
         entry.used = self.clock;
         Some(entry)
+    }
+
+    fn keep(&mut self, id: &SandboxId, known: KnownSpec, spec: Spec) -> Arc<Spec> {
+        let spec = Arc::new(spec);
+        self.put(id.clone(), Entry { known, spec: spec.clone(), used: 0 });
+        spec
     }
 
     /// Those that were not used for the longest make room.

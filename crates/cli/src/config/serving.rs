@@ -23,7 +23,7 @@ use super::{
         ALLOW, ARCHIVE_AFTER, CA, CPUS, DELETE_AFTER, DEV_TLS, DIALECT, DISK, DURABILITY, E2B_SECURE, EXEC_TIMEOUT,
         EXEC_TIMEOUT_MAX, GC_INTERVAL, HARD, HARD_ACTION, IDLE, IDLE_ACTION, IMAGES_MAP, INODES, INSECURE_HTTP, IO,
         KEEP_CALLS, KEEP_LEDGER, KEEP_OUTPUTS, KEEP_SNAPSHOTS, KEEP_TEMPLATES, LISTEN, LOG_FORMAT, LOG_LEVEL, MAX_BODY,
-        MAX_CONNECTIONS, MAX_STREAMS, MEMORY, MIN_FREE, MODE, MOUNTS_ALLOW, OPEN_FILES, OUTPUT, OWN, PIDS,
+        MAX_CONNECTIONS, MAX_STREAMS, MEMORY, MIN_FREE, MODE, MOUNTS_ALLOW, OPEN_FILES, OUTPUT, OWN_ADDRESSES, PIDS,
         PREVIEW_DOMAIN, QUOTA_CALLS_PER_SEC, QUOTA_CONCURRENT_CALLS, QUOTA_CPUS, QUOTA_DISK, QUOTA_MEMORY,
         QUOTA_RUNNING, QUOTA_SANDBOXES, QUOTA_STORED, QUOTA_TASKS, REAP_BATCH, REAP_INTERVAL, SPARES, Setting,
         TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY, WEBHOOKS_ALLOW,
@@ -70,7 +70,7 @@ impl Serving {
             return Err("server.dev_tls makes a certificate, and server.tls_cert gives one: use one of the two".into());
         }
         let upstream = resolved.read(&UPSTREAM_PROXY, |text| Ok(text.to_owned()))?;
-        let own = resolved.read(&OWN, addresses)?.unwrap_or_default();
+        let own = resolved.read(&OWN_ADDRESSES, addresses)?.unwrap_or_default();
         let network = NetworkSettings { upstream, ca: resolved.read(&CA, path)?, own };
         let full = resolved.read(&DURABILITY, |text| Ok(text == "full"))?.unwrap_or_default();
         Ok(Self {

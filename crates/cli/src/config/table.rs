@@ -79,7 +79,7 @@ settings! {
          Better not as a flag: others see arguments";
     CA: "network" "ca" "ca" "CABANA_NETWORK_CA" Kind::File, None,
         "Certificates to trust inside, beside the usual ones: a file in PEM";
-    OWN: "network" "own" "network-own" "CABANA_NETWORK_OWN" Kind::List, None,
+    OWN_ADDRESSES: "network" "own_addresses" "own-addresses" "CABANA_NETWORK_OWN_ADDRESSES" Kind::List, None,
         "Public addresses of this machine that none of its interfaces has, as those that a cloud translates to it: sandboxes reach them \
          no more than its others";
     MOUNTS_ALLOW: "mounts" "allow" "mounts-allow" "CABANA_MOUNTS_ALLOW" Kind::List, None,
@@ -208,7 +208,7 @@ mod tests {
                 "mode" => assert_eq!(setting.flag, "net"),
                 "map" => assert_eq!(setting.flag, "images-map"),
                 // Alone, their names would say too little.
-                name if ["log", "mounts", "quotas", "retention", "telemetry", "webhooks"]
+                name if ["e2b", "log", "mounts", "quotas", "retention", "telemetry", "webhooks"]
                     .contains(&setting.section) =>
                 {
                     assert_eq!(setting.flag, format!("{}-{}", setting.section, name.replace('_', "-")));

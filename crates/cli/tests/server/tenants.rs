@@ -233,7 +233,7 @@ async fn a_key_that_is_revoked_expired_or_made_up_opens_nothing() {
 #[tokio::test]
 async fn an_address_that_the_operator_calls_the_machines_own_is_as_its_others() {
     let spec = json!({ "network": { "mode": "allowlist", "allow": ["93.184.216.34"] } });
-    for (flags, status) in [(&[][..], 201), (&["--network-own", "198.51.100.9,93.184.216.34"][..], 403)] {
+    for (flags, status) in [(&[][..], 201), (&["--own-addresses", "198.51.100.9,93.184.216.34"][..], 403)] {
         let server = Server::start_with(flags);
         let ours = server.key_for("us", "use").await;
         let made = send(&server, &ours, Method::POST, "/v1/sandboxes", Some(&spec)).await;

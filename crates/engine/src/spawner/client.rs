@@ -28,7 +28,7 @@ use crate::{
 
 pub(crate) enum LaunchError {
     Refused(Failure),
-    /// It ended before it had answered anything: this host lacks what it needs. What, it said on standard error.
+    /// None has answered anything before it ended: this host lacks what it needs. What, it said on standard error.
     NeverWorked(String),
     Unreachable(io::Error),
 }
@@ -48,6 +48,8 @@ pub(crate) struct Spawner {
     tasks: TaskTracker,
     next_tag: AtomicU64,
     closed: AtomicBool,
+    /// Whether one has ever answered: then this host has what they need.
+    worked: Arc<AtomicBool>,
 }
 
 /// One life of the spawner process.
@@ -60,19 +62,26 @@ struct Connection {
 pub(super) struct Requests {
     channel: Channel,
     waiting: Mutex<Waiting>,
+    worked: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
 struct Waiting {
     closed: bool,
-    worked: bool,
     answers: HashMap<u64, oneshot::Sender<(Spawned, Option<OwnedFd>)>>,
 }
 
 impl Spawner {
     pub(crate) fn new(program: PathBuf, tasks: TaskTracker) -> Self {
-        let (next_tag, closed) = (AtomicU64::new(1), AtomicBool::new(false));
-        Self { program, image: Mutex::default(), current: tokio::sync::Mutex::default(), tasks, next_tag, closed }
+        Self {
+            program,
+            image: Mutex::default(),
+            current: tokio::sync::Mutex::default(),
+            tasks,
+            next_tag: AtomicU64::new(1),
+            closed: AtomicBool::new(false),
+            worked: Arc::default(),
+        }
     }
 
     /// An init in namespaces of its own, which waits for its plan. Gives its pidfd.
@@ -114,7 +123,8 @@ impl Spawner {
         let (ours, theirs) = crate::kernel::fdpass::pair()?;
         let image = self.image()?;
         let child = start(&image, theirs)?;
-        let connection = Arc::new(Connection { requests: Requests::new(ours)?, child: Mutex::new(child) });
+        let requests = Requests::new(ours, self.worked.clone())?;
+        let connection = Arc::new(Connection { requests, child: Mutex::new(child) });
         self.tasks.spawn(accompany(connection.clone()));
         *current = Some(connection.clone());
         Ok(connection)
@@ -187,8 +197,8 @@ fn start(image: &OwnedFd, socket: OwnedFd) -> io::Result<Child> {
 }
 
 impl Requests {
-    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
-        Ok(Self { channel: Channel::new(socket)?, waiting: Mutex::default() })
+    pub(super) fn new(socket: OwnedFd, worked: Arc<AtomicBool>) -> io::Result<Self> {
+        Ok(Self { channel: Channel::new(socket)?, waiting: Mutex::default(), worked })
     }
 
     pub(super) async fn ask(&self, asked: &ToSpawner, fds: &[BorrowedFd<'_>]) -> Result<OwnedFd, LaunchError> {
@@ -211,11 +221,8 @@ impl Requests {
     pub(super) async fn read_answers(&self) {
         while let Ok(Some((bytes, fds))) = self.channel.receive().await {
             let Ok(spawned) = Spawned::decode(&bytes) else { break };
-            let answer = {
-                let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-                waiting.worked = true;
-                waiting.answers.remove(&spawned.tag)
-            };
+            self.worked.store(true, Ordering::Relaxed);
+            let answer = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).answers.remove(&spawned.tag);
             if let Some(answer) = answer {
                 let _ = answer.send((spawned, fds.into_iter().next()));
             }
@@ -232,7 +239,7 @@ impl Requests {
     }
 
     fn lost(&self) -> LaunchError {
-        match self.waiting.lock().unwrap_or_else(PoisonError::into_inner).worked {
+        match self.worked.load(Ordering::Relaxed) {
             true => io::Error::other("the spawner ended before it answered").into(),
             false => LaunchError::NeverWorked("its spawner could not start, and said why on standard error".to_owned()),
         }

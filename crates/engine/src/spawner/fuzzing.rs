@@ -4,6 +4,7 @@ use std::{
     cell::RefCell,
     collections::BTreeSet,
     os::fd::{AsFd, OwnedFd},
+    sync::Arc,
 };
 
 use futures_util::future::join_all;
@@ -75,7 +76,7 @@ pub fn hostile_spawner(bytes: &[u8]) {
 
 async fn ask(mut script: Script<'_>) {
     let Ok((ours, theirs)) = fdpass::pair() else { return };
-    let Ok(requests) = &Requests::new(ours) else { return };
+    let Ok(requests) = &Requests::new(ours, Arc::default()) else { return };
     let granted = &RefCell::new(BTreeSet::new());
     let asked = (1..=u64::from(script.byte() % 5)).map(|tag| async move {
         let answer = requests.ask(&ToSpawner::Map { tag, ids: SOME_IDS }, &[]).await;
