@@ -526,7 +526,11 @@ fn refused(failure: Failure, spec: &ExecSpec) -> Error {
         (Step::Workdir, _) => Error::NoWorkdir(spec.cwd.clone()),
         (Step::Exec, libc::ENOENT | libc::ENOTDIR) => Error::NoProgram { program, why: NotRun::Missing },
         (Step::Exec, libc::EACCES | libc::EPERM) => Error::NoProgram { program, why: NotRun::Forbidden },
-        (Step::Exec, libc::ENOEXEC) => Error::NoProgram { program, why: NotRun::Format },
+        (Step::Exec, libc::ENOEXEC | libc::EINVAL | libc::EISDIR | libc::ELIBBAD) => {
+            Error::NoProgram { program, why: NotRun::Format }
+        }
+        (Step::Exec, libc::ENAMETOOLONG) => Error::NoProgram { program, why: NotRun::LongName },
+        (Step::Exec, libc::ETXTBSY) => Error::NoProgram { program, why: NotRun::Written },
         (Step::Exec, libc::E2BIG) => Error::invalid("command", TOO_LONG),
         (Step::Exec, libc::ELOOP) => Error::NoProgram { program, why: NotRun::Links },
         (step, errno) => Error::failed(step.text(), io::Error::from_raw_os_error(errno)),

@@ -222,6 +222,19 @@ impl From<Action> for Due {
 
 impl Lifecycle {
     /// The one decision about time. Of what has come, the earliest is first.
+    /// Whether a limit that no work holds up comes sooner than by this one, or does more. Both are as they apply.
+    pub fn is_harsher_than(&self, before: &Self) -> bool {
+        let is_sooner = |at: Option<Time>, was: Option<Time>| at.is_some_and(|at| was.is_none_or(|was| at < was));
+        let seconds = |seconds: Option<u64>| seconds.filter(|seconds| *seconds > 0);
+        let is_shorter = |now: Option<u64>, was: Option<u64>| now.is_some_and(|now| was.is_none_or(|was| now < was));
+        let does_more = |now: Option<Action>, was: Option<Action>| severity(now) > severity(was);
+        let (hard, was_hard) = (seconds(self.hard_sec), seconds(before.hard_sec));
+        is_sooner(self.expires_at, before.expires_at)
+            || self.expires_at.is_some() && does_more(self.on_expire, before.on_expire)
+            || is_shorter(hard, was_hard)
+            || hard.is_some() && does_more(self.hard_action, before.hard_action)
+    }
+
     pub fn decide(&self, facts: &Facts, now: Time) -> Verdict {
         let mut due: Option<(Time, Sentence)> = None;
         let mut at = |time: Option<Time>, what: Due, spares_work: bool, why: &dyn Fn() -> String| {
@@ -281,6 +294,15 @@ impl Lifecycle {
             (None, Some(busy)) => Verdict::At(busy),
             (None, None) => Verdict::Never,
         }
+    }
+}
+
+/// How much of a sandbox an action takes away.
+fn severity(action: Option<Action>) -> u8 {
+    match action.unwrap_or(Action::Stop) {
+        Action::Pause => 0,
+        Action::Stop => 1,
+        Action::Delete => 2,
     }
 }
 
@@ -391,6 +413,26 @@ mod tests {
                 idle_sec, idle_action, hard_sec, hard_action, expires_at: expires.map(at), on_expire, archive_after_sec,
                 delete_after_sec, ..Lifecycle::default()
             }
+        }
+    }
+
+    #[test]
+    fn a_limit_that_comes_sooner_or_does_more_is_harsher() {
+        let at = |second| Some(Time::from_second(second).unwrap());
+        let plain = Lifecycle::default();
+        let hard = |hard_sec, hard_action| Lifecycle { hard_sec, hard_action, ..Lifecycle::default() };
+        let expires = |expires_at, on_expire| Lifecycle { expires_at, on_expire, ..Lifecycle::default() };
+        for (now, before) in [
+            (hard(Some(5), None), plain.clone()),
+            (hard(Some(5), None), hard(Some(6), None)),
+            (hard(Some(5), None), hard(Some(0), None)),
+            (hard(Some(5), Some(Action::Delete)), hard(Some(5), Some(Action::Pause))),
+            (expires(at(5), None), plain.clone()),
+            (expires(at(5), None), expires(at(6), None)),
+            (expires(at(5), Some(Action::Delete)), expires(at(5), None)),
+        ] {
+            assert!(now.is_harsher_than(&before), "{now:?} than {before:?}");
+            assert!(!before.is_harsher_than(&now) && !now.is_harsher_than(&now), "{now:?} than {before:?}");
         }
     }
 

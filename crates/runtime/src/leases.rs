@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use cabana_model::{SandboxId, Time};
-use cabana_store::{Lease, Token};
+use cabana_store::{By, Lease, Token};
 use hmac::Mac as _;
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
@@ -182,6 +182,14 @@ impl Sandboxes {
         match there.token == token {
             true => Ok(there),
             false => Err(self.busy(slot, there)),
+        }
+    }
+
+    /// `Busy`: it is leased to another.
+    pub(crate) fn check_lease(&self, slot: &Slot, by: By) -> Result<()> {
+        match slot.record().lease.clone().filter(|_| slot.is_leased_to_another(by)) {
+            Some(lease) => Err(self.busy(slot, lease)),
+            None => Ok(()),
         }
     }
 

@@ -114,6 +114,10 @@ pub enum NotRun {
     Format,
     #[error("it lies behind too many links")]
     Links,
+    #[error("its name is longer than that of a file can be")]
+    LongName,
+    #[error("something has it open for writing")]
+    Written,
 }
 
 impl Error {

@@ -18,7 +18,8 @@ impl Level {
 }
 
 fn filter(level: &str) -> EnvFilter {
-    let others = if level == "off" { "off" } else { "warn" };
+    // What h2 warns of is how clients behave, and they can have it say that as often as they like.
+    let others = if level == "off" { "off" } else { "warn,h2=error" };
     EnvFilter::new(format!("{others},cabana={level}"))
 }
 
@@ -33,4 +34,50 @@ pub(super) fn begin(log: &Logging, traces: Option<Spans>) -> Level {
     };
     let _ = tracing_subscriber::registry().with(lines).with(traces.map(Spans::filtered)).try_init();
     Level(level)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{self, Write},
+        sync::{Arc, Mutex},
+    };
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_a_library_says_of_its_clients_is_not_written() {
+        let written = |level: &str| {
+            let lines = Lines::default();
+            let writer = lines.clone();
+            let layer = fmt::layer().with_writer(move || writer.clone()).with_filter(filter(level));
+            tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+                tracing::warn!(target: "h2::codec", "of a client");
+                tracing::error!(target: "h2::codec", "of h2 itself");
+                tracing::warn!(target: "rustls", "of another library");
+                tracing::info!(target: "cabana", "of ours");
+            });
+            String::from_utf8(lines.0.lock().unwrap().clone()).unwrap()
+        };
+        let info = written("info");
+        for (text, is_there) in
+            [("of a client", false), ("of h2 itself", true), ("of another library", true), ("of ours", true)]
+        {
+            assert_eq!(info.contains(text), is_there, "{text}: {info}");
+        }
+        assert_eq!(written("off"), "");
+    }
 }

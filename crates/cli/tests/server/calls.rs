@@ -84,6 +84,8 @@ async fn what_cannot_be_run_is_refused_with_the_reason() {
         (json!({ "scope": scope, "command": "a", "argv": ["b"] }), "bad_request"),
         (json!({ "scope": scope, "argv": [] }), "bad_request"),
         (json!({ "scope": scope, "argv": ["/nowhere"] }), "program_not_found"),
+        (json!({ "scope": scope, "argv": [format!("/bin/{}", "x".repeat(300))] }), "program_not_found"),
+        (json!({ "scope": scope, "argv": ["/etc"] }), "program_not_found"),
         (json!({ "scope": scope, "command": "a\u{0}b" }), "bad_request"),
         (json!({ "scope": scope, "command": "true", "cwd": "/nowhere" }), "workdir_not_found"),
         (json!({ "scope": scope, "command": "true", "cwd": "../.." }), "invalid_path"),

@@ -289,6 +289,20 @@ async fn fe_28_a_lease_keeps_others_from_changing_it_and_one_that_is_lost_does_n
     }
     let delete = server.request(Method::DELETE, &format!("/v1/sandboxes/{id}")).send().await.unwrap();
     assert_eq!(refused(delete).await, (409, "sandbox_busy".into()));
+    // Nor by a limit that comes sooner; one that was there is not held up.
+    let at = format!("/v1/sandboxes/{id}");
+    let limit = async |lifecycle: Value, token: &str| {
+        let request = server.request(Method::PATCH, &at).json(&json!({ "lifecycle": lifecycle }));
+        request.header("Cabana-Lease", token).send().await.unwrap()
+    };
+    for lifecycle in [json!({ "hard_sec": 1 }), json!({ "expires_at": "2000-01-01T00:00:00Z", "on_expire": "delete" })]
+    {
+        let request = server.request(Method::PATCH, &at).json(&json!({ "lifecycle": lifecycle }));
+        assert_eq!(refused(request.send().await.unwrap()).await, (409, "sandbox_busy".into()), "{lifecycle}");
+    }
+    good(limit(json!({ "hard_sec": 100_000 }), token).await).await;
+    let longer = server.request(Method::PATCH, &at).json(&json!({ "lifecycle": { "hard_sec": 200_000 } }));
+    good(longer.send().await.unwrap()).await;
     assert_eq!(server.stdout("one", "echo commands go on").await, "commands go on\n");
     let record = server.get(&format!("/v1/sandboxes/{id}")).await;
     assert_eq!(record["lease"]["holder"], "first");

@@ -218,7 +218,7 @@ impl Act for Change {
             capabilities.check_network(&network)?;
         }
         self.env.as_ref().map_or(Ok(()), check_kept_env)?;
-        let profile = cx.runtime.settings().profile_of(&was);
+        let (profile, sandboxes) = (cx.runtime.settings().profile_of(&was), &cx.runtime.0.sandboxes);
         // What is not said is as whoever was before in the line has left it, and not as it was when this was asked for.
         let alter = |wanted: &mut Wanted| {
             wanted.sandbox.limits = self.limits.map_or(wanted.sandbox.limits, |_| limits);
@@ -230,12 +230,17 @@ impl Act for Change {
                 clamped.extend(profile.and_then(|profile| crate::profiles::hold(profile, &mut wanted.mounts)));
             }
             if let Some(lifecycle) = self.lifecycle {
+                let before = sandboxes.lifecycle_of(wanted);
                 wanted.lifecycle = lifecycle.or(&wanted.lifecycle);
                 wanted.lifecycle.check()?;
+                // A limit is not held up by a lease: who sets one would end what the lease is there for.
+                if sandboxes.lifecycle_of(wanted).is_harsher_than(&before) {
+                    sandboxes.check_lease(&slot, By::Somebody(cx.lease))?;
+                }
             }
             wanted.notes.extend(self.note);
             Ok(Changed { clamped })
         };
-        cx.runtime.0.sandboxes.change(&slot, alter).await
+        sandboxes.change(&slot, alter).await
     }
 }

@@ -97,7 +97,7 @@ impl Slot {
     }
 
     /// Whether this one's change would be refused for it.
-    pub(super) fn is_leased_to_another(&self, by: By) -> bool {
+    pub(crate) fn is_leased_to_another(&self, by: By) -> bool {
         let By::Somebody(token) = by else { return false };
         let now = self.clock.now();
         self.record().lease.as_ref().is_some_and(|lease| lease.stands(now) && token != Some(lease.token))
