@@ -4,7 +4,10 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -181,6 +184,29 @@ impl HostDirectory {
     }
 }
 
+/// A machine whose memory is short: it drops this file as soon as it can.
+struct ShortMemory(Arc<AtomicBool>);
+
+impl ShortMemory {
+    fn for_file(file: &Path) -> Self {
+        let (file, ended) = (fs::File::open(file).unwrap(), Arc::<AtomicBool>::default());
+        let until = ended.clone();
+        std::thread::spawn(move || {
+            while !until.load(Ordering::Relaxed) {
+                rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+                std::thread::sleep(Duration::from_millis(5)); // often enough, and the processors are for others
+            }
+        });
+        Self(ended)
+    }
+}
+
+impl Drop for ShortMemory {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 async fn start_holding(inside: &Inside, what: &str, name: &str) -> (Process, String) {
     let mark = unique("holds");
     let process = inside.start("user", &HOLD_DISK, &[what, name, &mark]).await;
@@ -191,6 +217,7 @@ async fn start_holding(inside: &Inside, what: &str, name: &str) -> (Process, Str
 /// attacker's requests.
 async fn holding_up_the_host(what: &str, name: &str, host: impl AsyncFn(&HostDirectory)) {
     let directory = HostDirectory::new();
+    let _short = ShortMemory::for_file(&directory.dir.path().join("file"));
     let limits = Limits { io: Some(16 << 20), ..Limits::default() };
     let inside = Inside::with(SandboxSpec { views: vec![directory.view()], limits, ..passing() }).await;
     let (_attack, mark) = start_holding(&inside, what, name).await;

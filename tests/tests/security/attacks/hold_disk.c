@@ -1,6 +1,6 @@
 // Keeps its own requests to the disk waiting behind each other, and makes others wait for them: `directory` lists a directory into
-// memory that has to be read from the disk first, while the kernel holds the directory's lock; `pages` drops a file from the
-// page cache, which all share, and asks for it again, while the kernel holds the pages' locks.
+// memory that has to be read from the disk first, while the kernel holds the directory's lock; `pages` asks for a file again and
+// again that the machine drops from its memory, while the kernel holds the pages' locks.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -40,17 +40,20 @@ static void *fill_the_queue(void *nothing) {
 }
 
 static void hold_directory(const char *name) {
-    int dir = open(name, O_RDONLY | O_DIRECTORY), fd = open(slow, O_RDWR);
+    int dir = open(name, O_RDONLY | O_DIRECTORY), fd = open(slow, O_RDWR), past_memory = open(slow, O_RDWR | O_DIRECT);
+    void *bytes;
     char *map = mmap(0, SLOW, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (dir < 0 || map == MAP_FAILED)
+    if (dir < 0 || past_memory < 0 || map == MAP_FAILED || posix_memalign(&bytes, 4096, LIST))
         exit(6);
+    memset(bytes, 7, LIST);
     madvise(map, SLOW, MADV_RANDOM);
     for (int round = 0;; round++) {
-        msync(map, SLOW, MS_SYNC);
-        madvise(map, SLOW, MADV_DONTNEED);
-        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        off_t at = round * LIST % SLOW;
+        // What is written past the memory is not there any more.
+        if (pwrite(past_memory, bytes, LIST, at) != LIST)
+            exit(9);
         lseek(dir, 0, SEEK_SET);
-        if (syscall(SYS_getdents64, dir, map + round * LIST % SLOW, LIST) <= 0)
+        if (syscall(SYS_getdents64, dir, map + at, LIST) <= 0)
             exit(7);
     }
 }
@@ -62,7 +65,6 @@ static void hold_pages(const char *name) {
         exit(8);
     posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
     for (;; usleep(20000)) {
-        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
         for (off_t at = 0; at < about.st_size; at += LIST)
             readahead(fd, at, LIST);
     }

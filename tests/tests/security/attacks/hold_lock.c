@@ -1,5 +1,5 @@
 // Holds a lock of the kernel for as long as the disk is slow: `pipe` the one of standard output, by writing to it from memory
-// that has to be read from a large file first; `inode` the one of a file, by one long write past the cache; `users` pages of the
+// that has to be read from a file first; `inode` the one of a file, by one long write past the cache; `users` pages of the
 // file of users, which are read again and again; `size` the one of a terminal's size, by asking for it. `try` shows that who takes
 // from such a pipe waits.
 #define _GNU_SOURCE
@@ -22,20 +22,42 @@ enum { PAGES = 1024, AT_ONCE = 128 };
 static const double LONG = 0.05;
 static size_t page;
 
-static int slow_file(const char *name) {
-    int fd = open(name, O_RDONLY);
-    struct stat about;
-    if (fd < 0 || fstat(fd, &about) || about.st_size < (off_t)(PAGES * page))
+// A file of its own: what is written to it past the memory has to be read from the disk again.
+static const char *slow_name = "/var/tmp/slow";
+static void *fresh;
+
+static int slow_file(void) {
+    int fd = open(slow_name, O_CREAT | O_RDWR | O_TRUNC, 0644);
+    if (fd < 0 || posix_memalign(&fresh, 4096, AT_ONCE * page))
+        exit(3);
+    memset(fresh, 7, AT_ONCE * page);
+    for (int at = 0; at < PAGES; at += AT_ONCE)
+        if (write(fd, fresh, AT_ONCE * page) != (ssize_t)(AT_ONCE * page))
+            exit(3);
+    if (fsync(fd))
         exit(3);
     return fd;
 }
 
+static int past_memory(const char *name) {
+    int fd = open(name, O_RDWR | O_DIRECT);
+    if (fd < 0)
+        exit(3);
+    return fd;
+}
+
+static void drop(int past, int at, int pages) {
+    if (pwrite(past, fresh, pages * page, (off_t)at * page) != (ssize_t)(pages * page))
+        exit(5);
+}
+
 // Each page is read from the disk while the pipe is locked.
 static void write_slowly(int fd, int to, int rounds) {
+    int past = past_memory(slow_name);
     fcntl(to, F_SETPIPE_SZ, 2 * AT_ONCE * page);
     for (; rounds; rounds--)
         for (int at = 0; at + AT_ONCE <= PAGES; at += AT_ONCE) {
-            posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+            drop(past, at, AT_ONCE);
             char *map = mmap(0, AT_ONCE * page, PROT_READ, MAP_SHARED, fd, at * page);
             madvise(map, AT_ONCE * page, MADV_RANDOM);
             if (map == MAP_FAILED || write(to, map, AT_ONCE * page) < 0)
@@ -64,13 +86,18 @@ static void keep_the_disk_busy(char *name) {
             exit(3);
 }
 
+// Its first page, with a line more that says nothing, is written past the memory and read again.
 static void hold_users(void) {
     char line[4096];
-    int fd = open("/etc/passwd", O_RDWR | O_APPEND);
+    int fd = open("/etc/passwd", O_RDWR), past = past_memory("/etc/passwd");
+    char *text = fresh;
+    ssize_t len = fd < 0 ? -1 : pread(fd, text, page, 0);
+    if (len < 0 || len + 2 > (ssize_t)page)
+        exit(4);
+    memset(text + len, '#', page - len - 1);
+    text[page - 1] = '\n';
     for (;;) {
-        if (fd < 0 || write(fd, "#\n", 2) != 2 || fsync(fd))
-            exit(4);
-        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        drop(past, 0, 1);
         if (pread(fd, line, sizeof line, 0) < 0)
             exit(4);
     }
@@ -78,8 +105,9 @@ static void hold_users(void) {
 
 // The answer goes to memory that has to be read from the disk first.
 static void hold_size(int fd) {
+    int past = past_memory(slow_name);
     for (int at = 0;; at = (at + 1) % PAGES) {
-        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        drop(past, at, 1);
         char *map = mmap(0, page, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, at * page);
         if (map == MAP_FAILED || ioctl(0, TIOCGWINSZ, map))
             exit(4);
@@ -107,7 +135,7 @@ int main(int count, char **words) {
         fflush(stdout);
         return write(fd, bytes, size) < 0;
     }
-    int fd = slow_file(words[2]);
+    int fd = slow_file();
     puts("begun");
     fflush(stdout);
     if (!strcmp(words[1], "users") || !strcmp(words[1], "size")) {
