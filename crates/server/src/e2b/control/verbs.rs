@@ -36,7 +36,7 @@ impl One {
             self.call(Wake { until: end }).await?;
             self.kept.bring_up(&self.app, &self.caller, &self.record.id).await?;
         } else if end > self.ends() {
-            self.end_at(end).await?;
+            Box::pin(self.end_at(end)).await?;
         }
         let status = if resumed { StatusCode::CREATED } else { StatusCode::OK };
         Ok((status, Json(told::sandbox(&self.app, &self.record, &self.kept).await?)))
