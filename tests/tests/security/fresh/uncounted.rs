@@ -167,7 +167,9 @@ async fn dropping_what_others_read_from_memory() {
         Ran::of(command.args(["-c", IS_IN_MEMORY]).arg(&file).arg(how)).ok()
     };
     assert_eq!(look("read"), "in memory");
-    assert_eq!(look("drop"), "on the disk", "where nothing stops it");
+    // The kernel leaves what it is just busy with.
+    let is_dropped = (0..100).any(|_| look("drop") == "on the disk");
+    assert!(is_dropped, "where nothing stops it");
     let view = View { source: Source::Host(dir.path().into()), at: path("/seen"), writable: false };
     let inside = Inside::with(SandboxSpec { views: vec![view], ..passing() }).await;
     for user in ["root", "user"] {
