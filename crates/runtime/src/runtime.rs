@@ -611,7 +611,7 @@ impl Runtime {
         self.looked(ask, about, found, look).await
     }
 
-    /// The same for whoever comes without a key: strangers use up no quota of calls. The row says how many before it left none.
+    /// The same for clients without a key: strangers use up no quota of calls. The row says how many before it left none.
     pub(crate) async fn look_unmetered<L: Look>(&self, ask: Ask, look: L, untold: u64) -> Result<(CallId, L::Answer)> {
         let mut about = About::look(&look);
         about.argv.extend((untold > 0).then(|| format!("after {untold} more")));

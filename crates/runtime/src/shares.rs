@@ -24,7 +24,7 @@ pub(crate) static PUBLIC_PORTS: LazyLock<Places> = LazyLock::new(|| Places::new(
 /// Files and outputs that are read, by tenant.
 pub(crate) static READERS: LazyLock<Places> = LazyLock::new(|| Places::with_each(descriptors() / 16 / OF_READER, 1024));
 
-/// Archives that are packed, by tenant: each takes a processor as long as somebody reads it.
+/// Archives that are packed, by tenant: each takes a processor as long as its client reads.
 pub(crate) static ARCHIVES: LazyLock<Places> = LazyLock::new(|| Places::with_each(32, 8));
 /// Who waits for a lease, by its sandbox.
 pub(crate) static LEASE_WAITERS: LazyLock<Places> = LazyLock::new(|| Places::with_each(1024, 16));

@@ -146,7 +146,7 @@ settings! {
          e2bdev/base is base unless it is named here";
     E2B_SECURE: "e2b" "secure" "e2b-secure" "CABANA_E2B_SECURE" Kind::Choice(&["always", "as_asked"]), Some("always"),
         "Whether the agent of a sandbox that E2B's clients make asks for its token: always, or where the client says `secure`. Without it \
-         whoever knows the sandbox's id runs commands in it";
+         a client that knows the sandbox's id runs commands in it";
     KEEP_OUTPUTS: "retention" "outputs" "retention-outputs" "CABANA_RETENTION_OUTPUTS" Kind::TimeOrNone, Some("30d"),
         "How long it is kept what ended calls and tasks said. `none` is for ever, here and below";
     KEEP_CALLS: "retention" "calls" "retention-calls" "CABANA_RETENTION_CALLS" Kind::TimeOrNone, Some("90d"),

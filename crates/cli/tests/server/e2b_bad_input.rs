@@ -310,7 +310,7 @@ async fn streams_whose_client_vanished_make_room_for_others() {
         drop(open);
     }
     // A client that stops in the middle of what it sends holds nothing that others need.
-    // Nobody answers what is not there yet; but one that finds no seat is told so.
+    // The server does not answer what is not there yet; but a stream that finds no seat is told so.
     until(|| async {
         let half = stream::iter([Ok::<_, std::io::Error>(vec![0_u8, 0, 0])]).chain(stream::pending());
         let half = sdk.streaming("/process.Process/StreamInput").body(reqwest::Body::wrap_stream(half));

@@ -1,7 +1,7 @@
 //! Names and links that mean the same below the directory where an archive is unpacked as they do in the sandbox, and nothing elsewhere.
 //!
 //! A guest chooses both. Programs that unpack take `\` for a separator on some systems and `C:` for a drive, and most make links as
-//! they are: through one of them the next file, or whoever serves what was unpacked, is led out.
+//! they are: through one of them the next file, or a server of what was unpacked, is led out.
 
 /// The name in an archive. What an unpacker could take for another place, or a terminal for more than a name, is `_`.
 pub(super) fn name(bytes: &[u8]) -> Vec<u8> {

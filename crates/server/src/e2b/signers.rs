@@ -33,7 +33,7 @@ const ADDRESSES: usize = 4096;
 const KNOWN: usize = 1024;
 /// Of a signature: a digest, and what it begins with.
 const LONGEST: usize = 64;
-/// Of a path and a user that a file can have: what is longer names none, whoever signed it.
+/// Of a path and a user that a file can have: what is longer names none, with any signature.
 const MAX_PATH_LEN: usize = 4095;
 const MAX_USER_LEN: usize = 64;
 /// Tokens that are tried in less time than it takes to wake another thread.

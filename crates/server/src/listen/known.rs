@@ -1,7 +1,7 @@
 //! From where a good key came lately.
 //!
 //! Connections are open to all, and one that has none to lose can have very many. So the last quarter of them is for addresses that have
-//! shown a key: whoever works here already can go on.
+//! shown a key: clients that work here already can go on.
 
 use std::{
     collections::HashMap,

@@ -27,8 +27,8 @@ const ACCESS_LISTS: &str = "import errno, os, struct
 def access_list(users):
     entry = lambda tag, rights, who: struct.pack('<HHI', tag, rights, who)
     named = b''.join(entry(2, 4, 1000 + number) for number in range(users))
-    nobody = 0xffffffff
-    return struct.pack('<I', 2) + entry(1, 6, nobody) + named + entry(4, 4, nobody) + entry(16, 4, nobody) + entry(32, 0, nobody)
+    no_id = 0xffffffff
+    return struct.pack('<I', 2) + entry(1, 6, no_id) + named + entry(4, 4, no_id) + entry(16, 4, no_id) + entry(32, 0, no_id)
 def attempt(what, at, name, value, **how):
     try: os.setxattr(at, name, value, **how); print(what, 'done')
     except OSError as e: print(what, errno.errorcode[e.errno])
