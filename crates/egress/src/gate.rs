@@ -3,7 +3,8 @@
 //! One address serves many names, so a connection to an allowed one can ask for another (domain fronting). Under an
 //! allow-list, where the guest connected to a name:
 //! - TLS: its server name must be that name or another one that the policy allows on this port. A hello without a server
-//!   name passes: it can only mean the name that was connected. Where the server asks for a second hello, that one is held to
+//!   name passes: it can only mean the name that was connected. A server that answers with something else than TLS has not read it as a
+//!   hello, and may read a later one. Where the server asks for a second hello, that one is held to
 //!   the same. What is encrypted inside is not seen: a server that serves an allowed and a forbidden name under one server
 //!   name can still be asked for either.
 //! - HTTP/1: the Host field is held to the same. One request is sent, with `Connection: close`, since a second one on the
@@ -33,12 +34,14 @@ use crate::{
         body,
         head::{self, Head},
     },
-    late_hello::{HelloWatch, LateHello},
+    late_hello::{HelloWatch, hides_another},
     relay::{Activity, After, write},
     tls::{self, Hello},
 };
 
 pub(crate) const MOST: usize = 16 * 1024 + 1024;
+/// What is read at once.
+const PIECE: usize = 4096;
 /// A method, and what follows it.
 const LONGEST_BEGIN: usize = 16;
 
@@ -70,12 +73,9 @@ pub(crate) async fn open(
         return Ok(After::Stream);
     }
     match collect(gateway, &mut bytes, from).await? {
-        First::Other => {
-            let hello = LateHello::find(&bytes).map(|at| LateHello::unsent(bytes.split_off(at)));
-            write(to, &bytes).await?;
-            Ok(hello.map_or_else(|| After::Other(HelloWatch::after(&bytes)), After::LateHello))
-        }
+        First::Other => pass_watched(&bytes, to).await,
         First::OpenLine => rest_of_line(gateway, flow, &bytes, from, to, activity).await,
+        First::Tls(_, len) if hides_another(&bytes[..len]) => Err(refused(gateway, flow, Reason::Unreadable)),
         First::Tls(name, len) => {
             check_server_name(gateway, flow, name)?;
             write(to, &bytes[..len]).await?;
@@ -84,6 +84,18 @@ pub(crate) async fn open(
         First::Http(head, len) => request(gateway, flow, &head, &bytes[len..], from, to, activity).await,
         First::ClearHttp2 => Err(refused(gateway, flow, Reason::ClearHttp2)),
         First::More | First::Unreadable => Err(refused(gateway, flow, Reason::Unreadable)),
+    }
+}
+
+/// Passes on what is no TLS so far, up to where it becomes that.
+pub(crate) async fn pass_watched(bytes: &[u8], to: &mut (impl AsyncWrite + Unpin)) -> io::Result<After> {
+    let mut watch = HelloWatch::default();
+    match watch.look(bytes) {
+        ControlFlow::Break(hello) => Ok(After::LateHello(hello)),
+        ControlFlow::Continue(()) => {
+            write(to, bytes).await?;
+            Ok(After::Other(watch))
+        }
     }
 }
 
@@ -139,12 +151,12 @@ async fn rest_of_line(
     let text = skip_spaces(bytes);
     let mut begin = text[..text.len().min(LONGEST_BEGIN)].to_vec();
     let mut tail = text[text.len().saturating_sub(HTTP.len() - 1)..].to_vec();
-    if let Some(at) = LateHello::find(bytes) {
-        write(to, &bytes[..at]).await?;
-        return Ok(After::LateHello(LateHello::unsent(bytes[at..].to_vec())));
+    let mut watch = HelloWatch::default();
+    if let ControlFlow::Break(hello) = watch.look(bytes) {
+        return Ok(After::LateHello(hello));
     }
-    let mut piece = bytes.to_vec();
-    let mut watch = HelloWatch::after(bytes);
+    let mut piece = Vec::with_capacity(PIECE);
+    piece.extend_from_slice(bytes);
     loop {
         write(to, &piece).await?;
         piece.clear();
@@ -172,7 +184,7 @@ async fn rest_of_line(
 
 /// There is no deadline for the first byte (a server may speak first), and one for the rest of what it begins.
 async fn collect(gateway: &Gateway, bytes: &mut Vec<u8>, from: &mut (impl AsyncRead + Unpin)) -> io::Result<First> {
-    let mut piece = vec![0; 4096];
+    let mut piece = vec![0; PIECE];
     let mut deadline = None;
     // More text on a line that has no end yet decides nothing: it is not read again for each byte of it.
     let mut quiet = false;

@@ -1,12 +1,11 @@
 //! A TLS hello behind something else: after STARTTLS, Postgres' SSLRequest and the like. Hosted databases and mail servers choose
 //! by its name whom they serve, so it is held to the same as a first one.
 //!
-//! A client waits for the server's word before it begins with TLS, so its hello is at the beginning of a piece: nothing else is
-//! looked at of what may be gigabytes. Behind other bytes of one piece it is looked for among the first bytes of a connection
-//! alone (a request of fixed length may have the hello at its heels). After that a server which takes what came before its word
-//! reads it as part of the old protocol.
+//! The guest decides what it sends in one piece, and a server may read a request for TLS by its length and leave the hello behind it
+//! in its socket. So a hello is looked for at every place of all that is sent. Few bytes begin one, and they occur by chance in what
+//! is encrypted otherwise (SSH). Behind other bytes of a piece it also has to be framed as a hello, which nothing is by chance.
 
-use std::{io, ops::ControlFlow};
+use std::{borrow::Cow, io, ops::ControlFlow};
 
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
@@ -21,91 +20,148 @@ use crate::{
     tls::{self, Hello},
 };
 
-/// A hello that has begun.
+/// A hello that has begun, as it seems.
 pub(crate) struct LateHello {
+    /// What came before it in the same piece: it is passed on at once.
+    pub(crate) before: Vec<u8>,
     /// From its first byte on.
     bytes: Vec<u8>,
     /// So many of them the server has already. They have no name in them.
     sent: usize,
+    /// Whether a piece begins with it: a client that waited for the server's word sends it so.
+    leads: bool,
+}
+
+/// What a hello turned out to be.
+pub(crate) enum Judged {
+    /// Its name is in order. What of it, and what behind it, is still to be sent.
+    InOrder { hello: Vec<u8>, behind: Vec<u8> },
+    /// It only looked like one.
+    None(NoHello),
+}
+
+/// What looked like a hello.
+pub(crate) struct NoHello {
+    bytes: Vec<u8>,
+    sent: usize,
 }
 
 impl LateHello {
-    /// Behind other bytes, where one is there that can be read.
-    pub(crate) fn find(bytes: &[u8]) -> Option<usize> {
-        (1..bytes.len()).find(|at| {
-            let rest = &bytes[*at..];
-            tls::begins_hello(rest) == Some(true) && tls::client_hello(rest) != Hello::Malformed
-        })
-    }
-
-    pub(crate) fn unsent(bytes: Vec<u8>) -> Self {
-        Self { bytes, sent: 0 }
-    }
-
-    /// What of it, and what behind it, is still to be sent, once its name is found to be in order.
+    /// Waits for all of it.
     pub(crate) async fn judge(
         mut self,
         gateway: &Gateway,
         flow: &Flow,
         from: &mut (impl AsyncRead + Unpin),
         activity: &Activity,
-    ) -> io::Result<(Vec<u8>, Vec<u8>)> {
+    ) -> io::Result<Judged> {
         let whole = async {
             loop {
-                match tls::client_hello(&self.bytes) {
-                    Hello::Whole(name, len) => return Ok(Some((name, len))),
-                    Hello::More if self.bytes.len() <= MOST => {}
-                    Hello::More | Hello::Malformed => return Ok(None),
+                match (self.is_framed(), tls::client_hello(&self.bytes)) {
+                    (Some(false), _) => return Ok(Found::NoHello),
+                    (_, Hello::Whole(_, len)) if hides_another(&self.bytes[..len]) => return Ok(Found::Unreadable),
+                    (_, Hello::Whole(name, len)) => return Ok(Found::Whole(name, len)),
+                    (None, _) => {}
+                    (Some(true), Hello::More) if self.bytes.len() <= MOST => {}
+                    (Some(true), Hello::More | Hello::Malformed) => return Ok(Found::Unreadable),
                 }
                 if from.read_buf(&mut self.bytes).await? == 0 {
-                    return io::Result::Ok(None);
+                    // Nothing comes of what has no end.
+                    return io::Result::Ok(if self.is_framed().is_some() { Found::Unreadable } else { Found::NoHello });
                 }
                 activity.note();
             }
         };
-        let whole = timeout(gateway.limits.handshake, whole).await.unwrap_or(Ok(None))?;
-        let Some((name, len)) = whole else { return Err(refused(gateway, flow, Reason::Unreadable)) };
-        check_server_name(gateway, flow, name)?;
-        let behind = self.bytes.split_off(len);
-        Ok((self.bytes.split_off(self.sent), behind))
+        match timeout(gateway.limits.handshake, whole).await.unwrap_or(Ok(Found::Unreadable))? {
+            Found::Whole(name, len) => {
+                check_server_name(gateway, flow, name)?;
+                let behind = self.bytes.split_off(len);
+                Ok(Judged::InOrder { hello: self.bytes.split_off(self.sent), behind })
+            }
+            Found::NoHello => Ok(Judged::None(NoHello { bytes: self.bytes, sent: self.sent })),
+            Found::Unreadable => Err(refused(gateway, flow, Reason::Unreadable)),
+        }
     }
+
+    fn is_framed(&self) -> Option<bool> {
+        if self.leads { Some(true) } else { tls::is_framed_as_hello(&self.bytes) }
+    }
+}
+
+/// Whether another hello begins inside of this one: a server for which the outer one is something else would take that.
+pub(crate) fn hides_another(hello: &[u8]) -> bool {
+    /// Each is read. A hello that is cut into very small records has some, and no client sends more.
+    const MAX_CANDIDATES: usize = 64;
+    let mut from = 1;
+    for _ in 0..MAX_CANDIDATES {
+        let ControlFlow::Break(inner) = HelloWatch::default().find(hello, 0, from, |_| false) else { return false };
+        let at = inner.before.len();
+        // A record of the outer one can begin like a hello, which it seldom goes on like.
+        if !tls::begins_record(hello, at) || tls::client_hello(&inner.bytes) != Hello::Malformed {
+            return true;
+        }
+        from = at + 1;
+    }
+    true
+}
+
+enum Found {
+    Whole(Option<Vec<u8>>, usize),
+    NoHello,
+    Unreadable,
 }
 
 /// Watches what a guest sends. What it has seen of a hello that comes in very small pieces is passed on meanwhile: a protocol
 /// whose client sends the same bytes and then waits for an answer would wait for ever.
+#[derive(Default)]
 pub(crate) struct HelloWatch {
     /// The last bytes, where a hello can have begun with them.
     begun: Vec<u8>,
+    /// Whether a piece began with them.
+    leads: bool,
 }
 
 impl HelloWatch {
-    /// These bytes were sent, and no hello is in them.
-    pub(crate) fn after(bytes: &[u8]) -> Self {
-        let tail = &bytes[bytes.len().saturating_sub(tls::HELLO_BEGIN - 1)..];
-        let begun = (0..tail.len()).map(|at| &tail[at..]).find(|rest| tls::begins_hello(rest).is_none());
-        Self { begun: begun.unwrap_or_default().to_vec() }
+    /// Breaks at a piece in which a hello has begun, as it seems.
+    pub(crate) fn look(&mut self, piece: &[u8]) -> ControlFlow<LateHello> {
+        let Self { begun, leads } = std::mem::take(self);
+        let sent = begun.len();
+        let window = if sent == 0 { Cow::Borrowed(piece) } else { Cow::Owned([&begun[..], piece].concat()) };
+        self.find(&window, sent, 0, |at| at == sent || leads && at == 0)
     }
 
-    /// Breaks before a piece with which a hello has surely begun.
-    pub(crate) fn look(&mut self, piece: &[u8]) -> ControlFlow<LateHello> {
-        let sent = self.begun.len();
-        if sent == 0 && tls::begins_hello(piece) == Some(false) {
-            return ControlFlow::Continue(()); // nearly all that is ever sent
+    /// Goes on behind the first byte of what looked like a hello. Gives what is to be sent now.
+    pub(crate) fn go_on(&mut self, NoHello { bytes, sent }: NoHello) -> ControlFlow<LateHello, Vec<u8>> {
+        match self.find(&bytes, sent, 1, |_| false) {
+            ControlFlow::Break(hello) => ControlFlow::Break(hello),
+            ControlFlow::Continue(()) => ControlFlow::Continue(bytes[sent..].to_vec()),
         }
-        let mut window = std::mem::take(&mut self.begun);
-        window.extend_from_slice(&piece[..piece.len().min(tls::HELLO_BEGIN)]);
-        for start in 0..=sent {
-            match tls::begins_hello(&window[start..]) {
-                Some(true) => {
-                    let bytes = [&window[start..sent], piece].concat();
-                    return ControlFlow::Break(LateHello { bytes, sent: sent - start });
+    }
+
+    /// From this place on. So many bytes of the window were sent; `leads` says where a piece begins.
+    fn find(
+        &mut self,
+        window: &[u8],
+        sent: usize,
+        mut at: usize,
+        leads: impl Fn(usize) -> bool,
+    ) -> ControlFlow<LateHello> {
+        while let Some(next) = window[at..].iter().position(|byte| *byte == tls::HELLO_FIRST) {
+            at += next;
+            let (rest, leads) = (&window[at..], leads(at));
+            match tls::begins_hello(rest) {
+                Some(true) if leads || tls::is_framed_as_hello(rest) != Some(false) => {
+                    let before = window[sent.min(at)..at].to_vec();
+                    let hello = LateHello { before, bytes: rest.to_vec(), sent: sent.saturating_sub(at), leads };
+                    return ControlFlow::Break(hello);
                 }
-                Some(false) => {}
+                Some(_) => {}
                 None => {
-                    self.begun = window.split_off(start);
+                    *self = Self { begun: rest.to_vec(), leads }; // and whatever begins in it
                     break;
                 }
             }
+            at += 1;
         }
         ControlFlow::Continue(())
     }
@@ -118,29 +174,44 @@ mod tests {
     /// A record of a hello that has begun, and no more.
     const HELLO: [u8; 9] = [22, 3, 1, 0, 90, 1, 0, 0, 86];
 
-    /// What is held of these pieces, and how much of it was passed on.
-    fn held(pieces: &[&[u8]]) -> Option<(Vec<u8>, usize)> {
-        let (first, pieces) = pieces.split_first().unwrap();
-        let mut watch = HelloWatch::after(first);
+    /// What came before it in its piece, what is held, and how much of that was passed on.
+    type Held = (Vec<u8>, Vec<u8>, usize);
+
+    fn held(pieces: &[&[u8]]) -> Option<Held> {
+        let mut watch = HelloWatch::default();
         pieces.iter().find_map(|piece| match watch.look(piece) {
-            ControlFlow::Break(LateHello { bytes, sent }) => Some((bytes, sent)),
+            ControlFlow::Break(LateHello { before, bytes, sent, .. }) => Some((before, bytes, sent)),
             ControlFlow::Continue(()) => None,
         })
     }
 
+    fn whole(before: &[u8], sent: usize) -> Option<Held> {
+        Some((before.to_vec(), HELLO.to_vec(), sent))
+    }
+
     #[test]
     fn a_hello_at_the_beginning_of_a_piece_is_held_however_it_is_cut() {
-        assert_eq!(held(&[b"EHLO me\r\n", b"STARTTLS\r\n", &HELLO]), Some((HELLO.to_vec(), 0)));
-        for cut in 1..tls::HELLO_BEGIN {
+        assert_eq!(held(&[b"EHLO me\r\n", b"STARTTLS\r\n", &HELLO]), whole(b"", 0));
+        for cut in 1..7 {
             let (begin, rest) = HELLO.split_at(cut);
-            let whole = Some((HELLO.to_vec(), cut));
-            assert_eq!(held(&[b"x", begin, rest]), whole, "{cut}");
-            assert_eq!(held(&[&[b"SSLRequest", begin].concat(), rest]), whole, "{cut} with what comes before it");
-            assert_eq!(held(&[b"x", b"\x16", begin, rest]), whole, "{cut} behind what only looked like one");
-            assert_eq!(held(&[b"x", begin, b"", b"xxxx", &HELLO]), Some((HELLO.to_vec(), 0)), "{cut} and another one");
+            assert_eq!(held(&[b"x", begin, rest]), whole(b"", cut), "{cut}");
+            let glued = [b"SSLRequest", begin].concat();
+            assert_eq!(held(&[&glued, rest]), whole(b"", cut), "{cut} with what comes before it");
+            assert_eq!(held(&[b"x", b"\x16", begin, rest]), whole(b"", cut), "{cut} behind what only looked like one");
+            assert_eq!(held(&[b"x", begin, b"", b"xxxx", &HELLO]), whole(b"", 0), "{cut} and another one");
         }
         let bytes: Vec<&[u8]> = HELLO.chunks(1).collect();
-        assert_eq!(held(&bytes), Some((HELLO[..tls::HELLO_BEGIN].to_vec(), tls::HELLO_BEGIN - 1)));
+        assert_eq!(held(&bytes), Some((Vec::new(), HELLO[..7].to_vec(), 6)));
+    }
+
+    #[test]
+    fn a_hello_behind_other_bytes_of_any_piece_is_held() {
+        for pieces in 0..3 {
+            let glued = [b"STARTTLS\r\n", &HELLO[..]].concat();
+            let pieces: Vec<&[u8]> = [&b"EHLO me\r\n"[..]].repeat(pieces).into_iter().chain([&glued[..]]).collect();
+            assert_eq!(held(&pieces), whole(b"STARTTLS\r\n", 0));
+        }
+        assert_eq!(held(&[b"x\x16", &[b"x\x16\x03", &HELLO[..]].concat()]), whole(b"x\x16\x03", 0));
     }
 
     #[test]
@@ -148,6 +219,22 @@ mod tests {
         for piece in [&b""[..], b"\x16", b"\x16\x03\x01\x00", b"\x16\x03\x01\x00\x05\x02\0\0\0", b"\x17\x03\x03\0\x05"]
         {
             assert_eq!(held(&[b"x", piece, b"abc", piece]), None, "{piece:?}");
+        }
+        let chance = [&HELLO[..5], &[1, 0, 0, 200], &[7; 200]].concat();
+        assert_eq!(held(&[&[b"x", &chance[..]].concat()]), None, "not framed as one");
+    }
+
+    #[test]
+    fn what_only_looked_like_a_hello_is_passed_on_and_what_comes_behind_it_is_looked_at() {
+        for sent in 0..4 {
+            let bytes = [&b"\x16\x03\x01\x16\x03"[..], &HELLO].concat();
+            let ControlFlow::Break(hello) = HelloWatch::default().go_on(NoHello { bytes, sent }) else {
+                panic!("it is not found")
+            };
+            assert_eq!((&hello.before[..], &hello.bytes[..]), (&b"\x16\x03\x01\x16\x03"[sent..], &HELLO[..]), "{sent}");
+            let none = NoHello { bytes: b"\x16\x03 and so on".to_vec(), sent };
+            let ControlFlow::Continue(unsent) = HelloWatch::default().go_on(none) else { panic!("{sent}: it is none") };
+            assert_eq!(unsent, b"\x16\x03 and so on"[sent..]);
         }
     }
 }

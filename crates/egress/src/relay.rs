@@ -20,7 +20,7 @@ use crate::{
     gate,
     gateway::{Flow, Gateway},
     http::{body, head::Framing},
-    late_hello::{HelloWatch, LateHello},
+    late_hello::{HelloWatch, Judged, LateHello},
     outer::Outer,
     tls::{self, Answer},
 };
@@ -104,23 +104,45 @@ async fn relay(
             }
         };
         to_outer.flush().await?; // TLS may hold something back
-        if let After::Other(mut watch) = after {
-            after = match copy(&mut from_guest, &mut to_outer, &activity, |piece| watch.look(piece)).await? {
-                Ended::AtEof | Ended::WriterGone => return io::Result::Ok((After::Stream, from_guest)),
-                Ended::Held(hello) => After::LateHello(hello),
+        after = loop {
+            after = match after {
+                After::Other(mut watch) => {
+                    match copy(&mut from_guest, &mut to_outer, &activity, |piece| watch.look(piece)).await? {
+                        Ended::AtEof | Ended::WriterGone => return io::Result::Ok((After::Stream, from_guest)),
+                        Ended::Held(hello) => After::LateHello(hello),
+                    }
+                }
+                After::LateHello(hello) => {
+                    write(&mut to_outer, &hello.before).await?;
+                    match hello.judge(gateway, flow, &mut from_guest, &activity).await? {
+                        Judged::InOrder { hello, behind } => {
+                            answers.expect_late_one();
+                            write(&mut to_outer, &hello).await?;
+                            After::ServersAnswer(behind)
+                        }
+                        Judged::None(bytes) => {
+                            let mut watch = HelloWatch::default();
+                            match watch.go_on(bytes) {
+                                ControlFlow::Break(hello) => After::LateHello(hello),
+                                ControlFlow::Continue(unsent) => {
+                                    write(&mut to_outer, &unsent).await?;
+                                    After::Other(watch)
+                                }
+                            }
+                        }
+                    }
+                }
+                After::ServersAnswer(held) => match answers.next().await? {
+                    Answer::NotTls => gate::pass_watched(&held, &mut to_outer).await?,
+                    answer => {
+                        gate::follow_hello(gateway, flow, answer, held, &mut from_guest, &mut to_outer, &activity)
+                            .await?;
+                        break After::Stream;
+                    }
+                },
+                settled @ (After::Stream | After::Nothing) => break settled,
             };
-        }
-        if let After::LateHello(hello) = after {
-            let (hello, behind) = hello.judge(gateway, flow, &mut from_guest, &activity).await?;
-            answers.expect_late_one();
-            write(&mut to_outer, &hello).await?;
-            after = After::ServersAnswer(behind);
-        }
-        if let After::ServersAnswer(held) = after {
-            let answer = answers.next().await?;
-            gate::follow_hello(gateway, flow, answer, held, &mut from_guest, &mut to_outer, &activity).await?;
-            after = After::Stream;
-        }
+        };
         if let After::Stream = after {
             // A server that stops reading may still have something to say: let the other direction find its end.
             let _: Ended<Infallible> =

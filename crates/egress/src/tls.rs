@@ -20,14 +20,17 @@ pub(crate) enum Hello {
 pub(crate) enum Answer {
     /// It asks for another hello.
     Retry,
-    /// It goes on, or ends, or does not speak TLS: no other hello is read in clear.
+    /// It goes on, or ends: no other hello is read in clear.
     Final,
+    /// It speaks something else, and took the hello for that.
+    NotTls,
 }
 
 const CHANGE_CIPHER_SPEC: u8 = 20;
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 const APPLICATION_DATA: u8 = 23;
+const HEARTBEAT: u8 = 24;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_HELLO: u8 = 2;
 const SERVER_NAME: u16 = 0;
@@ -47,8 +50,8 @@ pub(crate) fn begins(bytes: &[u8]) -> bool {
     matches!(bytes, [20..=24, ..])
 }
 
-/// What [`begins_hello`] needs at most.
-pub(crate) const HELLO_BEGIN: usize = 7;
+/// What a hello begins with.
+pub(crate) const HELLO_FIRST: u8 = HANDSHAKE;
 
 /// Do these bytes begin a client's hello, where anything else may stand as well? `None`: so far they can. Versions do not count:
 /// some servers look at none.
@@ -67,6 +70,23 @@ pub(crate) fn begins_hello(bytes: &[u8]) -> Option<bool> {
         [] | [HANDSHAKE] => None,
         [HANDSHAKE, 3, rest @ ..] if rest.len() < 4 => None,
         _ => Some(false),
+    }
+}
+
+/// Whether what begins like a hello (see [`begins_hello`]) is framed as one: its message has the length of its record, or
+/// another record follows. `None`: that is not there yet. It keeps off what begins so by chance.
+pub(crate) fn is_framed_as_hello(bytes: &[u8]) -> Option<bool> {
+    let [_, _, _, high, low, message @ ..] = bytes else { return None };
+    let record = usize::from(u16::from_be_bytes([*high, *low]));
+    match message {
+        // What is left of the record may be the client's next message.
+        [_, a, b, c, ..] if 4 + u32::from_be_bytes([0, *a, *b, *c]) as usize <= record => Some(true),
+        [_] | [_, _] | [_, _, _] if message.len() < record => None,
+        _ => match message.get(record..) {
+            Some([CHANGE_CIPHER_SPEC..=APPLICATION_DATA | HEARTBEAT, 3, ..]) => Some(true),
+            Some([] | [CHANGE_CIPHER_SPEC..=APPLICATION_DATA | HEARTBEAT]) | None => None,
+            Some(_) => Some(false),
+        },
     }
 }
 
@@ -90,6 +110,17 @@ pub(crate) fn client_hello(bytes: &[u8]) -> Hello {
             Err(Malformed) => return Hello::Malformed,
         }
     }
+}
+
+/// Whether one of the records that these bytes consist of begins there.
+pub(crate) fn begins_record(records: &[u8], at: usize) -> bool {
+    let mut start = 0;
+    while let Some([_, _, _, high, low, ..]) = records.get(start..)
+        && start < at
+    {
+        start += 5 + usize::from(u16::from_be_bytes([*high, *low]));
+    }
+    start == at
 }
 
 /// How many of these bytes of a client are whole records that a server skips while it waits for a second hello. `None` where
@@ -124,7 +155,7 @@ pub(crate) fn answer(bytes: &[u8]) -> Option<Answer> {
                 return Some(if random.starts_with(&RETRY_RANDOM) { Answer::Retry } else { Answer::Final });
             }
             [] | [SERVER_HELLO, ..] => {}
-            _ => return Some(Answer::Final),
+            _ => return Some(Answer::NotTls),
         }
         rest = match rest {
             [kind @ (ALERT | HANDSHAKE), 3, _, high, low, after @ ..] => {
@@ -136,7 +167,7 @@ pub(crate) fn answer(bytes: &[u8]) -> Option<Answer> {
                 after
             }
             [] | [ALERT | HANDSHAKE] | [ALERT | HANDSHAKE, 3, ..] => return None,
-            _ => return Some(Answer::Final),
+            _ => return Some(Answer::NotTls),
         };
     }
 }
@@ -342,7 +373,7 @@ mod tests {
         for other in
             [&b"HTTP/1.1 400 Bad Request\r\n"[..], &[HANDSHAKE, 3, 3, 0, 4, 11, 0, 0, 0], &[CHANGE_CIPHER_SPEC]]
         {
-            assert_eq!(answer(other), Some(Answer::Final));
+            assert_eq!(answer(other), Some(Answer::NotTls));
         }
     }
 
@@ -376,7 +407,7 @@ mod tests {
         for size in [1, 2, 3, 4, 50, RECORD] {
             let hello = records(&message(&sni(b"a.com")), size);
             assert_eq!(begins_hello(&hello), Some(true), "records of {size}");
-            let known = (0..=HELLO_BEGIN).find_map(|end| begins_hello(&hello[..end]));
+            let known = (0..=7).find_map(|end| begins_hello(&hello[..end]));
             assert_eq!(known, Some(true), "records of {size}");
         }
         for other in [&b"x"[..], &[HANDSHAKE, 4], &[HANDSHAKE, 3, 1, 0, 5, SERVER_HELLO], &[HANDSHAKE, 3, 1, 0, 0, 1]] {
@@ -386,11 +417,29 @@ mod tests {
         assert_eq!(begins_hello(&[HANDSHAKE, 3, 1, 0, 90, CLIENT_HELLO, 9]), Some(false), "no hello is so long");
     }
 
+    #[test]
+    fn a_hello_is_framed_as_one_in_records_of_any_size_and_what_begins_so_by_chance_is_not() {
+        for size in [1, 2, 3, 4, 5, 50, RECORD] {
+            let hello = records(&message(&sni(b"a.com")), size);
+            let told: Vec<_> = (6..=hello.len()).map(|end| is_framed_as_hello(&hello[..end])).collect();
+            assert_eq!(told.last(), Some(&Some(true)), "records of {size}");
+            assert!(!told.contains(&Some(false)), "records of {size}");
+        }
+        let with_another = [&[HANDSHAKE, 3, 1, 0, 200][..], &message(&sni(b"a.com")), &[16, 0, 0]].concat();
+        assert_eq!(is_framed_as_hello(&with_another), Some(true));
+        let interrupted = [HANDSHAKE, 3, 1, 0, 4, CLIENT_HELLO, 0, 0, 90, ALERT, 3, 3, 0, 2, 1, 0];
+        assert_eq!(is_framed_as_hello(&interrupted), Some(true));
+        let chance = [HANDSHAKE, 3, 1, 0, 4, CLIENT_HELLO, 0, 0, 90, 77];
+        assert_eq!(is_framed_as_hello(&chance), Some(false));
+        assert_eq!(is_framed_as_hello(&chance[..9]), None);
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_read_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
             answer(&bytes);
             begins_hello(&bytes);
+            is_framed_as_hello(&bytes);
             skipped(&bytes);
             client_hello(&bytes);
             client_hello(&[&[HANDSHAKE, 3, 1, 2, 0, CLIENT_HELLO, 0, 1, 0xfc, 3, 3][..], &bytes].concat());

@@ -30,9 +30,15 @@ pub fn client_hello(bytes: &[u8]) {
 /// A hello behind something else, in two pieces that are cut anywhere.
 fn late_hello(bytes: &[u8]) {
     for cut in 0..bytes.len().min(20) {
-        let mut watch = HelloWatch::after(b"x");
+        let mut watch = HelloWatch::default();
         let is_held = watch.look(&bytes[..cut]).is_break() || watch.look(&bytes[cut..]).is_break();
         assert!(is_held || tls::begins_hello(bytes) != Some(true), "cut after {cut} bytes");
+        let behind = [b"before".as_slice(), bytes].concat();
+        let (one, other) = behind.split_at(cut);
+        let mut watch = HelloWatch::default();
+        let is_held = watch.look(one).is_break() || watch.look(other).is_break();
+        let is_hello = tls::begins_hello(bytes) == Some(true) && tls::is_framed_as_hello(bytes) == Some(true);
+        assert!(is_held || !is_hello, "behind something else, cut after {cut} bytes");
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::stage::{Stage, allow, client_hello, eventually, server};
+use crate::stage::{Stage, allow, client_hello, client_hello_with_padding, eventually, server};
 
 const SSL_REQUEST: &[u8] = b"\0\0\0\x08\x04\xd2\x16\x2f";
 const LDAP_START_TLS: &[u8] = b"0\x1d\x02\x01\x01w\x18\x80\x161.3.6.1.4.1.1466.20037";
@@ -114,6 +114,98 @@ async fn a_late_hello_in_single_bytes_or_behind_a_request_of_fixed_length_is_hel
                 assert!(!all.windows(4).any(|four| four == b"evil"), "{all:?}");
             }
         }
+    }
+}
+
+/// What a piece is, the guest decides; how much of it is the request and how much the hello, the server.
+#[tokio::test]
+async fn a_late_hello_behind_other_bytes_of_a_later_piece_is_held_to_the_same() {
+    const NOOP: &[u8] = &[b'n'; 20_000];
+    /// Of a protocol that sends a hello in packets of its own.
+    const PACKET: &[u8] = b"\x12\x01\x02\0\0\0\x01\0";
+    let (seen, address) = saying(YES.to_vec());
+    let stage = stage(5432, address);
+    for before in [SSL_REQUEST, b"STARTTLS\r\n", &[NOOP, b"\r\nSTARTTLS\r\n"].concat(), b"\n", PACKET, b"x\x16\x03"] {
+        for (name, passes) in [("example.com", true), ("evil.com", false)] {
+            for size in [1, 7, 9999] {
+                let number = seen.lock().unwrap().len();
+                let hello = client_hello(Some(name), size);
+                let glued = [before, &hello].concat();
+                let mut stream = stage.redirected_to_name("example.com", 5432).await;
+                assert!(exchange(&mut stream, &[b"EHLO me\r\n"]).await);
+                stream.write_all(&glued).await.unwrap();
+                if passes {
+                    let whole = [b"EHLO me\r\n", &glued[..]].concat();
+                    eventually("it comes", || seen.lock().unwrap()[number] == whole).await;
+                } else {
+                    stream.read_to_end(&mut Vec::new()).await.expect_err("it is cut off");
+                    let all = seen.lock().unwrap()[number].clone();
+                    let whole = [b"EHLO me\r\n", &glued[..]].concat();
+                    assert!(whole.starts_with(&all) && !all.ends_with(&hello), "{before:?}, records of {size}");
+                    assert!(!all.windows(4).any(|four| four == b"evil"), "{before:?}, records of {size}");
+                }
+            }
+        }
+    }
+}
+
+/// For a mail server the first one is a line that it does not know.
+#[tokio::test]
+async fn a_hello_that_the_server_does_not_read_is_no_front_for_a_later_one() {
+    let (seen, address) = saying(b"500 what?".to_vec());
+    let stage = stage(25, address);
+    let first = client_hello(Some("example.com"), 9999);
+    for (name, passes) in [("example.com", true), ("evil.com", false)] {
+        let number = seen.lock().unwrap().len();
+        let later = client_hello(Some(name), 9999);
+        let mut stream = stage.redirected_to_name("example.com", 25).await;
+        for piece in [&first[..], b"STARTTLS\r\n"] {
+            stream.write_all(piece).await.unwrap();
+            stream.read_exact(&mut [0; 9]).await.unwrap();
+        }
+        stream.write_all(&later).await.unwrap();
+        if passes {
+            let whole = [&first[..], b"STARTTLS\r\n", &later].concat();
+            eventually("it comes", || seen.lock().unwrap()[number] == whole).await;
+        } else {
+            stream.read_to_end(&mut Vec::new()).await.expect_err("it is cut off");
+            let all = seen.lock().unwrap()[number].clone();
+            assert_eq!(all, [&first[..], b"STARTTLS\r\n"].concat());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_hello_inside_of_another_one_is_sent_nowhere() {
+    let (seen, address) = saying(b"500 what?".to_vec());
+    let stage = stage(25, address);
+    let evil = client_hello(Some("evil.com"), 9999);
+    let outer = client_hello_with_padding("example.com", &[b"\r\nSTARTTLS\r\n", &evil[..]].concat());
+    for before in [&b""[..], b"EHLO me\r\n", b"EHLO me\r\nNOOP "] {
+        let mut stream = stage.redirected_to_name("example.com", 25).await;
+        stream.write_all(&[before, &outer].concat()).await.unwrap();
+        stream.read_to_end(&mut Vec::new()).await.expect_err("it is cut off");
+        let all = seen.lock().unwrap().concat();
+        assert!(!all.windows(4).any(|four| four == b"evil"), "{all:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_begins_like_a_hello_by_chance_passes() {
+    let (seen, address) = saying(b"S".to_vec());
+    let stage = stage(5432, address);
+    let chance = [&b"x\x16\x03\x01\0\x5a\x01\0\0\xc8"[..], &[7; 40_000]].concat();
+    for cut in [9, 10, 30, 100] {
+        let number = seen.lock().unwrap().len();
+        let mut stream = stage.redirected_to_name("example.com", 5432).await;
+        stream.write_all(b"\x01\x02\n").await.unwrap();
+        stream.read_exact(&mut [0]).await.unwrap();
+        for piece in [&chance[..cut], &chance[cut..]] {
+            stream.write_all(piece).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        let whole = [b"\x01\x02\n", &chance[..]].concat();
+        eventually("it comes", || seen.lock().unwrap()[number] == whole).await;
     }
 }
 

@@ -282,8 +282,22 @@ fn is_whole(request: &[u8]) -> bool {
 
 /// A TLS ClientHello with or without a server name, in records of at most `size` bytes.
 pub(crate) fn client_hello(name: Option<&str>, size: usize) -> Vec<u8> {
+    hello(name, &[], size)
+}
+
+/// With these bytes where others have zeros.
+pub(crate) fn client_hello_with_padding(name: &str, padding: &[u8]) -> Vec<u8> {
+    hello(Some(name), padding, 9999)
+}
+
+fn hello(name: Option<&str>, padding: &[u8], size: usize) -> Vec<u8> {
     let number16 = |number: usize| u16::try_from(number).unwrap().to_be_bytes();
     let mut extensions = vec![0, 43, 0, 3, 2, 3, 4];
+    if !padding.is_empty() {
+        extensions.extend([0, 21]);
+        extensions.extend(number16(padding.len()));
+        extensions.extend(padding);
+    }
     if let Some(name) = name {
         extensions.extend([0, 0]);
         extensions.extend(number16(name.len() + 5));
