@@ -141,6 +141,36 @@ async fn who_leaves_takes_nothing_along_and_says_so_to_its_readers() {
     engine.close().await;
 }
 
+/// Init waits for something of each command, and so does who moves their output on: more than the filter lets a guest wait for.
+#[tokio::test]
+async fn a_thousand_commands_are_heard_with_a_server_and_without_one() {
+    const COMMANDS: usize = 1100;
+    let (id, engine) = (SandboxId::random(), engine().await);
+    let sandbox = engine.create(&id, &SandboxSpec::new(cabana_sandbox::Base::Host)).await.unwrap();
+    run(&*sandbox, ExecSpec::shell("mkfifo /tmp/never", SandboxPath::root()), 100).await.unwrap();
+    for _ in 0..COMMANDS {
+        let waits = ExecSpec::argv(["cat", "/tmp/never"], SandboxPath::root());
+        drop(sandbox.exec(waits).await.unwrap()); // it goes on
+    }
+    let said = run(&*sandbox, ExecSpec::shell("echo heard", SandboxPath::root()), 100).await.unwrap();
+    assert_eq!(said.stdout.whole().unwrap(), b"heard\n");
+    // More than a pipe holds, from when there is no server.
+    let talks = ExecSpec::shell("sleep 1; seq 1 100000; touch /tmp/over", SandboxPath::root());
+    let exec = talks.id;
+    drop(sandbox.exec(talks).await.unwrap());
+    engine.leave().await;
+    let upper = data().join("sandboxes").join(id.as_str()).join("fs/upper0/tmp/over");
+    until("all of it is taken", async || upper.exists()).await;
+
+    let engine = crate::stage::engine().await;
+    let sandbox = found(&engine, &id).await;
+    assert!(all_of(&*sandbox, exec).await.unwrap().out().ends_with("99999\n100000\n"));
+    let said = run(&*sandbox, ExecSpec::shell("pgrep -cx cat", SandboxPath::root()), 100).await.unwrap();
+    assert_eq!(said.stdout.whole().unwrap(), format!("{COMMANDS}\n").into_bytes());
+    engine.destroy(&id).await.unwrap();
+    engine.close().await;
+}
+
 #[tokio::test]
 async fn a_sandbox_has_one_owner_at_a_time() {
     let id = SandboxId::random();

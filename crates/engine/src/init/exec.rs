@@ -96,6 +96,10 @@ impl Execs {
         }
     }
 
+    pub(super) fn secret(&self) -> sys::Secret {
+        self.secret
+    }
+
     /// An answer now is a refusal; otherwise it comes when the exec is through.
     pub(super) fn start(&mut self, plan: &ExecPlan<'_>, fds: &[OwnedFd]) -> Option<FromInit> {
         let exec = plan.exec;

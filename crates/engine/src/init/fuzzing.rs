@@ -8,6 +8,7 @@ use rustix::fs::{Mode, OFlags};
 use super::{broker, caller, keep::Keeper, read_long};
 use crate::{
     fuzzing::script::{Script, leave_nothing_open},
+    kernel::sys::Secret,
     wire::{Ended, ExecPlan, FromInit, LONG, PROTOCOL, Stillness, ToInit},
 };
 
@@ -21,7 +22,7 @@ fn act(mut script: Script<'_>) {
     let place = |path| rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     let (Ok(root), Ok(terminals), Ok(null)) = (place(c"/"), place(c"/dev"), null) else { return };
-    let mut keeper = Keeper::new(root, terminals, null);
+    let mut keeper = Keeper::new(root, terminals, null, Secret::default());
     let mut now = 0;
     for _ in 0..64 {
         if script.is_over() {

@@ -18,7 +18,7 @@ use rustix::fs::MemfdFlags;
 
 use crate::{
     feed::Feed,
-    kernel::sys::{self, Waited},
+    kernel::sys::{self, Secret, Waited},
     spool::Spool,
     wire::{Ended, ExecPlan, FromInit, KeptExec, PROTOCOL, Stillness},
 };
@@ -37,6 +37,7 @@ pub(super) struct Keeper {
     root: OwnedFd,
     terminals: OwnedFd,
     null: OwnedFd,
+    secret: Secret,
     /// Since when the sandbox outlives its server, and by what the next one knocks.
     door: Option<Door>,
     execs: BTreeMap<u64, Kept>,
@@ -69,12 +70,13 @@ struct Kept {
 }
 
 impl Keeper {
-    pub(super) fn new(root: OwnedFd, terminals: OwnedFd, null: OwnedFd) -> Self {
+    pub(super) fn new(root: OwnedFd, terminals: OwnedFd, null: OwnedFd, secret: Secret) -> Self {
         let (execs, ended, used) = (BTreeMap::new(), VecDeque::new(), VecDeque::new());
         Self {
             root,
             terminals,
             null,
+            secret,
             door: None,
             execs,
             ended,
@@ -251,11 +253,12 @@ impl Keeper {
             }
             let mut fds: Vec<_> = all.iter().flat_map(|(_, kept)| kept.feed.descriptors().map(poll)).collect();
             // What is ready and cannot be taken waits for memory.
-            let ready = sys::poll(&mut fds, Some(0)).is_ok_and(|ready| ready > 0);
-            if ready && !took {
+            let ready = sys::poll_many(self.secret, &mut fds, Some(0)).map(|ready| ready > 0);
+            if ready == Ok(false) && sys::poll_many(self.secret, &mut fds, None).is_ok() {
+                continue;
+            }
+            if ready != Ok(true) || !took {
                 let _ = sys::poll(&mut [], Some(SETTLED_NS));
-            } else if !ready {
-                let _ = sys::poll(&mut fds, None);
             }
         }
     }

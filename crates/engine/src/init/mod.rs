@@ -107,6 +107,9 @@ const LOCKED_MEMORY: u64 = 64 << 10;
 /// How many children are waited for before anybody else is heard.
 const AT_ONCE: usize = 1024;
 
+/// How long everybody waits where the kernel cannot say who has something.
+const UNPOLLED_NS: u64 = 1_000_000;
+
 struct Init {
     /// None while no server is there.
     control: Option<OwnedFd>,
@@ -131,7 +134,7 @@ fn serve(control: OwnedFd, ready: Ready) -> ! {
     }
     let _ = sys::set_rlimit(libc::RLIMIT_MEMLOCK, LOCKED_MEMORY, LOCKED_MEMORY); // for all commands: they have it from init
     let Ok(nowhere) = null.try_clone() else { sys::exit(1) };
-    let keeper = Keeper::new(root, terminals, nowhere);
+    let keeper = Keeper::new(root, terminals, nowhere, secret);
     let execs = Execs::new(null, forest, secret);
     let mut init = Init {
         control: Some(control),
@@ -192,7 +195,11 @@ impl Init {
         let at_once = self.unwaited.then_some(0);
         let of_brokers = self.notifications.next_deadline(now);
         let deadlines = [self.execs.next_deadline(now), self.keeper.next_deadline(now), of_brokers, at_once];
-        let _ = sys::poll(&mut fds, deadlines.into_iter().flatten().min());
+        if sys::poll_many(self.execs.secret(), &mut fds, deadlines.into_iter().flatten().min()).is_err() {
+            // Memory may be short. Each is heard then as if it had something: that waits for nobody.
+            let _ = sys::poll(&mut [], Some(UNPOLLED_NS));
+            fds.iter_mut().for_each(|fd| fd.revents = fd.events);
+        }
         Polled(fds)
     }
 

@@ -296,7 +296,8 @@ fn bound_queues() -> Done {
     let _ = std::fs::write("/p/sys/net/core/tstamp_allow_data", "0");
     // Connections that were closed with something left to send stay for minutes where nobody reads it, and the kernel counts them for
     // the whole machine. All of these end on this machine, where who has not answered by then will not.
-    for (setting, value) in [("tcp_orphan_retries", "1"), ("tcp_fin_timeout", "5")] {
+    // What is left of those that were closed in order is nobody's memory either, and lies among the connections of the whole machine.
+    for (setting, value) in [("tcp_orphan_retries", "1"), ("tcp_fin_timeout", "5"), ("tcp_max_tw_buckets", "2048")] {
         std::fs::write(format!("/p/sys/net/ipv4/{setting}"), value).map_err(io_at(Step::Network))?;
     }
     Ok(())

@@ -148,6 +148,8 @@ extern "C" fn supervise(supervisor: usize) -> ! {
     // SAFETY: init keeps the box until this process is gone.
     let supervisor = unsafe { &*(supervisor as *const Supervisor) };
     let _ = sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
+    // With a single id it is root's inside, who can have its session get less of the processors: init's is another one.
+    let _ = sys::setsid();
     // Before the command is there: it has what is open here until it has closed all but its own.
     if sys::close_all_but(&supervisor.open).is_err() {
         sys::exit(126)

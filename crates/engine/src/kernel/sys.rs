@@ -705,11 +705,17 @@ pub(crate) fn signalfd(signals: u64) -> Result<RawFd> {
 
 /// Waits until something is ready or the time is up.
 pub(crate) fn poll(fds: &mut [libc::pollfd], timeout_ns: Option<u64>) -> Result<usize> {
+    poll_many(Secret::default(), fds, timeout_ns)
+}
+
+/// The same for more descriptors than init's filter lets anybody else wait for.
+pub(crate) fn poll_many(secret: Secret, fds: &mut [libc::pollfd], timeout_ns: Option<u64>) -> Result<usize> {
     let time = timeout_ns
         .map(|ns| libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
     let time_ptr = time.as_ref().map_or(ptr::null(), ptr::from_ref);
+    let [fifth, sixth] = secret.with(8);
     // SAFETY: fills the slice; reads a local.
-    match unsafe { sys!(SYS_ppoll, fds.as_mut_ptr(), fds.len(), time_ptr, 0, 8) } {
+    match unsafe { sys!(SYS_ppoll, fds.as_mut_ptr(), fds.len(), time_ptr, 0, fifth, sixth) } {
         Err(Errno(libc::EINTR)) => Ok(0),
         other => other,
     }
