@@ -66,7 +66,7 @@ int main(int count, char **arguments) {
     say("writing its memory", came(process_vm_writev(pid, &here, 1, &there, 1, 0)));
     int pidfd = syscall(SYS_pidfd_open, pid, 0);
     say("taking its descriptor", came(syscall(SYS_pidfd_getfd, pidfd, 0, 0)));
-    say("advising its memory", came(syscall(SYS_process_madvise, pidfd, &there, 1, MADV_COLD, 0)));
+    say("advising its memory", came(syscall(SYS_process_madvise, pidfd, &there, 1, MADV_WILLNEED, 0)));
     say("its robust list", came(syscall(SYS_get_robust_list, pid, &here, &there)));
     opens("opening mem to read", "mem", O_RDONLY);
     opens("opening mem to write", "mem", O_RDWR);

@@ -288,6 +288,44 @@ fn wishes_that_others_pay_for_are_not_done() {
     assert_eq!(verdict("fadvise64", &[7, 0, 0, 4]), done);
     assert_eq!(verdict("fadvise64", &[7, 0, 0, 1 << 32 | 4]), done);
     assert_eq!(verdict("fadvise64", &[7, 0, 0, 3]), Verdict::Allow);
+    for (name, place) in [("madvise", 2), ("process_madvise", 3)] {
+        let asked = |advice: i32| {
+            let mut args = [7; 6];
+            args[place] = advice as u64;
+            verdict(name, &args)
+        };
+        assert_eq!([libc::MADV_PAGEOUT, libc::MADV_COLD].map(asked), [done, done], "{name}");
+        assert_eq!([libc::MADV_DONTNEED, libc::MADV_WILLNEED].map(asked), [Verdict::Allow; 2], "{name}");
+    }
+}
+
+#[test]
+fn what_file_systems_do_by_numbers_of_their_own_is_absent() {
+    const SUBVOL_CREATE: u64 = 0x5000_940e;
+    const SUBVOL_SETFLAGS: u64 = 0x4008_941a;
+    const BCACHEFS_SUBVOLUME_CREATE: u64 = 0x4020_bc10;
+    const XFS_GETBMAP: u64 = 0xc020_5826;
+    const SETFLAGS: u64 = 0x4008_6602;
+    const EXT4_MIGRATE: u64 = 0x6609;
+    for number in [SUBVOL_CREATE, SUBVOL_SETFLAGS, BCACHEFS_SUBVOLUME_CREATE, XFS_GETBMAP, SETFLAGS, EXT4_MIGRATE] {
+        assert_eq!(verdict("ioctl", &[7, number]), Verdict::Errno(libc::ENOTTY as u16), "{number:x}");
+    }
+    const CLONE: u64 = 0x4004_9409;
+    const CLONE_RANGE: u64 = 0x4020_940d;
+    const DEDUPE_RANGE: u64 = 0xc018_9436;
+    const GETFLAGS: u64 = 0x8008_6601;
+    const GET_WINDOW_SIZE: u64 = 0x5413;
+    for number in [CLONE, CLONE_RANGE, DEDUPE_RANGE, GETFLAGS, GET_WINDOW_SIZE] {
+        assert_eq!(verdict("ioctl", &[7, number]), Verdict::Allow, "{number:x}");
+    }
+}
+
+#[test]
+fn init_alone_waits_for_very_many_descriptors() {
+    let [upper, sixth] = SECRET;
+    let fifth = upper & !u64::from(u32::MAX) | 8;
+    assert_eq!(verdict("ppoll", &[7, 5000, 0, 0, fifth, sixth]), Verdict::Allow);
+    assert_eq!(verdict("ppoll", &[7, 5000, 0, 0, 8, 0]), Verdict::Errno(libc::EINVAL as u16));
 }
 
 #[test]
