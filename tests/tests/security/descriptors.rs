@@ -42,9 +42,15 @@ impl Seen {
         status.lines().any(|line| line.starts_with("NSpid:") && line.ends_with("\t1"))
     }
 
+    /// Also where its parent has not waited for it yet.
+    fn has_ended(&self) -> bool {
+        let status = fs::read_to_string(self.0.join("status")).unwrap_or_default();
+        status.lines().find_map(|line| line.strip_prefix("State:\t")).is_none_or(|state| state.starts_with(['Z', 'X']))
+    }
+
     /// Descriptors with their names; the working directory and the root are held just as well.
     fn descriptors(&self) -> Vec<(String, OwnedFd)> {
-        let numbers = fs::read_dir(self.0.join("fd")).unwrap().map(|entry| entry.unwrap().path());
+        let numbers = self.numbers().into_iter().map(|number| self.0.join("fd").join(number));
         let held = numbers.chain([self.0.join("cwd"), self.0.join("root")]);
         let open = |path: PathBuf| {
             let fd = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
@@ -55,8 +61,17 @@ impl Seen {
 
     /// The numbers of what is open beside standard input, output and errors.
     fn beyond_stdio(&self) -> Vec<String> {
-        let names = fs::read_dir(self.0.join("fd")).unwrap().map(|entry| entry.unwrap().file_name());
-        names.map(|name| name.into_string().unwrap()).filter(|name| !["0", "1", "2"].contains(&name.as_str())).collect()
+        self.numbers().into_iter().filter(|number| !["0", "1", "2"].contains(&number.as_str())).collect()
+    }
+
+    /// Of all that is open. A process that has ended since it was found has nothing open.
+    fn numbers(&self) -> Vec<String> {
+        let listed = fs::read_dir(self.0.join("fd")).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
+        match listed {
+            Ok(entries) => entries.into_iter().map(|entry| entry.file_name().into_string().unwrap()).collect(),
+            Err(_) if self.has_ended() => Vec::new(),
+            Err(error) => panic!("{}: {error}", self.0.display()),
+        }
     }
 
     fn target(&self, number: &str) -> String {

@@ -61,6 +61,12 @@ impl HostProcess {
         things
     }
 
+    /// Init has children that close something and end, at any time: what is read of one then is nothing.
+    fn has_ended(&self) -> bool {
+        let status = self.read("status");
+        status.lines().find_map(|line| line.strip_prefix("State:\t")).is_none_or(|state| state.starts_with(['Z', 'X']))
+    }
+
     fn descriptor(&self, number: &str) -> Option<String> {
         let info = self.read(&format!("fdinfo/{number}"));
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
@@ -146,7 +152,10 @@ async fn look(inside: Inside, user: &str) -> BTreeSet<String> {
                     false if Some(process.0) == starting => "starting",
                     false => "supervisor",
                 };
-                things.extend(process.describe().into_iter().map(|thing| format!("{who} {thing}")));
+                let described = process.describe();
+                if who != "supervisor" || !process.has_ended() {
+                    things.extend(described.into_iter().map(|thing| format!("{who} {thing}")));
+                }
             }
         } => {}
         started = start => panic!("it was not held up: {:?}", started.map(|process| process.pid)),
