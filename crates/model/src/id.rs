@@ -19,6 +19,8 @@ pub struct SandboxId(String);
 
 impl SandboxId {
     const RULE: ParseIdError = ParseIdError { what: "a sandbox id", rule: "[a-z0-9]{8,32}" };
+    /// How many hexadecimal digits a scope computes.
+    pub(crate) const COMPUTED: usize = 16;
 
     pub fn new(id: impl Into<String>) -> Result<Self, ParseIdError> {
         let id = id.into();
@@ -37,6 +39,11 @@ impl SandboxId {
             id.push(char::from(LETTERS[(bits % 32) as usize]));
         }
         Self(id)
+    }
+
+    /// Whether it can be one that a scope computes of names, and not one that is drawn: two tenants with the same names have the same.
+    pub fn is_computed(&self) -> bool {
+        self.0.len() == Self::COMPUTED && self.0.bytes().all(|byte| byte.is_ascii_hexdigit())
     }
 
     pub fn as_str(&self) -> &str {
@@ -381,6 +388,7 @@ mod tests {
         assert!(
             ids.iter().all(|id| SandboxId::new(id.as_str()).is_ok() && id.as_str().as_bytes()[0].is_ascii_lowercase())
         );
+        assert!(!ids.iter().any(SandboxId::is_computed));
     }
 
     #[test]

@@ -114,7 +114,7 @@ impl Scope {
     pub fn sandbox_id(&self) -> Option<SandboxId> {
         let Scheme::Chat = self.scheme else { return None };
         let digest = Sha256::digest(self.value.replace("%2D", "-").replace("%25", "%"));
-        let id: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let id: String = digest.iter().take(SandboxId::COMPUTED / 2).map(|byte| format!("{byte:02x}")).collect();
         SandboxId::new(id).ok()
     }
 }
@@ -243,6 +243,7 @@ mod tests {
         assert_eq!(scope.value(), "app-user-chat");
         // printf %s app-user-chat | sha256sum | head -c 16
         assert_eq!(scope.sandbox_id().unwrap().as_str(), "6dc28d76e2cef331");
+        assert!(scope.sandbox_id().unwrap().is_computed());
         assert_eq!(scope.chat(), Some(("app", "chat")));
         assert_eq!(Scope::fixed("app-user-chat").unwrap().sandbox_id(), None);
     }

@@ -1,5 +1,5 @@
 //! What listens inside, as a web server of its own: by path, `/p/{sandbox}/{port}/…`, or by host name,
-//! `{port}-{sandbox}.{domain}`.
+//! `{port}-{sandbox}.{domain}`, with the tenant behind the sandbox where its id is computed.
 //!
 //! Only what was parsed is sent on, written anew as HTTP/1.1, without anything that opens our own doors. A page by path has our
 //! origin, so browsers are told to give it none at all; one by host name has an origin of its own.

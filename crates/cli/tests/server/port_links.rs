@@ -256,3 +256,41 @@ async fn the_ledger_says_who_came_to_a_port_and_not_how_often() {
     assert!(visits.iter().all(|row| row["sandbox"] == sandbox && row["key"] == *key));
     assert_eq!(visits[0]["outcome"], "port_closed");
 }
+
+/// Ids that are computed of names are the same in two tenants, and pages of one host name have one origin: storage, caches, workers.
+#[tokio::test]
+async fn chats_of_the_same_names_in_two_tenants_have_no_host_name_in_common() {
+    let server = Server::start();
+    let other = server.key_for("other", "use").await;
+    // One whose id could be the beginning of a host name, as that of every other scope.
+    let scope = json!({ "scheme": "chat", "app": "app", "user": "user", "chat": "chat" });
+    let link = async |key: &str| {
+        let post = |path: &str, body: Value| client().post(format!("{}{path}", server.url)).bearer_auth(key).json(&body).send();
+        let sandbox = good(post("/v1/sandboxes", json!({ "scope": scope })).await.unwrap()).await;
+        let id = sandbox["id"].as_str().unwrap().to_owned();
+        let link = good(post(&format!("/v1/sandboxes/{id}/ports/8000/link"), json!({})).await.unwrap()).await;
+        (id, link["url"].as_str().unwrap().to_owned())
+    };
+    let ((mine, my_url), (theirs, their_url)) = (link(&server.key).await, link(&other).await);
+    assert_eq!(mine, theirs);
+    let host = |url: &str| url.strip_prefix("http://").unwrap().split('/').next().unwrap().to_owned();
+    let (my_host, their_host) = (host(&my_url), host(&their_url));
+    assert_ne!(my_host, their_host);
+    let plain = format!("8000-{mine}.localhost:{}", server.url.rsplit(':').next().unwrap());
+    let query = their_url.split_once("/?").unwrap().1;
+    let status = async |host: &str, key: Option<&str>| {
+        let query = if key.is_some() { "" } else { query };
+        let request = client().get(format!("{}/?{query}", server.url)).header("host", host);
+        let request = match key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        };
+        request.send().await.unwrap().status()
+    };
+    assert_eq!(status(&their_host, None).await, StatusCode::FOUND, "the control");
+    for host in [&my_host, &plain] {
+        assert_eq!(status(host, None).await, StatusCode::NOT_FOUND, "{host} by the other tenant's link");
+        assert_eq!(status(host, Some(&other)).await, StatusCode::NOT_FOUND, "{host} by the other tenant's key");
+    }
+    assert_eq!(status(&their_host, Some(&server.key)).await, StatusCode::NOT_FOUND);
+}

@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use axum::http::{HeaderMap, Uri, header, uri::Authority};
-use cabana_runtime::{SandboxId, Signed};
+use cabana_runtime::{SandboxId, Signed, Tenant};
+use sha2::{Digest, Sha256};
 
 use super::cookie::NAME;
 use crate::{App, error::Answer, rest};
 
 pub(crate) struct Door {
     pub(super) sandbox: SandboxId,
+    /// Whose it is, as far as its host name says so.
+    tenant: Option<TenantTag>,
     pub(super) port: u16,
     pub(super) way: Way,
     /// What the inside sees as the host; where nothing is said, itself.
@@ -30,7 +33,7 @@ pub(crate) enum Way {
 
 impl Door {
     pub(crate) fn new(sandbox: SandboxId, port: u16, way: Way) -> Self {
-        Self { sandbox, port, way, host: None, opened_by: &[], patience: Duration::ZERO }
+        Self { sandbox, tenant: None, port, way, host: None, opened_by: &[], patience: Duration::ZERO }
     }
 
     pub(crate) fn seen_as(self, host: Option<String>) -> Self {
@@ -53,31 +56,65 @@ impl Door {
 
     pub(super) fn of_host(uri: &Uri, headers: &HeaderMap, domain: Option<&str>) -> Option<Self> {
         let host = authority(uri, headers)?;
-        let (sandbox, port) = named(host.host(), domain?)?;
-        Some(Self::new(sandbox, port, Way::Host))
+        let Page { sandbox, tenant, port } = Page::of_host(host.host(), domain?)?;
+        Some(Self { tenant, ..Self::new(sandbox, port, Way::Host) })
+    }
+
+    /// Whether its host name is that of this tenant's sandbox. The pages of two tenants have no origin in common.
+    pub(super) fn is_of(&self, tenant: &Tenant) -> bool {
+        self.way != Way::Host || self.tenant == TenantTag::of(&self.sandbox, tenant)
     }
 
     /// Whether a page of this origin belongs to the same sandbox.
     pub(super) fn is_own(&self, origin: &str, domain: Option<&str>) -> bool {
-        self.way == Way::Host && sandbox_of(origin, domain).is_some_and(|sandbox| sandbox == self.sandbox)
+        self.way == Way::Host && Page::of_address(origin, domain).is_some_and(|page| self.has(&page))
     }
 
     /// Whether this page is that of another sandbox.
     pub(super) fn is_of_another(&self, page: &str, domain: Option<&str>) -> bool {
-        sandbox_of(page, domain).is_some_and(|sandbox| sandbox != self.sandbox)
+        Page::of_address(page, domain).is_some_and(|page| !self.has(&page))
+    }
+
+    fn has(&self, page: &Page) -> bool {
+        page.sandbox == self.sandbox && (self.way != Way::Host || page.tenant == self.tenant)
     }
 }
 
-/// Whose page it is.
-fn sandbox_of(page: &str, domain: Option<&str>) -> Option<SandboxId> {
-    let host = page.parse::<Uri>().ok()?.into_parts().authority?;
-    named(host.host(), domain?).map(|(sandbox, _)| sandbox)
+/// Stands for a tenant in the host names of its sandboxes whose ids are computed: two tenants can have the same.
+#[derive(PartialEq, Eq)]
+struct TenantTag(String);
+
+impl TenantTag {
+    const BYTES: usize = 8;
+
+    /// None where the id is no other tenant's.
+    fn of(sandbox: &SandboxId, tenant: &Tenant) -> Option<Self> {
+        let digest = Sha256::digest(tenant.as_str());
+        let tag = || digest.iter().take(Self::BYTES).map(|byte| format!("{byte:02x}")).collect();
+        sandbox.is_computed().then(|| Self(tag()))
+    }
 }
 
-fn named(host: &str, domain: &str) -> Option<(SandboxId, u16)> {
-    let host = host.to_ascii_lowercase();
-    let (port, sandbox) = host.strip_suffix(domain)?.strip_suffix('.')?.split_once('-')?;
-    Some((SandboxId::new(sandbox).ok()?, rest::port(port).ok()?))
+/// What a host name of ours names: `{port}-{sandbox}` or `{port}-{sandbox}-{tenant}`.
+struct Page {
+    sandbox: SandboxId,
+    tenant: Option<TenantTag>,
+    port: u16,
+}
+
+impl Page {
+    fn of_address(page: &str, domain: Option<&str>) -> Option<Self> {
+        let host = page.parse::<Uri>().ok()?.into_parts().authority?;
+        Self::of_host(host.host(), domain?)
+    }
+
+    fn of_host(host: &str, domain: &str) -> Option<Self> {
+        let host = host.to_ascii_lowercase();
+        let (port, name) = host.strip_suffix(domain)?.strip_suffix('.')?.split_once('-')?;
+        let (sandbox, tenant) = name.split_once('-').map_or((name, None), |(sandbox, tag)| (sandbox, Some(tag)));
+        let tenant = tenant.map(|tag| TenantTag(tag.to_owned()));
+        Some(Self { sandbox: SandboxId::new(sandbox).ok()?, tenant, port: rest::port(port).ok()? })
+    }
 }
 
 /// The name by which the client knows the server.
@@ -100,7 +137,8 @@ pub(crate) fn link_urls(app: &App, host: &Authority, secure: bool, link: &Signed
         return (by_path.clone(), by_path);
     };
     let at = host.port().map(|port| format!(":{port}")).unwrap_or_default();
-    (format!("{scheme}://{port}-{sandbox}.{domain}{at}/?{NAME}={token}"), by_path)
+    let tenant = TenantTag::of(sandbox, &link.grant.tenant).map(|TenantTag(tag)| format!("-{tag}")).unwrap_or_default();
+    (format!("{scheme}://{port}-{sandbox}{tenant}.{domain}{at}/?{NAME}={token}"), by_path)
 }
 
 /// Names below `localhost` lead to the client's own machine: they are of use only where the server is on it.

@@ -5,7 +5,7 @@ use axum::{
     http::{HeaderMap, HeaderValue, Method, Uri, header, request::Parts},
     response::{IntoResponse, Response},
 };
-use cabana_runtime::{Error, Grant, Role, Visitor};
+use cabana_runtime::{Error, Grant, Role, Tenant, Visitor};
 
 use super::{
     address::{Door, Way, is_secure},
@@ -21,7 +21,7 @@ pub(super) enum Admitted {
 
 pub(super) async fn admit(app: &App, door: &Door, parts: &Parts) -> Answer<Admitted> {
     if let Some(token) = token(&parts.uri) {
-        let (grant, visitor) = app.runtime.open_link(token, &door.sandbox, door.port).await?;
+        let (grant, visitor) = open_link(app, door, token).await?;
         let visits = matches!(parts.method, Method::GET | Method::HEAD) && !headers::is_websocket(parts);
         return Ok(if visits {
             Admitted::First(welcome(app, door, parts, token, &grant))
@@ -31,9 +31,21 @@ pub(super) async fn admit(app: &App, door: &Door, parts: &Parts) -> Answer<Admit
     }
     let key = auth::own_key(&parts.headers);
     if key.is_some() {
-        return Ok(Admitted::Here(Visitor::ByKey(auth::admitted(parts, app, key, Role::Use).await?)));
+        let caller = auth::admitted(parts, app, key, Role::Use).await?;
+        check_tenant(door, &caller.tenant)?;
+        return Ok(Admitted::Here(Visitor::ByKey(caller)));
     }
     by_cookie(app, door, parts).await.map(Admitted::Here)
+}
+
+async fn open_link(app: &App, door: &Door, token: &str) -> Result<(Grant, Visitor), Error> {
+    let (grant, visitor) = app.runtime.open_link(token, &door.sandbox, door.port).await?;
+    check_tenant(door, &grant.tenant)?;
+    Ok((grant, visitor))
+}
+
+fn check_tenant(door: &Door, tenant: &Tenant) -> Result<(), Error> {
+    if door.is_of(tenant) { Ok(()) } else { Err(Error::NoSandbox(door.sandbox.clone())) }
 }
 
 /// Whether there is something that could open a port of ours.
@@ -70,7 +82,7 @@ async fn by_cookie(app: &App, door: &Door, parts: &Parts) -> Answer<Visitor> {
         return Err(refused.into());
     }
     for token in cookie::tokens(&parts.headers) {
-        match app.runtime.open_link(token, &door.sandbox, door.port).await {
+        match open_link(app, door, token).await {
             Ok((_, visitor)) => return Ok(visitor),
             Err(error) => refused = error,
         }
