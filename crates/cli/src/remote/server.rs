@@ -6,6 +6,7 @@ use cabana_model::Code;
 use reqwest::{Client, Method, RequestBuilder, Response, Url, header};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
+use tower::{BoxError, util::AndThenLayer};
 
 use crate::{
     data,
@@ -54,11 +55,12 @@ impl Server {
         let url = Url::parse(&text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
         let url = url.ok_or_else(|| Failure::bad(format!("CABANA_URL {text:?}: write it as {USUAL}")))?;
         let is_ours = ours.and_then(|ours| Url::parse(&ours).ok()).is_some_and(|ours| ours == url);
-        let key = match (set("CABANA_API_KEY"), data) {
-            (Some(key), _) => Some(key),
-            // The operator's key goes to the operator's own server, and to nobody who merely has its port.
-            (None, Ok(data)) if is_ours => fs::read_to_string(data.join("admin.key")).ok(),
-            (None, _) => None,
+        // The operator's key goes to the operator's own server, and to nobody who merely has its port: so each connection is looked at,
+        // since another account may have taken the port since the last one.
+        let (key, guarded) = match (set("CABANA_API_KEY"), data) {
+            (Some(key), _) => (Some(key), None),
+            (None, Ok(data)) if is_ours => (fs::read_to_string(data.join("admin.key")).ok(), Some(data)),
+            (None, _) => (None, None),
         };
         let near = is_loopback(&url);
         if url.scheme() == "http" && !near && key.is_some() {
@@ -74,6 +76,10 @@ impl Server {
         let http = if near { http.no_proxy() } else { http };
         // And without TLS nobody's certificates are looked for: a small container has none, and would be refused for that.
         let http = if near && url.scheme() == "http" { http.tls_certs_only([]) } else { http };
+        let http = match guarded {
+            Some(data) => http.connector_layer(only_to_server_of(data, text)),
+            None => http,
+        };
         let http = http.build().map_err(|error| Failure::new(Code::Internal, format!("HTTP: {}", causes(&error))))?;
         Ok(Self { http, url, key: key.map(|key| key.trim().to_owned()), tenant: set("CABANA_TENANT") })
     }
@@ -181,6 +187,19 @@ pub(super) fn with_json(request: RequestBuilder, body: &impl Serialize) -> Reque
     // What cannot be written as JSON is nothing that we send.
     let body = serde_json::to_vec(body).unwrap_or_default();
     request.header(header::CONTENT_TYPE, "application/json").body(body)
+}
+
+/// Refuses a new connection before anything is sent by it, unless its other end is the server of this data directory.
+fn only_to_server_of<C>(
+    data: PathBuf,
+    url: String,
+) -> AndThenLayer<impl FnOnce(C) -> std::future::Ready<Result<C, BoxError>> + Clone> {
+    AndThenLayer::new(move |connection| {
+        std::future::ready(match url_of_server(&data) {
+            Some(found) if found == url => Ok(connection),
+            _ => Err(format!("the server of {} is not there any more", data.display()).into()),
+        })
+    })
 }
 
 fn is_loopback(url: &Url) -> bool {

@@ -109,5 +109,5 @@ pub(crate) fn url_of_server(data: &Path) -> Option<String> {
     // A server that ends has let its port go before its lock.
     let address = url.split_once("://")?.1.parse().ok()?;
     let accounts = [0, file.metadata().ok()?.uid()];
-    port::listens_only(address, &accounts).then(|| url.to_owned())
+    port::is_served_only_by(address, &accounts).then(|| url.to_owned())
 }

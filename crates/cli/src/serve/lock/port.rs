@@ -6,17 +6,21 @@ use std::{
 };
 
 const LISTENS: &str = "0A";
+const ESTABLISHED: &str = "01";
 
-/// Does somebody listen there, and nobody but these accounts? No account can change what the kernel says of its sockets.
-pub(super) fn listens_only(at: SocketAddr, accounts: &[u32]) -> bool {
+/// Do these accounts listen there, and does no other listen or have connections there? No account can change what the kernel says
+/// of its sockets.
+pub(super) fn is_served_only_by(at: SocketAddr, accounts: &[u32]) -> bool {
     // A table is read in pieces, and a row that moves meanwhile is in none of them.
     (0..5).any(|_| {
         let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());
-        let listeners: Vec<(Nearness, u32)> = tables.iter().flat_map(|table| listeners(table, at)).collect();
+        let sockets = |state| tables.iter().flat_map(move |table| sockets(table, at, state));
         // The nearest takes what is sent there. Of another one, which any account may have, nothing follows.
-        let nearest = listeners.iter().map(|(nearness, _)| *nearness).min();
-        let mut owners = listeners.iter().filter(|(nearness, _)| Some(*nearness) == nearest).map(|(_, owner)| owner);
-        nearest.is_some() && owners.all(|owner| accounts.contains(owner))
+        let nearest = sockets(LISTENS).map(|(nearness, _)| nearness).min();
+        let mut listeners = sockets(LISTENS).filter(|(nearness, _)| Some(*nearness) == nearest);
+        let is_ours = |(_, owner): (Nearness, u32)| accounts.contains(&owner);
+        // A connection that another account has taken here outlives that account's listener.
+        nearest.is_some() && listeners.all(is_ours) && sockets(ESTABLISHED).all(is_ours)
     })
 }
 
@@ -30,10 +34,13 @@ enum Nearness {
 }
 
 /// Those sockets that could take what is sent to this address, and their accounts.
-fn listeners(table: &str, at: SocketAddr) -> impl Iterator<Item = (Nearness, u32)> {
+fn sockets<'a>(table: &'a str, at: SocketAddr, state: &'a str) -> impl Iterator<Item = (Nearness, u32)> + 'a {
     table.lines().filter_map(move |line| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [_, local, _, LISTENS, _, _, _, owner, ..] = words[..] else { return None };
+        let [_, local, _, its_state, _, _, _, owner, ..] = words[..] else { return None };
+        if its_state != state {
+            return None;
+        }
         let (ip, port) = local.split_once(':')?;
         let nearness = nearness(address(ip)?, at.ip().to_canonical())?;
         let is_it = u16::from_str_radix(port, 16).ok()? == at.port();
@@ -73,13 +80,13 @@ mod tests {
             let Ok(listener) = TcpListener::bind(format!("{bound}:0")) else { continue }; // no IPv6 here
             let port = listener.local_addr().unwrap().port();
             let asked: SocketAddr = format!("{asked}:{port}").parse().unwrap();
-            assert!(listens_only(asked, &us), "{bound} for {asked}");
-            assert!(!listens_only(asked, &[us[0] + 1]), "{bound} for {asked}");
+            assert!(is_served_only_by(asked, &us), "{bound} for {asked}");
+            assert!(!is_served_only_by(asked, &[us[0] + 1]), "{bound} for {asked}");
             drop(listener);
-            assert!(!listens_only(asked, &us), "{bound} for {asked}");
+            assert!(!is_served_only_by(asked, &us), "{bound} for {asked}");
         }
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let other = SocketAddr::new("127.0.0.2".parse().unwrap(), listener.local_addr().unwrap().port());
-        assert!(!listens_only(other, &us), "another address");
+        assert!(!is_served_only_by(other, &us), "another address");
     }
 }

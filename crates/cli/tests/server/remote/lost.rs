@@ -1,12 +1,13 @@
 //! A connection that breaks, and a server that is started again, while a command runs.
 
 use std::{
-    io::{Read, Write},
+    io::{BufRead, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
+    process::Command,
     sync::{Arc, Mutex},
 };
 
-use super::{Ended, bare, says, started};
+use super::{Ended, bare, cabana, says, started};
 use crate::stage::Server;
 
 /// Passes on what comes and goes, until it is told to break.
@@ -93,4 +94,56 @@ fn a_server_that_is_started_again_loses_and_doubles_nothing() {
     server.run();
     *wire.to.lock().unwrap() = address(&server);
     is_whole(&server, child, stdout);
+}
+
+/// Another account takes a port as soon as it is free, and says what comes there: a line for each connection.
+const TAKES_A_PORT: &str = r#"
+import os, socket, sys
+os.setgid(65534)
+os.setuid(65534)
+print("waits", flush=True)
+taken = socket.socket()
+taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+while True:
+    try:
+        taken.bind(("127.0.0.1", int(sys.argv[1])))
+        break
+    except OSError:
+        pass
+taken.listen()
+print("has it", flush=True)
+while True:
+    connection, _ = taken.accept()
+    connection.settimeout(10)
+    try:
+        print(connection.recv(65536), flush=True)
+    except OSError as error:
+        print(error, flush=True)
+    connection.close()
+"#;
+
+#[test]
+fn an_account_that_takes_the_port_of_a_server_that_ended_is_not_sent_its_key() {
+    let mut server = Server::start();
+    let (mut follows, _stdout) = started(cabana(&server, &["exec", "box", "--", "sh", "-c", SCRIPT]), "begun");
+    let port = address(&server).rsplit_once(':').unwrap().1.to_owned();
+    let mut takes = Command::new("python3");
+    takes.args(["-c", TAKES_A_PORT, &port]);
+    let (mut taker, lines) = started(takes, "waits");
+    let mut lines = lines.lines().map(Result::unwrap);
+    server.kill();
+    assert_eq!(lines.next().as_deref(), Some("has it"));
+    // The command line asks again and again whether the server is back.
+    for _ in 0..3 {
+        assert_eq!(lines.next().as_deref(), Some("b''"));
+    }
+    follows.kill().unwrap();
+    follows.wait().unwrap();
+    let mut told = bare(&["ls"]);
+    told.env("CABANA_URL", &server.url).env("CABANA_API_KEY", &server.key);
+    told.output().unwrap();
+    let sent = lines.next().unwrap();
+    assert!(sent.contains(&server.key), "the control, with an address that the caller has named: {sent}");
+    taker.kill().unwrap();
+    taker.wait().unwrap();
 }
