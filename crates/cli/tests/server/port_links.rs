@@ -115,6 +115,12 @@ async fn a_link_that_is_forged_ended_or_for_something_else_opens_nothing() {
     // One that pages put beside it does no harm.
     let both = format!("cabana_link={other_port}; cabana_link={right}");
     good(by_path(&server, &one, "echo").header("Cookie", both).send().await.unwrap()).await;
+    // But not so many that the server would compute for nothing.
+    for (count, status) in [(7, StatusCode::OK), (8, StatusCode::UNAUTHORIZED), (3000, StatusCode::UNAUTHORIZED)] {
+        let junk = format!("{}cabana_link={right}", "cabana_link=a.AA; ".repeat(count));
+        let answer = by_path(&server, &one, "echo").header("Cookie", junk).send().await.unwrap();
+        assert_eq!(answer.status(), status, "behind {count} others");
+    }
     for bad in [json!({ "expires_sec": 0 }), json!({ "expires_sec": 2_592_001 }), json!({ "expires": 1 })] {
         let answer = server.post(&format!("/v1/sandboxes/{one}/ports/8000/link"), &bad).send().await.unwrap();
         assert_eq!(answer.status().as_u16() / 100, 4, "{bad}");
