@@ -18,8 +18,7 @@ use axum::{
 };
 use cabana_e2b_wire::connect;
 
-pub(super) use self::files::unpacked;
-pub(crate) use self::filesystem::Watchers;
+pub(crate) use self::{files::Gzip, filesystem::Watchers};
 use super::{
     guest::{Guest, Named, is_awake},
     refused::{Refused, Unreached},
