@@ -47,6 +47,7 @@ mod settings;
 mod shares;
 mod snapshots;
 mod space;
+mod store_health;
 mod tasks;
 mod templates;
 mod text;
