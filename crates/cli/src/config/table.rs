@@ -140,7 +140,7 @@ settings! {
     REAP_BATCH: "lifecycle" "reap_batch" "reap-batch" "CABANA_LIFECYCLE_REAP_BATCH" Kind::Number, Some("50"),
         "How many of them are looked up at a time";
     TEMPLATE_MAX: "images" "template_max" "template-max" "CABANA_IMAGES_TEMPLATE_MAX" Kind::Size, Some("16G"),
-        "How much an archive may hold, once it is unpacked, that is sent to become a template";
+        "How much an archive may hold, once it is unpacked and with the holes of its files, that is sent to become a template";
     IMAGES_MAP: "images" "map" "images-map" "CABANA_IMAGES_MAP" Kind::List, None,
         "Which templates stand for images of containers in builds of E2B's SDKs: IMAGE=TEMPLATE, as in ubuntu:22.04=base. \
          e2bdev/base is base unless it is named here";
