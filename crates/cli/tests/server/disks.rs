@@ -295,6 +295,32 @@ async fn a_server_starts_on_a_full_disk() {
     drop(server); // before its disk
 }
 
+#[tokio::test]
+async fn a_volume_is_removed_when_its_files_are_and_not_said_to_be_before() {
+    let server = Server::start();
+    good(server.post("/v1/volumes", &json!({ "name": "v" })).send().await.unwrap()).await;
+    let spec = json!({ "spec": { "mount": { "volume": "v" } }, "command": "cd /workspace; echo more > file" });
+    good(server.post("/v1/exec", &spec).send().await.unwrap()).await;
+    let delete = async || server.request(Method::DELETE, "/v1/volumes/v").send().await.unwrap();
+    let volumes = server.data().join("volumes");
+    let volume = std::fs::read_dir(&volumes).unwrap().next().unwrap().unwrap().path();
+    let file = until(|| async {
+        let is_free = server.get("/v1/sandboxes").await["sandboxes"].as_array().unwrap().is_empty();
+        is_free.then(|| [volume.join("tree/file")])
+    });
+    let file = file.await;
+    set_immutable(&file, "+i");
+    for _ in 0..2 {
+        assert_eq!(delete().await.status().as_u16(), 500, "some of its files are there");
+    }
+    assert_eq!(server.get("/v1/volumes").await["volumes"], json!([]), "no sandbox can have half of it");
+    let left = std::fs::read_dir(&volumes).unwrap().next().unwrap().unwrap().path();
+    set_immutable(&[left.join("tree/file")], "-i");
+    assert!(delete().await.status().is_success());
+    assert_eq!(std::fs::read_dir(&volumes).unwrap().count(), 0);
+    assert_eq!(delete().await.status().as_u16(), 404);
+}
+
 /// Nothing is written to these files any more, not even by whoever has them open.
 fn set_immutable(files: &[PathBuf], how: &str) {
     assert!(Command::new("chattr").arg(how).args(files).status().unwrap().success());
