@@ -95,7 +95,7 @@ pub use sandboxes::{Kind, Wanted};
 pub use search::{Found, Line};
 pub use series::Sample;
 pub use settings::Settings;
-pub use space::Room;
+pub use space::{Room, Supply};
 pub use tasks::{Seen, Typed};
 pub use text::Text;
 pub use tokens::Opens;
