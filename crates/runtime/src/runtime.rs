@@ -20,7 +20,7 @@ use crate::{
     fault::{self, Point},
     limits::Measuring,
     links::Links,
-    memory::MemoryLedger,
+    memory::{MemoryCharge, MemoryLedger},
     ports::Visits,
     quotas::{Pass, Quotas, Wants},
     reaper::Reaper,
@@ -62,6 +62,8 @@ pub(crate) struct Inner {
     pub(crate) measuring: Measuring,
     /// Of lists that are being made or sent.
     pub(crate) lists: MemoryLedger,
+    /// Of what clients sent with calls that wait, and of input that commands have not read.
+    pub(crate) held: MemoryLedger,
     pub(crate) series: AllSeries,
     pub(crate) visits: Visits,
     pub(crate) url_calls: UrlCalls,
@@ -95,6 +97,11 @@ pub(crate) const SEARCHES_AT_ONCE: usize = 4;
 /// Memory of lists, in bytes.
 const LISTS_OF_TENANT: usize = 64 << 20;
 const LISTS_OF_ALL: usize = 512 << 20;
+
+/// Memory of what clients sent and nothing has read yet, in bytes. Calls and commands may hold it for days, so little of each is free.
+const HELD_OF_TENANT: usize = 64 << 20;
+const HELD_OF_ALL: usize = 512 << 20;
+const HELD_STEP: usize = 4 << 10;
 
 impl Runtime {
     pub fn new(provider: Arc<dyn Provider>, store: Store, settings: Settings, clock: Clock) -> Self {
@@ -133,6 +140,7 @@ impl Runtime {
             uploads: TenantPermits::new(uploads::AT_ONCE),
             measuring: Measuring::default(),
             lists: MemoryLedger::new(LISTS_OF_TENANT, LISTS_OF_ALL),
+            held: MemoryLedger::with_step(HELD_STEP, HELD_OF_TENANT, HELD_OF_ALL),
             series: AllSeries::default(),
             visits: Visits::default(),
             url_calls: UrlCalls::default(),
@@ -283,11 +291,17 @@ impl Runtime {
             digest,
             argv: words::recorded(act.argv()),
         };
-        let (call, left) = self.begin(ask, about, metering, Box::new(Acting(act))).await?;
+        let memory = self.hold(&ask.caller.tenant, act.held_bytes())?;
+        let (call, left) = self.begin(ask, about, metering, Box::new(Acting { act, memory })).await?;
         if let Some(act) = left {
             act.repeats(call.clone()).await?;
         }
         Ok(Call(call, PhantomData))
+    }
+
+    fn hold(&self, tenant: &Tenant, bytes: usize) -> Result<MemoryCharge> {
+        let mut memory = self.0.held.open(tenant);
+        if memory.grow(bytes) { Ok(memory) } else { Err(Error::HeldTooLarge) }
     }
 
     /// The act comes back when it repeats another, and so is not run.
@@ -335,6 +349,7 @@ impl Runtime {
         }
         fault::at(Point::CallReserved);
         let (runtime, handle, once) = (self.clone(), call.clone(), matches!(ask.place, Place::Once(_)));
+        let ask = Ask { place: Place::Nowhere, ..ask }; // what its sandbox was asked to be is in the record
         let span = said::span(about.verb, id, &ask.caller.tenant, slot.as_deref());
         let work = async move {
             let begun = Instant::now();
@@ -637,6 +652,7 @@ impl Runtime {
         look: L,
     ) -> Result<(CallId, L::Answer)> {
         let id = CallId::now();
+        let _held = self.hold(&ask.caller.tenant, look.argv().iter().map(String::len).sum())?;
         let span = said::span(about.verb, id, &ask.caller.tenant, found.as_ref().map(|(slot, _)| &**slot));
         self.recorded(ask, about, id, found, look).instrument(span).await
     }

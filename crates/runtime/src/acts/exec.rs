@@ -165,6 +165,10 @@ impl Act for Exec {
         self.asked.argv()
     }
 
+    fn held_bytes(&self) -> usize {
+        self.asked.held_bytes()
+    }
+
     async fn run(self, cx: Cx) -> Result<Answer> {
         let keep = self.keep.check()?;
         let wanted = Wanted::of(cx.record()?)?;

@@ -163,9 +163,9 @@ async fn act(app: &App, caller: Caller, once: Once, headers: &HeaderMap, body: F
         FileBody::Write { place, content } => {
             let (place, at) = place.place(&caller, headers)?;
             let content = Bytes::from(content);
-            let (mode, len) = (WriteMode::Replace, Some(content.len() as u64));
+            let (mode, held) = (WriteMode::Replace, content.len());
             let body = stream::iter([Ok(content)]).boxed();
-            let write = Write { at, mode, perm: None, len, parents: true, tags: None, body };
+            let write = Write { at, mode, perm: None, len: Some(held as u64), parents: true, tags: None, body, held };
             write_file(app, caller, place, once, write).await?;
             Ok(Json(FileTold::Write { success: true }).into_response())
         }

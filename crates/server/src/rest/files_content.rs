@@ -220,6 +220,7 @@ async fn put(
         parents: query.parents,
         tags: None,
         body: received(body),
+        held: 0,
     };
     write_file(&app, caller, Place::Sandbox(id(&sandbox)?), once, write).await.map(Json)
 }

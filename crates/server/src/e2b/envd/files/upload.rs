@@ -114,6 +114,7 @@ impl Writing<'_> {
             parents: true,
             tags: Some(self.tags.clone()),
             body,
+            held: 0,
         };
         let written = self.by.write(self.app, self.guest, write);
         let entry = written.await.map_err(|error| of_path(error, at))?.entry;
