@@ -102,12 +102,23 @@ impl MemoryCharge {
         self.used
     }
 
+    pub fn tenant(&self) -> &Tenant {
+        &self.tenant
+    }
+
+    /// No more than this is left of it.
+    pub fn shrink(&mut self, bytes: usize) {
+        let step = self.ledger.0.step;
+        let charged = bytes.saturating_sub(step).next_multiple_of(step).min(self.charged);
+        if charged < self.charged {
+            self.ledger.release(&self.tenant, self.charged - charged);
+        }
+        (self.used, self.charged) = (bytes.min(self.used), charged);
+    }
+
     /// Nothing is left of it.
     pub fn clear(&mut self) {
-        if self.charged > 0 {
-            self.ledger.release(&self.tenant, self.charged);
-        }
-        (self.used, self.charged) = (0, 0);
+        self.shrink(0);
     }
 }
 
@@ -162,8 +173,10 @@ mod tests {
         assert!(!more.grow(STEP), "no more than the share");
         let mut other = ledger.open(&tenant("other"));
         assert!(other.grow(3 * STEP) && !other.grow(STEP), "no more than all");
+        one.shrink(2 * STEP);
+        assert!(more.grow(STEP), "what is given back is another's");
         drop(one);
-        assert!(other.grow(STEP) && more.grow(STEP));
+        assert!(other.grow(STEP));
         more.clear();
         other.clear();
         assert!(ledger.in_use().is_empty());
