@@ -128,6 +128,7 @@ pub struct Cx {
     pub caller: Caller,
     pub runtime: Runtime,
     pub(crate) record: Option<Arc<Record>>,
+    pub(crate) slot: Option<Arc<Slot>>,
     /// Whether the sandbox was not there before the call.
     pub(crate) made: bool,
     pub(crate) sandbox: Option<Arc<dyn Sandbox>>,
@@ -162,6 +163,11 @@ impl Cx {
 
     pub fn record(&self) -> Result<&Arc<Record>> {
         self.record.as_ref().ok_or(Error::Sandbox(cabana_sandbox::Error::Gone))
+    }
+
+    /// What its sandbox was asked to be, parsed once for all calls.
+    pub(crate) fn wanted(&self) -> Result<Arc<Wanted>> {
+        self.slot.as_ref().ok_or(Error::Sandbox(cabana_sandbox::Error::Gone))?.wanted()
     }
 
     /// For an act that stores something.

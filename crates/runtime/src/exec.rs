@@ -16,7 +16,7 @@ use tokio::io::AsyncWriteExt;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Cx, Error, MemoryCharge, Result, Text, Wanted,
+    Cx, Error, MemoryCharge, Result, Text,
     fault::{self, Point},
     words,
 };
@@ -82,9 +82,8 @@ impl Asked {
             Some(cwd) => within(&defaults.workdir, &cwd)?,
             None => defaults.workdir.clone(),
         };
-        let wanted = Wanted::of(cx.record()?)?;
         let stdio = if self.stdin.is_some() { Stdio::InputOutput } else { Stdio::Output };
-        let env = wanted.env.into_iter().chain(self.env).collect();
+        let env = cx.wanted()?.env.clone().into_iter().chain(self.env).collect();
         let input = Input {
             bytes: self.stdin.map_or_else(Bytes::new, |Text(input)| input),
             memory: cx.note(|notes| notes.memory.take()),

@@ -31,6 +31,7 @@ use crate::{
     series::AllSeries,
     space::{Room, Space},
     tasks::LiveTasks,
+    turns::Turns,
     uploads,
     url_calls::UrlCalls,
     volumes::WALKS_AT_ONCE,
@@ -62,6 +63,8 @@ pub(crate) struct Inner {
     pub(crate) measuring: Measuring,
     /// Of lists that are being made or sent.
     pub(crate) lists: MemoryLedger,
+    /// Of those who parse what long records say.
+    pub(crate) parsing: Turns,
     /// Of what clients sent with calls that wait, and of input that commands have not read.
     pub(crate) held: MemoryLedger,
     pub(crate) series: AllSeries,
@@ -140,6 +143,7 @@ impl Runtime {
             uploads: TenantPermits::new(uploads::AT_ONCE),
             measuring: Measuring::default(),
             lists: MemoryLedger::new(LISTS_OF_TENANT, LISTS_OF_ALL),
+            parsing: Turns::new(1, 2),
             held: MemoryLedger::with_step(HELD_STEP, HELD_OF_TENANT, HELD_OF_ALL),
             series: AllSeries::default(),
             visits: Visits::default(),
@@ -454,7 +458,11 @@ impl Runtime {
 
     /// Which sandbox it is for, and whether there was none. Nothing is started for it.
     async fn resolve(&self, ask: &Ask, needs: Needs) -> Result<Option<(Arc<Slot>, bool)>> {
-        self.found(ask, needs).await.map_err(|error| error.told_to(ask.caller.role))
+        let found = self.found(ask, needs).await.map_err(|error| error.told_to(ask.caller.role))?;
+        if let Some((slot, _)) = &found {
+            slot.parse_if_long(&self.0.parsing).await?;
+        }
+        Ok(found)
     }
 
     async fn found(&self, ask: &Ask, needs: Needs) -> Result<Option<(Arc<Slot>, bool)>> {
@@ -526,6 +534,7 @@ impl Runtime {
             caller: ask.caller.clone(),
             runtime: self.clone(),
             record: slot.map(|slot| slot.record()),
+            slot: slot.cloned(),
             made: found.is_some_and(|(_, made)| *made),
             sandbox,
             output: call.output.clone(),
