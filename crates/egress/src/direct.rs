@@ -1,26 +1,26 @@
 //! The server's own way into the world, as to the address of a webhook: resolve, judge, dial, as for a sandbox.
 //!
 //! Who names the address is hostile here too. So a name is resolved once, each of its addresses is judged, and one of these
-//! very addresses is connected. One who asks for names that never answer holds one thread, and all of them together a few.
+//! very addresses is connected. A dialer that asks for names that never answer holds one thread; all of a tenant, with those that are
+//! gone and whose lookups are not, a part of those that there are.
 
 use std::{fmt, io, net::IpAddr, sync::Arc, time::Duration};
 
-use async_trait::async_trait;
 use cabana_sandbox::{Duplex, Holder};
 use rustls::pki_types::ServerName;
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     authorities::{Authorities, AuthoritiesError},
-    host::{Host, Name},
+    host::Host,
     lookup::{self, Lookup, Lookups},
     outside::{Connect, Outside, Resolve, ResolveError},
     upstream::{Upstream, UpstreamError},
 };
 
-/// Of all dialers together.
+/// Of all dialers together, shared out by tenant.
 const LOOKUPS: usize = 128;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Addresses of one name that are tried before giving up.
@@ -32,6 +32,7 @@ pub struct Dialers {
     connect: Arc<dyn Connect>,
     tls: TlsConnector,
     tasks: TaskTracker,
+    lookups: Lookups,
 }
 
 /// Dials for one who is not trusted.
@@ -85,33 +86,18 @@ impl Dialers {
             connect = Arc::new(Upstream::parse(url, &trusted, connect)?);
         }
         let tls = trusted.client().map_err(|error| DialersError::Tls(error.to_string()))?.into();
-        let resolve = Arc::new(Bounded { resolve, places: Semaphore::new(LOOKUPS) });
-        Ok(Self { resolve, connect, tls, tasks: TaskTracker::new() })
+        Ok(Self { resolve, connect, tls, tasks: TaskTracker::new(), lookups: Lookups::new(LOOKUPS) })
     }
 
-    pub fn dialer(&self) -> Dialer {
-        let (tasks, stop) = (self.tasks.clone(), CancellationToken::new());
-        // All dialers have a bound of their own: `Bounded`.
-        let (holder, of_all) = (Holder::tenant(""), Lookups::default());
+    /// `holder`: whose lookups are counted together, however many dialers there were.
+    pub fn dialer(&self, holder: Holder) -> Dialer {
+        let (tasks, stop, of_all) = (self.tasks.clone(), CancellationToken::new(), self.lookups.clone());
         let bounds = lookup::Bounds { at_once: 1, holder, of_all, patience: PATIENCE, fresh: Duration::ZERO };
         Dialer {
             lookup: Lookup::new(self.resolve.clone(), tasks, stop, bounds),
             connect: self.connect.clone(),
             tls: self.tls.clone(),
         }
-    }
-}
-
-struct Bounded {
-    resolve: Arc<dyn Resolve>,
-    places: Semaphore,
-}
-
-#[async_trait]
-impl Resolve for Bounded {
-    async fn resolve(&self, name: &Name) -> Result<Vec<IpAddr>, ResolveError> {
-        let _place = self.places.acquire().await.map_err(|_| ResolveError::Failed)?;
-        self.resolve.resolve(name).await
     }
 }
 
@@ -180,8 +166,10 @@ mod tests {
         sync::{Mutex, atomic::AtomicUsize, atomic::Ordering},
     };
 
+    use async_trait::async_trait;
+
     use super::*;
-    use crate::outer::Outer;
+    use crate::{host::Name, outer::Outer};
 
     /// Another answer each time, as a name that is made to change its mind.
     struct Fickle {
@@ -211,7 +199,7 @@ mod tests {
         let fickle =
             Arc::new(Fickle { answers: Mutex::new(answers), dialled: Mutex::default(), asked: AtomicUsize::new(0) });
         let dialers = Dialers { resolve: fickle.clone(), connect: fickle.clone(), ..Dialers::new(None, None).unwrap() };
-        (fickle, dialers.dialer())
+        (fickle, dialers.dialer(Holder::tenant("one")))
     }
 
     fn no_loopback(address: IpAddr) -> Result<(), String> {
@@ -239,6 +227,31 @@ mod tests {
         assert_eq!(dial(&dialer).await, NotReached::Unreachable(io::ErrorKind::ConnectionRefused));
         assert_eq!(*fickle.dialled.lock().unwrap(), ["9.9.9.9:443".parse().unwrap()]);
         assert_eq!(dial(&dialer).await, NotReached::Missing);
+    }
+
+    /// Of some names no answer ever comes.
+    struct HalfSilent;
+
+    #[async_trait]
+    impl Resolve for HalfSilent {
+        async fn resolve(&self, name: &Name) -> Result<Vec<IpAddr>, ResolveError> {
+            if name.as_str().starts_with("silent.") { std::future::pending().await } else { Ok(vec![[9; 4].into()]) }
+        }
+    }
+
+    #[tokio::test]
+    async fn lookups_of_dialers_that_are_gone_count_for_their_tenant_and_leave_some_to_another() {
+        let dialers = Dialers { resolve: Arc::new(HalfSilent), ..Dialers::new(None, None).unwrap() };
+        let judged = async |tenant: &str, host: &str| {
+            let dialer = dialers.dialer(Holder::tenant(tenant));
+            dialer.judged(&Host::parse(host).unwrap(), no_loopback).await
+        };
+        for _ in 0..2 * LOOKUPS {
+            // As of a webhook that is removed while its address is looked up.
+            timeout(Duration::ZERO, judged("one", "silent.com")).await.ok();
+        }
+        assert_eq!(judged("one", "a.com").await, Err(NotReached::LookupFailed), "the control: its part is used up");
+        assert_eq!(judged("two", "a.com").await, Ok(vec![[9; 4].into()]));
     }
 
     #[test]

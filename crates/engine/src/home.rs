@@ -36,6 +36,8 @@ const LETTING_GO: Duration = Duration::from_millis(500);
 pub(crate) struct Homes {
     persistent: PathBuf,
     ephemeral: PathBuf,
+    /// An empty directory, for the next process that finds no inode to make its own with.
+    spare: PathBuf,
     /// Held until this process ends, by whatever end.
     _alive: Lock,
     ids: IdMap,
@@ -75,29 +77,29 @@ pub(crate) struct Record {
 
 impl Homes {
     pub(crate) fn open(data: &DataDir, ids: IdMap) -> io::Result<Self> {
-        let all = data.path().join("ephemeral");
+        let (all, spare) = (data.path().join("ephemeral"), data.path().join("ephemeral.spare"));
         fs::create_dir_all(&all)?;
         let volumes = Volumes::new(data, ids);
         sweep::beside({
-            let (all, volumes) = (all.clone(), volumes.clone());
+            let (all, spare, volumes) = (all.clone(), spare.clone(), volumes.clone());
             move || {
-                remove_left_over(&all);
+                remove_left_over(&all, &spare);
                 volumes.sweep();
             }
         });
         let (ephemeral, alive) = loop {
-            let dir = all.join(uuid::Uuid::new_v4().simple().to_string());
-            fs::create_dir(&dir)?;
+            let dir = make_owner(&all, &spare)?;
             // Between the two, another process may have taken it for something left over.
             match Lock::exclusive(&dir) {
-                Ok(lock) if !lock.is_removed()? => break (dir, lock),
+                Ok(lock) if dir.exists() => break (dir, lock),
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
         };
+        let _ = fs::create_dir(&spare); // the disk may have no room for it
         let shelf = Shelf::open(data.path().join("shelf"))?;
         let (persistent, spares) = (data.sandboxes(), Mutex::default());
-        Ok(Self { persistent, ephemeral, _alive: alive, ids, volumes, shelf, spares })
+        Ok(Self { persistent, ephemeral, spare, _alive: alive, ids, volumes, shelf, spares })
     }
 
     fn home(&self, id: &SandboxId) -> Home {
@@ -288,11 +290,11 @@ impl Homes {
         self.parents().any(has) || self.shelf.uses_volume(id, volume)
     }
 
-    /// What its own layer takes on disk.
+    /// What its own layer takes on disk, its names included.
     pub(crate) fn disk_usage(&self, id: &SandboxId) -> Result<u64> {
         let failed = |error| Error::failed("measuring the sandbox's layer", error);
         let fs = fs::File::open(self.home(id).fs()).map_err(failed)?;
-        Ok(tree::usage(fs.as_fd()).map_err(failed)?.found().bytes)
+        Ok(tree::usage(fs.as_fd()).map_err(failed)?.found().with_names())
     }
 
     /// Those of this process, and the persistent ones: their names are looked at, and nothing in them.
@@ -315,7 +317,7 @@ impl Homes {
 
 impl Drop for Homes {
     fn drop(&mut self) {
-        let _ = remove_tree(&self.ephemeral);
+        retire(&self.ephemeral, &self.spare);
     }
 }
 
@@ -411,11 +413,32 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
     tree::remove(parent.as_fd(), &CString::new(name.as_bytes())?)
 }
 
-fn remove_left_over(all: &Path) {
+/// A directory for what ends with this process.
+fn make_owner(all: &Path, spare: &Path) -> io::Result<PathBuf> {
+    let dir = all.join(uuid::Uuid::new_v4().simple().to_string());
+    match fs::create_dir(&dir) {
+        // Guests take each inode that becomes free; that of the spare never is.
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => fs::rename(spare, &dir)?,
+        made => made?,
+    }
+    Ok(dir)
+}
+
+/// Removes what ended with its process, and keeps the directory itself as the spare.
+fn retire(owner: &Path, spare: &Path) {
+    for entry in fs::read_dir(owner).into_iter().flatten().flatten() {
+        let _ = remove_tree(&entry.path());
+    }
+    if fs::rename(owner, spare).is_err() {
+        let _ = remove_tree(owner);
+    }
+}
+
+fn remove_left_over(all: &Path, spare: &Path) {
     for owner in fs::read_dir(all).into_iter().flatten().flatten() {
-        // Nobody holds it: its process is gone, and so are its sandboxes.
+        // No process holds it: its own is gone, and so are its sandboxes.
         if let Ok(Some(_lock)) = Lock::try_exclusive(&owner.path()) {
-            let _ = remove_tree(&owner.path());
+            retire(&owner.path(), spare);
         }
     }
 }

@@ -16,15 +16,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use cabana_guest::{
-    IdMap,
-    tree::{self, Usage},
-};
+use cabana_guest::{IdMap, tree};
 use cabana_sandbox::{Error, Result, SandboxId, Source, View, VolumeId};
 use uuid::Uuid;
 
 use crate::{
     data_dir::DataDir,
+    disk::pool,
     layers::{Lock, failed},
 };
 
@@ -109,8 +107,8 @@ impl Volumes {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             tree => tree.map_err(failed("opening a volume"))?,
         };
-        let Usage { bytes, entries } = tree::usage(tree.as_fd()).map_err(failed("measuring a volume"))?.found();
-        Ok(Some((tree, bytes.saturating_add(entries.saturating_mul(4096)).saturating_mul(2).saturating_add(SLACK))))
+        let stored = tree::usage(tree.as_fd()).map_err(failed("measuring a volume"))?.found().with_names();
+        Ok(Some((tree, stored.saturating_mul(2).saturating_add(SLACK))))
     }
 
     /// Notes that a sandbox is about to have them.
@@ -142,26 +140,36 @@ impl Volumes {
         }
     }
 
+    /// Also of what a removal has left.
     pub(crate) fn usage(&self, volume: VolumeId) -> Result<u64> {
-        let tree = match File::open(self.tree(volume)) {
+        let tree = File::open(self.tree(volume)).or_else(|_| File::open(self.unnamed(volume)));
+        let tree = match tree {
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(Error::NoVolume(volume)),
             tree => tree.map_err(failed("opening a volume"))?,
         };
-        Ok(tree::usage(tree.as_fd()).map_err(failed("measuring a volume"))?.found().bytes)
+        Ok(tree::usage(tree.as_fd()).map_err(failed("measuring a volume"))?.found().with_names())
     }
 
-    /// With all that is in it, unless a sandbox has it. Absent is Ok. `has` says whether a sandbox's record names it.
+    /// With all that is in it, unless a sandbox has it. Absent is Ok. `has` says whether a sandbox's record names it. After an error the
+    /// volume may be gone, and some of its files be left: then the next removal goes on with them.
     pub(crate) fn remove(&self, volume: VolumeId, has: &dyn Fn(&SandboxId) -> bool) -> Result<()> {
-        match self.try_remove(volume, has) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Error::VolumeInUse(volume)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(failed("removing a volume")(error)),
+        match self.unname(volume, has) {
+            Ok(true) => {}
+            Ok(false) => return Err(Error::VolumeInUse(volume)),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(failed("removing a volume")(error)),
+        }
+        let left = self.unnamed(volume);
+        let removed = Lock::exclusive(&left).and_then(|_ours| self.remove_named(&left));
+        match removed {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("removing the files of a volume")(error)),
+            _ => Ok(()),
         }
     }
 
-    fn try_remove(&self, volume: VolumeId, has: &dyn Fn(&SandboxId) -> bool) -> io::Result<bool> {
-        let ours = Lock::exclusive(&self.path(volume))?;
+    /// Half a volume is none, so its name goes before its files. False: a sandbox has it.
+    fn unname(&self, volume: VolumeId, has: &dyn Fn(&SandboxId) -> bool) -> io::Result<bool> {
+        let _ours = Lock::exclusive(&self.path(volume))?;
         for mark in fs::read_dir(self.used(volume))? {
             let mark = mark?;
             let sandbox = mark.file_name().into_string().ok().and_then(|name| SandboxId::new(name).ok());
@@ -169,12 +177,8 @@ impl Volumes {
                 return Ok(false);
             }
         }
-        // Its name goes first: half a volume is none.
-        let going = self.dir.join(format!("{DRAFT}{}", Uuid::new_v4().simple()));
-        fs::rename(self.path(volume), &going)?;
-        let removed = self.remove_named(&going);
-        drop(ours);
-        removed.map(|()| true)
+        fs::rename(self.path(volume), self.unnamed(volume))?;
+        Ok(true)
     }
 
     /// What processes that died left.
@@ -191,12 +195,18 @@ impl Volumes {
         self.dir.join(volume.to_string())
     }
 
+    /// What is left of it once it has no name any more.
+    fn unnamed(&self, volume: VolumeId) -> PathBuf {
+        self.dir.join(format!("{DRAFT}{volume}"))
+    }
+
     fn used(&self, volume: VolumeId) -> PathBuf {
         self.path(volume).join("used")
     }
 
     fn remove_named(&self, path: &Path) -> io::Result<()> {
         let Some(name) = path.file_name() else { return Ok(()) };
-        tree::remove(File::open(&self.dir)?.as_fd(), &CString::new(name.as_encoded_bytes())?)
+        let name = CString::new(name.as_encoded_bytes())?;
+        tree::remove_forced(File::open(&self.dir)?.as_fd(), &name, &pool::make_writable)
     }
 }

@@ -6,7 +6,7 @@ use cabana_sandbox::{Error, Result, SandboxPath};
 
 use crate::{
     Rooted,
-    archive::{Archive, Extract, Names, Owners},
+    archive::{Archive, Extract, Holes, Names, Owners},
     errno::fault,
     rooted::{SEARCH, WRITE},
 };
@@ -30,6 +30,7 @@ impl Rooted {
             owners,
             umask: me.umask,
             rooted: Some(self),
+            holes: Holes::UNBOUNDED, // in the sandbox's own files, whose length it sets as it likes
             on_progress: &mut |_| (),
         }
         .run(&mut Archive::new(tar))

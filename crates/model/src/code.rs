@@ -71,7 +71,7 @@ codes! {
     SandboxNotFound = "sandbox_not_found": "Check the id with `list`; a deleted sandbox does not come back.",
     SandboxPaused = "sandbox_paused": "Start it: it goes on where it was.",
     SandboxRecovering = "sandbox_recovering": "Try again in a few seconds; if it stays, stop or delete the sandbox.",
-    ServerBusy = "server_busy": "Read the answers that are under way, ask for less at once, or try again later.",
+    ServerBusy = "server_busy": "Read the answers that are under way, end commands that do not read, ask for less at once, or try again later.",
     ServerRunning = "server_running": "Use the server that runs, or give this one a data directory of its own.",
     SnapshotNotFound = "snapshot_not_found": "`cabana snapshot ls` shows those that there are; a deleted one does not come back.",
     StoreUnavailable = "store_unavailable": "Try again; if it stays, look at the disk and the log of the server.",

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Caller, Error, Result, Runtime, Wanted,
+    memory::MemoryCharge,
     quotas::Pass,
     sandboxes::{Awake, Kind, Slot},
     words,
@@ -96,6 +97,10 @@ pub trait Act: Send + Sized + 'static {
     /// For the ledger: names and numbers, never a secret.
     fn argv(&self) -> Vec<String>;
     fn run(self, cx: Cx) -> impl Future<Output = Result<Self::Answer>> + Send;
+    /// How much of what the client sent is in memory until the act has run. Its client may leave before.
+    fn held_bytes(&self) -> usize {
+        self.argv().iter().map(String::len).sum()
+    }
     /// Whether it leaves something that is kept: whoever stores too much may not. What removes something may always.
     fn stores(&self) -> bool {
         true
@@ -123,6 +128,7 @@ pub struct Cx {
     pub caller: Caller,
     pub runtime: Runtime,
     pub(crate) record: Option<Arc<Record>>,
+    pub(crate) slot: Option<Arc<Slot>>,
     /// Whether the sandbox was not there before the call.
     pub(crate) made: bool,
     pub(crate) sandbox: Option<Arc<dyn Sandbox>>,
@@ -139,6 +145,8 @@ pub(crate) struct Notes {
     pub(crate) tell: Option<watch::Sender<Option<Outcome>>>,
     pub(crate) exit: Option<i64>,
     pub(crate) input: Option<[u8; 32]>,
+    /// For what the client sent, until the act has run or takes it.
+    pub(crate) memory: Option<MemoryCharge>,
     /// For the task that it begins.
     pub(crate) task: Option<Pass>,
     /// Held from when the call was accepted, until the act has it.
@@ -155,6 +163,11 @@ impl Cx {
 
     pub fn record(&self) -> Result<&Arc<Record>> {
         self.record.as_ref().ok_or(Error::Sandbox(cabana_sandbox::Error::Gone))
+    }
+
+    /// What its sandbox was asked to be, parsed once for all calls.
+    pub(crate) fn wanted(&self) -> Result<Arc<Wanted>> {
+        self.slot.as_ref().ok_or(Error::Sandbox(cabana_sandbox::Error::Gone))?.wanted()
     }
 
     /// For an act that stores something.
@@ -183,19 +196,28 @@ pub(crate) trait Work: Send {
     fn repeats(self: Box<Self>, first: RawCall) -> BoxFuture<'static, Result<()>>;
 }
 
-pub(crate) struct Acting<A>(pub(crate) A);
+pub(crate) struct Acting<A> {
+    pub(crate) act: A,
+    /// As long as the act waits.
+    pub(crate) memory: MemoryCharge,
+}
 
 impl<A: Act> Work for Acting<A> {
     fn run(self: Box<Self>, cx: Cx) -> BoxFuture<'static, Result<Bytes>> {
         Box::pin(async move {
-            let answer = self.0.run(cx).await?;
+            let Self { act, memory } = *self;
+            cx.note(|notes| notes.memory = Some(memory));
+            let answer = act.run(cx).await?;
             let answer = serde_json::to_vec(&answer);
             answer.map(Into::into).map_err(|error| Error::invalid("answer", error.to_string()))
         })
     }
 
     fn repeats(self: Box<Self>, first: RawCall) -> BoxFuture<'static, Result<()>> {
-        Box::pin(self.0.repeats(Call(first, PhantomData)))
+        Box::pin(async move {
+            let Self { act, memory: _until_compared } = *self;
+            act.repeats(Call(first, PhantomData)).await
+        })
     }
 }
 

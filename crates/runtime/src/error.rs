@@ -71,6 +71,10 @@ pub enum Error {
     UserRequired,
     #[error("the lists that are under way take all the memory that there is for them")]
     ListsTooLarge,
+    #[error("calls that wait, and commands that have not read their input, hold all the memory that there is for them")]
+    HeldTooLarge,
+    #[error("as many calls wait for the command to read its input as may: {0}")]
+    TooManyInputs(usize),
     #[error("as many connections to ports are open as there may be, of this sandbox or of all")]
     TooManyPortConnections,
     #[error("as many streams of events are open as one tenant may have: {0}")]
@@ -152,7 +156,7 @@ impl Error {
             Self::NoKey(_) => Code::KeyNotFound,
             Self::KeyReused => Code::IdempotencyMismatch,
             Self::UserRequired => Code::UserRequired,
-            Self::ListsTooLarge => Code::ServerBusy,
+            Self::ListsTooLarge | Self::HeldTooLarge | Self::TooManyInputs(_) => Code::ServerBusy,
             Self::TooManyPortConnections => Code::TooManyConnections,
             Self::TooManyReaders | Self::TooManyListeners(_) => Code::TooManyStreams,
             Self::TooManySearches(_) => Code::TooManySearches,

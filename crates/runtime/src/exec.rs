@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
 use bytes::Bytes;
 use cabana_model::{ExecId, TaskState};
 use cabana_sandbox::{
-    Channel, Command, Event, ExecSpec, Exit, Output, Position, Process, SandboxPath, Status, Stdio, Target, User,
+    Channel, Command, Event, ExecSpec, Exit, Output, Position, Process, SandboxPath, Status, Stdin, Stdio, Target, User,
 };
 use cabana_store::{Log, Stream};
 use futures_util::StreamExt;
@@ -16,7 +16,7 @@ use tokio::io::AsyncWriteExt;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Cx, Error, Result, Text, Wanted,
+    Cx, Error, MemoryCharge, Result, Text,
     fault::{self, Point},
     words,
 };
@@ -64,20 +64,50 @@ impl Asked {
         words::check_command_env(&self.env)
     }
 
-    pub(crate) fn spec(self, id: ExecId, cx: &Cx, timeout: Option<Duration>) -> Result<(ExecSpec, Option<Bytes>)> {
+    pub(crate) fn held_bytes(&self) -> usize {
+        let command = match &self.command {
+            Command::Argv(argv) => argv.iter().map(String::len).sum(),
+            Command::Shell(script) => script.len(),
+        };
+        let env: usize = self.env.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let stdin = self.stdin.as_ref().map_or(0, |Text(input)| input.len());
+        command + env + stdin + self.cwd.as_ref().map_or(0, String::len)
+    }
+
+    /// The input takes the call's charge along: a command in the background outlives its call.
+    pub(crate) fn spec(self, id: ExecId, cx: &Cx, timeout: Option<Duration>) -> Result<(ExecSpec, Input)> {
         self.check()?;
         let defaults = cx.sandbox()?.defaults();
         let cwd = match self.cwd {
             Some(cwd) => within(&defaults.workdir, &cwd)?,
             None => defaults.workdir.clone(),
         };
-        let wanted = Wanted::of(cx.record()?)?;
         let stdio = if self.stdin.is_some() { Stdio::InputOutput } else { Stdio::Output };
-        let env = wanted.env.into_iter().chain(self.env).collect();
-        Ok((
-            ExecSpec { id, command: self.command, cwd, env, user: self.user, stdio, timeout },
-            self.stdin.map(|Text(input)| input),
-        ))
+        let env = cx.wanted()?.env.clone().into_iter().chain(self.env).collect();
+        let input = Input {
+            bytes: self.stdin.map_or_else(Bytes::new, |Text(input)| input),
+            memory: cx.note(|notes| notes.memory.take()),
+        };
+        Ok((ExecSpec { id, command: self.command, cwd, env, user: self.user, stdio, timeout }, input))
+    }
+}
+
+/// What a command is to read, charged until it has.
+#[derive(Default)]
+pub(crate) struct Input {
+    bytes: Bytes,
+    memory: Option<MemoryCharge>,
+}
+
+impl Input {
+    /// A part that was written is as much memory as before, so the charge stays until all is.
+    async fn write(self, stdin: Option<Stdin>) {
+        let Self { bytes, memory: _until_written } = self;
+        if let Some(mut stdin) = stdin {
+            // A command that is gone has closed its end: that is no failure of ours.
+            let _ = stdin.write_all(&bytes).await;
+            let _ = stdin.shutdown().await;
+        }
     }
 }
 
@@ -113,20 +143,14 @@ const AGAIN: Duration = Duration::from_millis(200);
 /// store that is away is waited for, and `away` hears of it.
 pub(crate) async fn follow(
     process: Process,
-    input: Option<Bytes>,
+    input: Input,
     log: &Arc<Log>,
     cancel: &CancellationToken,
     grace: Duration,
     away: impl Fn(&cabana_store::Error) + Send,
 ) -> Result<Followed> {
     let Process { stdin, mut events, control, .. } = process;
-    let typing = async {
-        if let Some(mut stdin) = stdin {
-            // A command that is gone has closed its end: that is no failure of ours.
-            let _ = stdin.write_all(&input.unwrap_or_default()).await;
-            let _ = stdin.shutdown().await;
-        }
-    };
+    let typing = input.write(stdin);
     let ending = async {
         cancel.cancelled().await;
         fault::at(Point::CancelAsked);

@@ -204,7 +204,7 @@ impl Runtime {
         const AT_ONCE: u32 = 1000;
         let (mut sum, mut after, mut all) = (0, None, true);
         loop {
-            let volumes = self.0.store.volumes(tenant, Page { after: after.take(), limit: AT_ONCE }).await?;
+            let volumes = self.0.store.stored_volumes(tenant, Page { after: after.take(), limit: AT_ONCE }).await?;
             for volume in &volumes {
                 match self.volume_usage(volume).await {
                     Ok(bytes) => sum += u128::from(bytes),

@@ -20,6 +20,10 @@ use crate::{
     sandboxes::Slot,
 };
 
+/// Of the mark in a link: as many as none can guess, and as text.
+const MARK_BYTES: usize = 12;
+const MARK_LEN: usize = 16;
+
 /// What a link opens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
@@ -65,12 +69,12 @@ impl Links {
         Ok(format!("{said}.{}", URL_SAFE_NO_PAD.encode(proof)))
     }
 
-    /// Nothing of the text is believed before its signature is.
+    /// Nothing of the text is believed before its signature is. What has not the form of a link needs none computed: clients without a
+    /// key send what they like.
     async fn open(&self, token: &str) -> Result<Grant> {
         let (said, proof) = token.split_once('.').ok_or(Error::NoLink)?;
-        let proof = URL_SAFE_NO_PAD.decode(proof).map_err(|_| Error::NoLink)?;
+        let (grant, proof) = parse(said).zip(parse_proof(proof)).ok_or(Error::NoLink)?;
         self.mac(said).await?.verify_slice(&proof).map_err(|_| Error::NoLink)?;
-        let grant = URL_SAFE_NO_PAD.decode(said).ok().and_then(|said| read(&said)).ok_or(Error::NoLink)?;
         if grant.expires <= self.clock.now() { Err(Error::NoLink) } else { Ok(grant) }
     }
 }
@@ -82,12 +86,19 @@ fn drawn() -> Result<[u8; 32]> {
     Ok(drawn)
 }
 
-fn read(said: &[u8]) -> Option<Grant> {
-    let mut parts = std::str::from_utf8(said).ok()?.split(' ');
+fn parse_proof(proof: &str) -> Option<[u8; 32]> {
+    URL_SAFE_NO_PAD.decode(proof).ok()?.try_into().ok()
+}
+
+/// All parts are bounded, so that no signature of a long text is computed for a client without a key.
+fn parse(said: &str) -> Option<Grant> {
+    let said = URL_SAFE_NO_PAD.decode(said).ok()?;
+    let mut parts = std::str::from_utf8(&said).ok()?.split(' ');
     let (tenant, sandbox) = (Tenant::new(parts.next()?).ok()?, SandboxId::new(parts.next()?).ok()?);
     let (port, expires) = (parts.next()?.parse().ok()?, Time::from_second(parts.next()?.parse().ok()?).ok()?);
     let (key, mark) = (parts.next()?.parse().ok()?, parts.next()?.to_owned());
-    Some(Grant { tenant, sandbox, port, expires, key, mark })
+    let is_whole = mark.len() == MARK_LEN && parts.next().is_none();
+    is_whole.then_some(Grant { tenant, sandbox, port, expires, key, mark })
 }
 
 impl Runtime {
@@ -111,7 +122,7 @@ impl Runtime {
             Some(mark) => mark,
             None => *known.insert(self.0.store.link_mark(&slot.record().physical, drawn()?).await?),
         };
-        Ok(URL_SAFE_NO_PAD.encode(&mark[..12]))
+        Ok(URL_SAFE_NO_PAD.encode(&mark[..MARK_BYTES]))
     }
 }
 
@@ -183,5 +194,43 @@ impl Act for Unlink {
         cx.runtime.store().change_link_mark(&slot.record().physical, mark).await?;
         *known = Some(mark);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cabana_store::Durability;
+
+    use super::*;
+
+    fn grant() -> Grant {
+        Grant {
+            tenant: Tenant::default(),
+            sandbox: SandboxId::random(),
+            port: 8000,
+            expires: Time::from_second(1_800_000_000).unwrap(),
+            key: KeyId::now(),
+            mark: "m".repeat(MARK_LEN),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_has_not_the_form_of_a_link_is_refused_before_a_signature_is_computed() {
+        let dir = tempfile::tempdir().unwrap();
+        let links = || Links::new(Store::open(dir.path(), Durability::Kill).unwrap(), Clock::at(Time::UNIX_EPOCH));
+        let signing = links();
+        let (right, long) = (grant(), Grant { mark: "m".repeat(60_000), ..grant() });
+        let (token, long) = (signing.sign(&right).await.unwrap(), signing.sign(&long).await.unwrap());
+        signing.store.close().await;
+        let opening = links();
+        let (said, proof) = token.split_once('.').unwrap();
+        let more =
+            URL_SAFE_NO_PAD.encode(format!("{} more", String::from_utf8_lossy(&URL_SAFE_NO_PAD.decode(said).unwrap())));
+        let [no_proof, no_grant, short] = [said.to_owned(), format!("a.{proof}"), format!("{said}.{}", &proof[1..])];
+        for formless in ["", ".", "a.AA", &no_proof, &no_grant, &short, &format!("{more}.{proof}"), &long] {
+            assert!(matches!(opening.open(formless).await, Err(Error::NoLink)), "{formless}");
+            assert!(!opening.secret.initialized(), "a signature was computed for {formless}");
+        }
+        assert_eq!(opening.open(&token).await.unwrap(), right);
     }
 }

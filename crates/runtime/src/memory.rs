@@ -1,24 +1,29 @@
-//! Memory of the server that is filled with what a guest says: names, paths, what is attached to files.
+//! Memory of the server that is filled with what guests and clients say: names, paths, what is attached to files, input.
 //!
-//! A guest makes these as long as the kernel lets it, so memory for them is bounded for each tenant, and for all together.
-//! Whoever fills it has a charge, which grows with it and ends with it.
+//! They make these as long as they may, so memory for them is bounded for each tenant, and for all together. The last quarter is for
+//! tenants that have little of it. What fills it has a charge, which grows with it and ends with it.
 
 use std::{
     collections::HashMap,
+    io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use cabana_model::Tenant;
 use cabana_sandbox::FileInfo;
+use serde::Serialize;
 
 /// What is charged at once: small answers are not worth a look at the ledger.
 const STEP: usize = 64 << 10;
+/// A tenant that has no more than this part of its share has little.
+const LITTLE: usize = 16;
 
 /// How much is in use, and by whom. Cheap to clone.
 #[derive(Clone)]
 pub struct MemoryLedger(Arc<Ledger>);
 
 struct Ledger {
+    step: usize,
     each: usize,
     all: usize,
     in_use: Mutex<HashMap<Tenant, usize>>,
@@ -35,7 +40,12 @@ pub struct MemoryCharge {
 impl MemoryLedger {
     /// In bytes: of one tenant, and of all.
     pub fn new(each: usize, all: usize) -> Self {
-        Self(Arc::new(Ledger { each, all, in_use: Mutex::default() }))
+        Self::with_step(STEP, each, all)
+    }
+
+    /// Where very many small charges may last, no more than a small step of each is free.
+    pub(crate) fn with_step(step: usize, each: usize, all: usize) -> Self {
+        Self(Arc::new(Ledger { step, each, all, in_use: Mutex::default() }))
     }
 
     pub fn open(&self, tenant: &Tenant) -> MemoryCharge {
@@ -49,12 +59,17 @@ impl MemoryLedger {
     fn charge(&self, tenant: &Tenant, bytes: usize) -> bool {
         let mut in_use = self.in_use();
         let all: usize = in_use.values().sum();
-        let own = in_use.get(tenant).copied().unwrap_or(0);
-        let fits = own + bytes <= self.0.each && all + bytes <= self.0.all;
+        let own = in_use.get(tenant).copied().unwrap_or(0) + bytes;
+        let fits = own <= self.0.each && all + bytes <= self.room(own);
         if fits {
-            in_use.insert(tenant.clone(), own + bytes);
+            in_use.insert(tenant.clone(), own);
         }
         fits
+    }
+
+    /// Of all, for a tenant that has so much.
+    fn room(&self, own: usize) -> usize {
+        if own <= self.0.each / LITTLE { self.0.all } else { self.0.all - self.0.all / 4 }
     }
 
     fn release(&self, tenant: &Tenant, bytes: usize) {
@@ -74,7 +89,8 @@ impl MemoryCharge {
     pub fn grow(&mut self, bytes: usize) -> bool {
         let used = self.used + bytes;
         // The first step is free.
-        let missing = used.saturating_sub(STEP).saturating_sub(self.charged).next_multiple_of(STEP);
+        let step = self.ledger.0.step;
+        let missing = used.saturating_sub(step).saturating_sub(self.charged).next_multiple_of(step);
         if missing > 0 && !self.ledger.charge(&self.tenant, missing) {
             return false;
         }
@@ -86,12 +102,23 @@ impl MemoryCharge {
         self.used
     }
 
+    pub fn tenant(&self) -> &Tenant {
+        &self.tenant
+    }
+
+    /// No more than this is left of it.
+    pub fn shrink(&mut self, bytes: usize) {
+        let step = self.ledger.0.step;
+        let charged = bytes.saturating_sub(step).next_multiple_of(step).min(self.charged);
+        if charged < self.charged {
+            self.ledger.release(&self.tenant, self.charged - charged);
+        }
+        (self.used, self.charged) = (bytes.min(self.used), charged);
+    }
+
     /// Nothing is left of it.
     pub fn clear(&mut self) {
-        if self.charged > 0 {
-            self.ledger.release(&self.tenant, self.charged);
-        }
-        (self.used, self.charged) = (0, 0);
+        self.shrink(0);
     }
 }
 
@@ -109,6 +136,27 @@ pub(crate) fn size_of_info(info: &FileInfo) -> usize {
     size_of::<FileInfo>() + info.path.as_bytes().len() + info.owner.len() + info.group.len() + link + tags
 }
 
+/// How long it is as JSON.
+pub(crate) fn json_len(value: &impl Serialize) -> usize {
+    let mut written = Length(0);
+    // Nothing that is asked here fails to be written; if it did, this is how far it came.
+    let _ = serde_json::to_writer(&mut written, value);
+    written.0
+}
+
+struct Length(usize);
+
+impl io::Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,17 +167,34 @@ mod tests {
 
     #[test]
     fn a_tenant_has_its_share_and_gives_it_back() {
-        let ledger = MemoryLedger::new(4 * STEP, 6 * STEP);
+        let ledger = MemoryLedger::new(4 * STEP, 8 * STEP);
         let (mut one, mut more) = (ledger.open(&tenant("one")), ledger.open(&tenant("one")));
         assert!(one.grow(3 * STEP) && more.grow(3 * STEP), "the first step of each is free");
         assert!(!more.grow(STEP), "no more than the share");
         let mut other = ledger.open(&tenant("other"));
         assert!(other.grow(3 * STEP) && !other.grow(STEP), "no more than all");
+        one.shrink(2 * STEP);
+        assert!(more.grow(STEP), "what is given back is another's");
         drop(one);
-        assert!(other.grow(STEP) && more.grow(STEP));
+        assert!(other.grow(STEP));
         more.clear();
         other.clear();
         assert!(ledger.in_use().is_empty());
+    }
+
+    #[test]
+    fn the_last_quarter_is_for_tenants_that_have_little() {
+        let ledger = MemoryLedger::new(LITTLE * STEP, 2 * LITTLE * STEP);
+        let charge = |name: &str, steps: usize| {
+            let mut charge = ledger.open(&tenant(name));
+            charge.grow((steps + 1) * STEP).then_some(charge)
+        };
+        let held = [charge("one", LITTLE), charge("two", LITTLE / 2)];
+        assert!(held.iter().all(Option::is_some));
+        assert!(charge("three", 2).is_none());
+        let small: Vec<_> = (0..LITTLE / 2).map(|n| charge(&format!("small-{n}"), 1)).collect();
+        assert!(small.iter().all(Option::is_some));
+        assert!(charge("late", 1).is_none());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What is recorded, for whoever may know it.
 
+use std::time::Instant;
+
 use cabana_model::{CallId, SandboxId, SandboxState, Tenant};
 use cabana_store::{BegunPage, CallRow, Dropped, Head, KnownSpec, LedgerRow, Page, Record};
 
@@ -67,10 +69,10 @@ impl Runtime {
         Ok(self.0.store.ledger_page(tenant, after, limit).await?)
     }
 
-    /// Whether the store can be read and written to.
+    /// Whether the store can be read and written to, as it was within a second.
     pub async fn check_store(&self) -> Result<()> {
-        self.0.store.ledger_head(&Tenant::default()).await?;
-        Ok(self.0.store.check_writable().await?)
+        let store = self.0.store.clone();
+        Ok(self.0.store_health.answer(Instant::now(), &self.0.tasks, async move { store.check().await }).await?)
     }
 
     pub async fn ledger_head(&self, tenant: &Tenant) -> Result<Option<Head>> {

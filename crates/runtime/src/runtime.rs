@@ -20,7 +20,7 @@ use crate::{
     fault::{self, Point},
     limits::Measuring,
     links::Links,
-    memory::MemoryLedger,
+    memory::{MemoryCharge, MemoryLedger},
     ports::Visits,
     quotas::{Pass, Quotas, Wants},
     reaper::Reaper,
@@ -30,7 +30,9 @@ use crate::{
     sandboxes::{Change, Kind, Sandboxes, Slot},
     series::AllSeries,
     space::{Room, Space},
+    store_health::StoreHealth,
     tasks::LiveTasks,
+    turns::Turns,
     uploads,
     url_calls::UrlCalls,
     volumes::WALKS_AT_ONCE,
@@ -49,6 +51,7 @@ pub(crate) struct Inner {
     pub(crate) access: Access,
     pub(crate) links: Links,
     pub(crate) metrics: Metrics,
+    pub(crate) store_health: StoreHealth,
     pub(crate) events: Arc<Events>,
     pub(crate) sandboxes: Sandboxes,
     pub(crate) reaper: Reaper,
@@ -62,6 +65,10 @@ pub(crate) struct Inner {
     pub(crate) measuring: Measuring,
     /// Of lists that are being made or sent.
     pub(crate) lists: MemoryLedger,
+    /// Of those who parse what long records say.
+    pub(crate) parsing: Turns,
+    /// Of what clients sent with calls that wait, and of input that commands have not read.
+    pub(crate) held: MemoryLedger,
     pub(crate) series: AllSeries,
     pub(crate) visits: Visits,
     pub(crate) url_calls: UrlCalls,
@@ -96,6 +103,11 @@ pub(crate) const SEARCHES_AT_ONCE: usize = 4;
 const LISTS_OF_TENANT: usize = 64 << 20;
 const LISTS_OF_ALL: usize = 512 << 20;
 
+/// Memory of what clients sent and nothing has read yet, in bytes. Calls and commands may hold it for days, so little of each is free.
+const HELD_OF_TENANT: usize = 64 << 20;
+const HELD_OF_ALL: usize = 512 << 20;
+const HELD_STEP: usize = 4 << 10;
+
 impl Runtime {
     pub fn new(provider: Arc<dyn Provider>, store: Store, settings: Settings, clock: Clock) -> Self {
         let keeper = Arc::new(Keeper::new(Space::new(settings.data.clone(), settings.min_free)));
@@ -118,6 +130,7 @@ impl Runtime {
             access: Access::new(store.clone(), clock.clone()),
             links: Links::new(store.clone(), clock.clone()),
             metrics: Metrics::default(),
+            store_health: StoreHealth::default(),
             store,
             clock,
             settings,
@@ -133,6 +146,8 @@ impl Runtime {
             uploads: TenantPermits::new(uploads::AT_ONCE),
             measuring: Measuring::default(),
             lists: MemoryLedger::new(LISTS_OF_TENANT, LISTS_OF_ALL),
+            parsing: Turns::new(1, 2),
+            held: MemoryLedger::with_step(HELD_STEP, HELD_OF_TENANT, HELD_OF_ALL),
             series: AllSeries::default(),
             visits: Visits::default(),
             url_calls: UrlCalls::default(),
@@ -283,11 +298,17 @@ impl Runtime {
             digest,
             argv: words::recorded(act.argv()),
         };
-        let (call, left) = self.begin(ask, about, metering, Box::new(Acting(act))).await?;
+        let memory = self.hold(&ask.caller.tenant, act.held_bytes())?;
+        let (call, left) = self.begin(ask, about, metering, Box::new(Acting { act, memory })).await?;
         if let Some(act) = left {
             act.repeats(call.clone()).await?;
         }
         Ok(Call(call, PhantomData))
+    }
+
+    fn hold(&self, tenant: &Tenant, bytes: usize) -> Result<MemoryCharge> {
+        let mut memory = self.0.held.open(tenant);
+        if memory.grow(bytes) { Ok(memory) } else { Err(Error::HeldTooLarge) }
     }
 
     /// The act comes back when it repeats another, and so is not run.
@@ -335,6 +356,7 @@ impl Runtime {
         }
         fault::at(Point::CallReserved);
         let (runtime, handle, once) = (self.clone(), call.clone(), matches!(ask.place, Place::Once(_)));
+        let ask = Ask { place: Place::Nowhere, ..ask }; // what its sandbox was asked to be is in the record
         let span = said::span(about.verb, id, &ask.caller.tenant, slot.as_deref());
         let work = async move {
             let begun = Instant::now();
@@ -439,7 +461,11 @@ impl Runtime {
 
     /// Which sandbox it is for, and whether there was none. Nothing is started for it.
     async fn resolve(&self, ask: &Ask, needs: Needs) -> Result<Option<(Arc<Slot>, bool)>> {
-        self.found(ask, needs).await.map_err(|error| error.told_to(ask.caller.role))
+        let found = self.found(ask, needs).await.map_err(|error| error.told_to(ask.caller.role))?;
+        if let Some((slot, _)) = &found {
+            slot.parse_if_long(&self.0.parsing).await?;
+        }
+        Ok(found)
     }
 
     async fn found(&self, ask: &Ask, needs: Needs) -> Result<Option<(Arc<Slot>, bool)>> {
@@ -511,6 +537,7 @@ impl Runtime {
             caller: ask.caller.clone(),
             runtime: self.clone(),
             record: slot.map(|slot| slot.record()),
+            slot: slot.cloned(),
             made: found.is_some_and(|(_, made)| *made),
             sandbox,
             output: call.output.clone(),
@@ -637,6 +664,7 @@ impl Runtime {
         look: L,
     ) -> Result<(CallId, L::Answer)> {
         let id = CallId::now();
+        let _held = self.hold(&ask.caller.tenant, look.argv().iter().map(String::len).sum())?;
         let span = said::span(about.verb, id, &ask.caller.tenant, found.as_ref().map(|(slot, _)| &**slot));
         self.recorded(ask, about, id, found, look).instrument(span).await
     }

@@ -13,7 +13,9 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::{Error, Result, Runtime, runtime::SEARCHES_AT_ONCE, text::whole_characters};
+use crate::{
+    Error, MemoryCharge, Result, Runtime, Text, memory::json_len, runtime::SEARCHES_AT_ONCE, text::whole_characters,
+};
 
 /// A line that was looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,14 +44,14 @@ const MAX_COMPILED: usize = 256 << 10;
 const MAX_CACHE: usize = 1 << 20;
 /// For a whole search, from when it is asked for. It is looked at between lines, and between parts of an output.
 const BUDGET: Duration = Duration::from_secs(10);
-/// Of all lines that are found: an answer is read as a whole.
+/// Of all lines that are found, as JSON: an answer is written and read as a whole.
 const MAX_FOUND_BYTES: usize = 4 << 20;
 /// Of all tenants: each has a thread, and the rest of the server needs some, too.
 static SEARCHES: Semaphore = Semaphore::const_new(32);
 
 impl Runtime {
     /// Reads a part at a time, however long the output is. The expression is the caller's, so it runs on a thread of its own, as one of
-    /// the searches that a tenant may have; when its time is used up, there may be more.
+    /// the searches that a tenant may have; when its time is used up, there may be more. What is found is charged.
     pub async fn search_output(
         &self,
         tenant: &Tenant,
@@ -57,7 +59,7 @@ impl Runtime {
         stream: Stream,
         pattern: &str,
         most: usize,
-    ) -> Result<Found> {
+    ) -> Result<(Found, MemoryCharge)> {
         let deadline = Instant::now() + BUDGET;
         let Ok(permit) = timeout_at(deadline, self.0.searches.acquire(tenant)).await else {
             return Err(Error::TooManySearches(SEARCHES_AT_ONCE));
@@ -65,6 +67,10 @@ impl Runtime {
         let Ok(of_all) = timeout_at(deadline, SEARCHES.acquire()).await else {
             return Err(TimedOut("as many searches were under way all the time as there may be").into());
         };
+        let mut memory = self.list_memory(tenant);
+        if !memory.grow(MAX_FOUND_BYTES) {
+            return Err(Error::ListsTooLarge);
+        }
         let (pattern, permits) = (pattern.to_owned(), (permit, of_all.ok()));
         let mut lines =
             on_thread(move || Ok(Lines::new(compiled(&pattern)?, most, Some(deadline)).holding(permits))).await?;
@@ -83,7 +89,9 @@ impl Runtime {
             })
             .await?;
         }
-        on_thread(move || Ok(lines.end())).await
+        let found = on_thread(move || Ok(lines.end())).await?;
+        memory.shrink(found.lines.iter().map(|line| size_of::<Line>() + line.text.len()).sum());
+        Ok((found, memory))
     }
 }
 
@@ -107,7 +115,7 @@ struct Lines {
     /// How long that line is, also what is not held of it.
     length: u64,
     found: Found,
-    /// Of the lines that were found.
+    /// Of the lines that were found, as JSON.
     bytes: usize,
     /// No line is looked at after it.
     deadline: Option<Instant>,
@@ -173,10 +181,11 @@ impl Lines {
         if self.pattern.is_match(&self.begun) {
             // A copy: a short line must not hold on to the room that a long one had before it.
             let text = Bytes::copy_from_slice(&self.begun);
-            match self.found.lines.len() < self.most && self.bytes + text.len() <= MAX_FOUND_BYTES {
+            let text = if cut { whole_characters(text, false, true) } else { text };
+            let bytes = json_len(&Text(text.clone()));
+            match self.found.lines.len() < self.most && self.bytes + bytes <= MAX_FOUND_BYTES {
                 true => {
-                    self.bytes += text.len();
-                    let text = if cut { whole_characters(text, false, true) } else { text };
+                    self.bytes += bytes;
                     self.found.lines.push(Line { number: self.number, offset: self.offset, text });
                 }
                 false => self.found.more = true,
@@ -217,7 +226,14 @@ mod tests {
         assert_eq!(found("x", 9, &[&vec![b'x'; 3 * LONGEST]]).lines[0].text.len(), LONGEST);
         let long = [vec![b'x'; LONGEST], vec![b'\n']].concat().repeat(100);
         let told = found("x", 1000, &[&long]);
-        assert!(told.more && told.lines.len() == MAX_FOUND_BYTES / LONGEST);
+        assert!(told.more && told.lines.len() == MAX_FOUND_BYTES / LONGEST - 1, "each with its name");
+    }
+
+    #[test]
+    fn a_line_counts_as_what_it_takes_as_json() {
+        let long = [vec![1; LONGEST], vec![b'\n']].concat().repeat(100);
+        let told = found(".", 1000, &[&long]);
+        assert!(told.more && told.lines.len() == MAX_FOUND_BYTES / (6 * LONGEST));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::fs::StatVfs;
 use tokio::sync::Notify;
 
 use crate::{Error, Result};
@@ -21,14 +22,47 @@ const PART: u64 = 50;
 
 /// What a disk has left, and what is to stay free of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct Supply {
     pub free: u64,
     pub least: u64,
 }
 
-impl Room {
-    pub fn is_low(self) -> bool {
+impl Supply {
+    fn is_low(self) -> bool {
         self.free < self.least
+    }
+}
+
+/// What a disk has left for new files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    pub bytes: Supply,
+    /// `None` where the file system makes them as long as it has bytes.
+    pub inodes: Option<Supply>,
+}
+
+impl Room {
+    fn of(disk: &StatVfs, min_free: u64) -> Self {
+        let size = disk.f_blocks.saturating_mul(disk.f_frsize);
+        let least = min_free.min(size / PART);
+        let bytes = Supply { free: disk.f_bavail.saturating_mul(disk.f_frsize), least };
+        // As large a part of them stays free as of the bytes: names alone fill a disk as well.
+        let part = u128::from(disk.f_files) * u128::from(least) / u128::from(size.max(1));
+        let inodes = Supply { free: disk.f_favail, least: u64::try_from(part).unwrap_or(u64::MAX) };
+        Self { bytes, inodes: (disk.f_files > 0).then_some(inodes) }
+    }
+
+    pub fn is_low(self) -> bool {
+        self.bytes.is_low() || self.inodes.is_some_and(Supply::is_low)
+    }
+
+    /// For people: what there is too little of.
+    fn shortage(self) -> String {
+        let (free, least) = match self.inodes {
+            Some(inodes) if !self.bytes.is_low() => (format!("{} inodes", inodes.free), inodes.least.to_string()),
+            _ => (size(self.bytes.free), size(self.bytes.least)),
+        };
+        format!("it has {free} left, and {least} are kept free")
     }
 }
 
@@ -64,17 +98,14 @@ impl Space {
             return Some(room);
         }
         let disk = rustix::fs::statvfs(dir).ok()?;
-        let room = Room {
-            free: disk.f_bavail.saturating_mul(disk.f_frsize),
-            least: least.min(disk.f_blocks.saturating_mul(disk.f_frsize) / PART),
-        };
+        let room = Room::of(&disk, least);
         *seen = Some((Instant::now(), room));
         drop(seen);
         if room.is_low() != self.low.swap(room.is_low(), Ordering::Relaxed) {
             if room.is_low() {
-                tracing::warn!(free = room.free, least = room.least, "the disk is nearly full: nothing new is made");
+                tracing::warn!("the disk is nearly full, and nothing new is made: {}", room.shortage());
             } else {
-                tracing::info!(free = room.free, "the disk has room again");
+                tracing::info!(free = room.bytes.free, "the disk has room again");
             }
         }
         Some(room)
@@ -87,8 +118,7 @@ impl Space {
                 self.refused.fetch_add(1, Ordering::Relaxed);
                 self.noticed.notify_one();
                 let help = self.help.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                let (free, least) = (size(room.free), size(room.least));
-                Err(Error::LowDisk { about: Some(format!(": it has {free} left, and {least} are kept free{help}")) })
+                Err(Error::LowDisk { about: Some(format!(": {}{help}", room.shortage())) })
             }
             _ => Ok(()),
         }
@@ -132,6 +162,29 @@ mod tests {
         {
             assert_eq!(size(bytes), said);
         }
+    }
+
+    fn disk(free_blocks: u64, inodes: u64, free_inodes: u64) -> StatVfs {
+        let mut disk = rustix::fs::statvfs("/").unwrap();
+        (disk.f_frsize, disk.f_blocks, disk.f_bavail) = (4096, 1 << 20, free_blocks);
+        (disk.f_files, disk.f_favail) = (inodes, free_inodes);
+        disk
+    }
+
+    #[test]
+    fn as_large_a_part_of_the_inodes_stays_free_as_of_the_bytes() {
+        // A hundredth of the disk, and no more than a fiftieth.
+        for (min_free, least) in [((4096 << 20) / 100, 9_999), (u64::MAX, 19_999), (0, 0)] {
+            let inodes = Room::of(&disk(1 << 19, 1_000_000, 500_000), min_free).inodes.unwrap();
+            assert_eq!((inodes.least, inodes.is_low()), (least, false));
+        }
+        let room = Room::of(&disk(1 << 19, 1_000_000, 7), u64::MAX);
+        assert!(room.is_low() && !room.bytes.is_low());
+        assert_eq!(room.shortage(), "it has 7 inodes left, and 19999 are kept free");
+        let room = Room::of(&disk(1, 1_000_000, 7), u64::MAX);
+        assert_eq!(room.shortage(), "it has 4.0 KiB left, and 81.9 MiB are kept free");
+        let makes_them = Room::of(&disk(1 << 19, 0, 0), u64::MAX);
+        assert!(makes_them.inodes.is_none() && !makes_them.is_low());
     }
 
     #[test]

@@ -7,20 +7,22 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use cabana_model::{SandboxId, TaskId, TaskState, Tenant};
 use cabana_sandbox::{Control, Process, Sandbox, Stdin, TermSize};
 use cabana_store::{Entry, Log, NewTask, Page, Task, TaskEnd};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::{Semaphore, SemaphorePermit, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span, error_span};
 
 use crate::{
     Error, Event, Happened, Result, Runtime,
     acts::exec::{ExitTold, exit_number},
-    exec::{self, Followed},
+    exec::{self, Followed, Input},
     fault::{self, Point},
     quotas::Pass,
     sandboxes::Awake,
@@ -34,6 +36,9 @@ const LATELY: Duration = Duration::from_secs(30);
 /// So many of one sandbox, the newest.
 const MAX_LATELY: usize = 64;
 const SWEEP: Duration = Duration::from_secs(5);
+
+/// Calls that type to one command: they go on without their clients, and it may never read.
+const MAX_INPUTS: usize = 64;
 
 /// How a command in the background is typed to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,13 +86,25 @@ pub(crate) struct Hands {
     pub(crate) control: Arc<dyn Control>,
     /// Held for a whole write, so that what two send is not mixed. Empty where there is no input, or none any more.
     pub(crate) stdin: Arc<tokio::sync::Mutex<Option<Stdin>>>,
+    /// Of the calls that may wait for that at a time.
+    inputs: Arc<Semaphore>,
 }
 
 impl Hands {
     /// The input is the follower's, unless it stays open.
     pub(crate) fn of(process: &mut Process, typed: Typed) -> Self {
         let stdin = if typed == Typed::Whole { None } else { process.stdin.take() };
-        Self { pid: process.pid, control: process.control.clone(), stdin: Arc::new(tokio::sync::Mutex::new(stdin)) }
+        Self {
+            pid: process.pid,
+            control: process.control.clone(),
+            stdin: Arc::new(tokio::sync::Mutex::new(stdin)),
+            inputs: Arc::new(Semaphore::new(MAX_INPUTS)),
+        }
+    }
+
+    /// For one call that types.
+    pub(crate) fn take_input(&self) -> Result<SemaphorePermit<'_>> {
+        self.inputs.try_acquire().map_err(|_| Error::TooManyInputs(MAX_INPUTS))
     }
 
     /// Dropped, it would be the end of the file; but the next server is to type on.
@@ -230,7 +247,7 @@ impl Runtime {
         task: NewTask,
         sandbox: Arc<dyn Sandbox>,
         mut process: Process,
-        input: Option<Bytes>,
+        input: Input,
         staying: Staying,
     ) {
         let id = task.id;

@@ -174,7 +174,7 @@ impl Runtime {
     }
 
     fn begin_webhook(&self, webhook: &Webhook) -> Result<()> {
-        let hook = Arc::new(self.hook(webhook, self.0.events.hooks.dialer()?)?);
+        let hook = Arc::new(self.hook(webhook, self.0.events.hooks.dialer(&webhook.tenant)?)?);
         self.0.events.hooks.add(hook.clone());
         let runtime = self.clone();
         self.0.tasks.spawn(async move {

@@ -85,7 +85,7 @@ impl Stage {
 
     fn write(&self, body: cabana_sandbox::Stream<Bytes>) -> Write {
         let at = At::new("file");
-        Write { at, mode: WriteMode::Replace, perm: None, len: None, parents: false, tags: None, body }
+        Write { at, mode: WriteMode::Replace, perm: None, len: None, parents: false, tags: None, body, held: 0 }
     }
 
     async fn wrote(&self, scope: &str, text: &str) {

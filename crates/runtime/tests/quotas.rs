@@ -96,7 +96,7 @@ impl Stage {
     async fn write(&self, sandbox: &SandboxId, bytes: usize) -> Result<()> {
         let body = stream::iter([Ok(Bytes::from(vec![7; bytes]))]).boxed();
         let (at, mode) = (At::new("file"), WriteMode::Replace);
-        let write = Write { at, mode, perm: None, len: None, parents: false, tags: None, body };
+        let write = Write { at, mode, perm: None, len: None, parents: false, tags: None, body, held: 0 };
         self.runtime.call(self.ask(Place::Sandbox(sandbox.clone())), write).await?.answer().await.map(drop)
     }
 }

@@ -19,7 +19,10 @@ use flate2::{Compression, Crc, read::DeflateDecoder, write::DeflateEncoder};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::task::spawn_blocking;
 
-use self::records::{Entry, Sums, Table};
+use self::{
+    harmless::Links,
+    records::{Entry, Sums, Table},
+};
 use crate::{Error, FileInfo, Files, Kind, Result, SandboxPath, Stream, TreeItem, Walk, walk::flatten, walk_tree};
 
 /// Of what is handed over at a time, at least: a header each would be more frames than bytes.
@@ -35,6 +38,7 @@ pub async fn zip(files: &Arc<dyn Files>, dir: &SandboxPath) -> Result<Stream<Byt
     let zipping = Zipping {
         prefix: if dir.is_root() { 1 } else { dir.as_bytes().len() + 1 },
         items: flatten(walk_tree(files, dir, Walk::Content).await?),
+        links: Links::default(),
         stage: Stage::Entries,
         table: Table::default(),
         packed: encoder(),
@@ -49,6 +53,7 @@ struct Zipping {
     /// How much of each path lies above the directory.
     prefix: usize,
     items: Stream<TreeItem>,
+    links: Links,
     stage: Stage,
     table: Table,
     /// The table of contents so far.
@@ -121,7 +126,7 @@ impl Zipping {
             }
             Kind::Symlink => {
                 let text = found.link.as_ref().map_or(&b""[..], |link| &link.text);
-                if harmless::stays_below(inside, text) {
+                if self.links.admit(&name, text) {
                     self.whole(&Entry::new(name, found, self.offset), text)?;
                 }
             }

@@ -25,7 +25,7 @@ use axum::{
 
 pub use self::templates::read_image;
 pub(crate) use self::{
-    envd::Watchers,
+    envd::{Gzip, Watchers},
     kept::Kept,
     signers::Signers,
     templates::Builds,

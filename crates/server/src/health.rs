@@ -24,6 +24,8 @@ pub(crate) async fn livez() -> Json<Health> {
 }
 
 /// The store answers too and can be written to, and new work is taken: a server that was told to end answers `draining`.
+///
+/// Of the store it says what was so within the last second.
 #[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses(
     (status = 200, body = Health),
     (status = 503, body = crate::error::ErrorBody),

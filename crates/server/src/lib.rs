@@ -135,6 +135,7 @@ pub(crate) struct App {
     /// Of what clients send and is read as a whole.
     pub(crate) bodies: MemoryLedger,
     pub(crate) parsers: Arc<parse::Parsers>,
+    pub(crate) gzip: Arc<e2b::Gzip>,
     /// Of templates.
     pub(crate) builds: Arc<e2b::Builds>,
 }
@@ -155,6 +156,7 @@ pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> 
         specs: Arc::default(),
         bodies: extract::memory_of_bodies(),
         parsers: Arc::default(),
+        gzip: Arc::default(),
         builds: Arc::default(),
     };
     let (router, api) = openapi::routes().split_for_parts();

@@ -1,6 +1,6 @@
 //! Answers whose length a guest or a tenant decides: made off the workers that everybody waits for, and charged until they were sent.
 
-use std::io;
+use std::{io, sync::LazyLock};
 
 use axum::{
     body::Body,
@@ -8,13 +8,15 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use cabana_runtime::{Error, MemoryCharge, RowSize};
+use cabana_runtime::{Error, MemoryCharge, RowSize, Turns};
 use futures_util::stream;
 use serde::Serialize;
 
 /// What is made of no more than this takes less than to wake another thread.
 const AT_ONCE: usize = 64 << 10;
 const CHUNK: usize = 64 << 10;
+/// Of those who write long ones: on more threads they would take the processors from all that is short.
+static WRITERS: LazyLock<Turns> = LazyLock::new(|| Turns::new(2, 4));
 
 /// As JSON what `make` makes of what `memory` was charged for.
 pub(crate) async fn json<T: Serialize>(
@@ -29,8 +31,10 @@ pub(crate) async fn try_json<T: Serialize, E: From<Error> + Send + 'static>(
     memory: MemoryCharge,
     make: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<Response, E> {
-    let is_short = memory.used() <= AT_ONCE;
+    let turn = if memory.used() <= AT_ONCE { None } else { Some(WRITERS.take(Some(memory.tenant())).await) };
+    let is_short = turn.is_none();
     let write = move || {
+        let _turn = turn;
         let mut writer = Charged { bytes: Vec::new(), memory };
         let written = serde_json::to_writer(&mut writer, &make()?);
         written.map(|()| writer).map_err(|_| E::from(Error::ListsTooLarge))
@@ -50,6 +54,16 @@ pub(crate) fn charge<T: RowSize>(memory: &mut MemoryCharge, rows: &[T]) -> Resul
         true => Ok(()),
         false => Err(Error::ListsTooLarge),
     }
+}
+
+/// As JSON.
+pub(crate) fn written_len(text: &str) -> usize {
+    let of_byte = |byte| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+        0..0x20 => 6,
+        _ => 1,
+    };
+    text.bytes().map(of_byte).sum()
 }
 
 /// Fails where there is no room for more.

@@ -89,7 +89,15 @@ impl Page {
         }
         let (room, refused) = runtime.room();
         if let Some(room) = room {
-            self.one("cabana_disk_free_bytes", "gauge", "What the disk of the data directory has left.", room.free);
+            self.one(
+                "cabana_disk_free_bytes",
+                "gauge",
+                "What the disk of the data directory has left.",
+                room.bytes.free,
+            );
+            if let Some(inodes) = room.inodes {
+                self.one("cabana_disk_free_inodes", "gauge", "Files that it can still have.", inodes.free);
+            }
             let low = u8::from(room.is_low());
             self.one("cabana_disk_low", "gauge", "Whether that is so little that nothing new is made.", low);
         }

@@ -1,11 +1,8 @@
 //! Reads what clients send as JSON: long bodies off the workers that everybody waits for, a few at a time, and none that is made of
 //! more values than any request needs.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
-use cabana_runtime::{Code, MemoryCharge, Tenant, TenantPermits};
-use tokio::sync::Semaphore;
+use cabana_runtime::{Code, MemoryCharge, Tenant, Turns};
 
 use crate::error::Refused;
 
@@ -24,14 +21,11 @@ pub(crate) struct Received {
 }
 
 /// Who may read a long body now.
-pub(crate) struct Parsers {
-    of_tenant: TenantPermits,
-    of_all: Arc<Semaphore>,
-}
+pub(crate) struct Parsers(Turns);
 
 impl Default for Parsers {
     fn default() -> Self {
-        Self { of_tenant: TenantPermits::new(2), of_all: Arc::new(Semaphore::new(4)) }
+        Self(Turns::new(2, 4))
     }
 }
 
@@ -46,13 +40,9 @@ impl Parsers {
             return Ok(parse(&body.bytes));
         }
         let ended = || Refused::new(Code::ServerBusy, "the server is ending");
-        let of_tenant = match &body.tenant {
-            Some(tenant) => Some(self.of_tenant.acquire(tenant).await.ok_or_else(ended)?),
-            None => None,
-        };
-        let of_all = self.of_all.clone().acquire_owned().await.map_err(|_| ended())?;
+        let turn = self.0.take(body.tenant.as_ref()).await;
         let read = tokio::task::spawn_blocking(move || {
-            let _until_read = (of_tenant, of_all, body.memory); // also where the client has gone
+            let _until_read = (turn, body.memory); // also where the client has gone
             if has_more_values(&body.bytes, MAX_VALUES) {
                 let why = format!("has more than {MAX_VALUES} values");
                 return Err(Refused::invalid("body", why));

@@ -10,8 +10,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use cabana_runtime::{Caller, Error, KnownSpec, Record, Result, SandboxId, Tenant, TenantPermits, Wanted};
-use tokio::sync::Semaphore;
+use cabana_runtime::{Caller, Error, KnownSpec, Record, Result, SandboxId, Tenant, Turns, Wanted};
 
 use crate::{App, e2b::Kept};
 
@@ -37,13 +36,12 @@ impl Spec {
 
 pub(crate) struct Specs {
     parsed: Arc<Mutex<Cache>>,
-    of_tenant: TenantPermits,
-    of_all: Arc<Semaphore>,
+    turns: Turns,
 }
 
 impl Default for Specs {
     fn default() -> Self {
-        Self { parsed: Arc::default(), of_tenant: TenantPermits::new(1), of_all: Arc::new(Semaphore::new(2)) }
+        Self { parsed: Arc::default(), turns: Turns::new(1, 2) }
     }
 }
 
@@ -87,16 +85,14 @@ impl Specs {
             let spec = Spec::parse(&record.spec)?;
             return Ok(self.cache().keep(&record.id, known, spec));
         }
-        let ended = |_| Error::from(cabana_sandbox::Error::Gone);
-        let of_tenant = self.of_tenant.acquire(&record.tenant).await;
-        let of_all = self.of_all.clone().acquire_owned().await.map_err(ended)?;
+        let turn = self.turns.take(Some(&record.tenant)).await;
         // Another request may have done it meanwhile.
         if let Some(spec) = self.parsed(&record.id, &known) {
             return Ok(spec);
         }
         let (id, text, parsed) = (record.id.clone(), record.spec.clone(), self.parsed.clone());
         let parse = tokio::task::spawn_blocking(move || {
-            let _until_kept = (of_tenant, of_all); // also where the client has gone
+            let _turn = turn;
             let spec = Spec::parse(&text)?;
             Ok(lock(&parsed).keep(&id, known, spec))
         });

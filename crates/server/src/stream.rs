@@ -27,9 +27,12 @@ struct Said {
     b64: Option<String>,
 }
 
+/// Of what is typed, on its way to a command.
+pub(crate) const PIECE: usize = 16 << 10;
+
 /// What is typed, for a channel to a command that may read slowly: no piece of it keeps the whole message in memory.
 pub(crate) fn pieces(typed: &Bytes) -> impl Iterator<Item = Bytes> {
-    typed.chunks(16 << 10).map(Bytes::copy_from_slice)
+    typed.chunks(PIECE).map(Bytes::copy_from_slice)
 }
 
 /// `start`, then all that is said from there on, then what `last` says. One who only listens is sent away when the server

@@ -174,8 +174,8 @@ impl Store {
     }
 
     pub async fn build(&self, tenant: &Tenant, id: BuildId) -> Result<Option<Build>> {
-        let tenant = tenant.clone();
-        self.glance(move |db| Ok(one(db, &tenant, id)?)).await
+        // With its log, which may be long.
+        self.read_for(tenant, move |db, tenant| Ok(one(db, tenant, id)?)).await
     }
 
     /// All of a template, the newest first.

@@ -99,7 +99,7 @@ impl Desk {
         let journal = Journal::open(&path.with_file_name("journal"), folded, durability)?;
         let checkpoints = Checkpoints::start(path)?;
         let (tips, hooks, statements) = (Tips::default(), Hooks::default(), Statements::default());
-        let reserve = Reserve::at(&path.with_file_name("reserve"));
+        let reserve = Reserve::in_dir(path.parent().unwrap_or(path));
         let (open, away) = (false, false);
         let mut desk = Self { db, tips, hooks, statements, journal, folded, open, checkpoints, reserve, away };
         desk.fold()?;

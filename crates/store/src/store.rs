@@ -87,9 +87,15 @@ impl Store {
         self.0.writer.is_short().await
     }
 
-    /// Whether it can be written to. Tried only where a write has failed, and with as much as a call may take: a word may fit on a full
+    /// Whether it can be read and written to.
+    pub async fn check(&self) -> Result<()> {
+        self.glance(|db| Ok(db.query_row("SELECT EXISTS (SELECT 1 FROM ledger)", [], |_| Ok(()))?)).await?;
+        self.check_writable().await
+    }
+
+    /// Tried only where a write has failed, and with as much as a call may take: a word may fit on a full
     /// disk.
-    pub async fn check_writable(&self) -> Result<()> {
+    async fn check_writable(&self) -> Result<()> {
         const LENGTH: usize = 64 << 10;
         if !self.0.writer.is_away() {
             return Ok(());
@@ -155,5 +161,43 @@ impl Store {
             true => self.0.reads.clone().run(read).await,
             false => self.0.writer.look(read).await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, time::Duration};
+
+    use tokio::{task::JoinSet, time::timeout};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn the_store_is_checked_while_the_default_tenant_reads_all_that_it_may() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), Durability::Kill).unwrap();
+        let (begun, began) = mpsc::channel();
+        let (mut ends, mut slow) = (Vec::new(), JoinSet::new());
+        for _ in 0..10 {
+            let (end, ended) = mpsc::channel::<()>();
+            let (store, begun) = (store.clone(), begun.clone());
+            ends.push(end);
+            slow.spawn(async move {
+                let tenant = Tenant::default();
+                let read = move |_: &Connection, _: &Tenant| {
+                    begun.send(()).unwrap();
+                    let _ = ended.recv(); // until the test lets go
+                    Ok(())
+                };
+                store.read_for(&tenant, read).await.unwrap();
+            });
+        }
+        tokio::task::yield_now().await; // all of them have asked for a turn
+        began.recv().unwrap();
+        timeout(PATIENCE, store.check()).await.expect("it need not wait for reads of a tenant").unwrap();
+        drop(ends);
+        slow.join_all().await;
     }
 }

@@ -60,6 +60,14 @@ impl Store {
         .await
     }
 
+    /// Of one that is ready, or whose removal has failed halfway. `None`: there is neither of this name.
+    pub async fn begin_removal(&self, tenant: &Tenant, name: &VolumeName) -> Result<Option<Volume>> {
+        match self.step_volume(tenant, name, VolumeState::Ready, VolumeState::Deleting).await? {
+            None => self.step_volume(tenant, name, VolumeState::Deleting, VolumeState::Deleting).await,
+            going => Ok(going),
+        }
+    }
+
     /// The record of a volume that is gone.
     pub async fn forget_volume(&self, physical: VolumeId) -> Result<()> {
         self.write(move |tx| tx.execute("DELETE FROM volumes WHERE physical = ?", params![Col(&physical)]).map(drop))
@@ -75,10 +83,7 @@ impl Store {
 
     /// Those that are ready, by name.
     pub async fn volumes(&self, tenant: &Tenant, page: Page) -> Result<Vec<Volume>> {
-        let after = match &page.after {
-            Some(cursor) => VolumeName::new(cursor.as_str()).map_err(|_| Error::Cursor)?.to_string(),
-            None => String::new(),
-        };
+        let after = cursor(&page)?;
         self.read_for(tenant, move |db, tenant| {
             let which = "tenant = ? AND name > ? AND state = ? ORDER BY name LIMIT ?";
             Ok(all(db, which, params![Col(tenant), after, Col(&VolumeState::Ready), page.rows()])?)
@@ -86,9 +91,26 @@ impl Store {
         .await
     }
 
+    /// Those that may have files, in whatever state, by name.
+    pub async fn stored_volumes(&self, tenant: &Tenant, page: Page) -> Result<Vec<Volume>> {
+        let after = cursor(&page)?;
+        self.read_for(tenant, move |db, tenant| {
+            let which = "tenant = ? AND name > ? ORDER BY name LIMIT ?";
+            Ok(all(db, which, params![Col(tenant), after, page.rows()])?)
+        })
+        .await
+    }
+
     /// Of all tenants, in whatever state.
     pub async fn all_volumes(&self) -> Result<Vec<Volume>> {
         self.read(|db| Ok(all(db, "true", [])?)).await
+    }
+}
+
+fn cursor(page: &Page) -> Result<String> {
+    match &page.after {
+        Some(cursor) => Ok(VolumeName::new(cursor.as_str()).map_err(|_| Error::Cursor)?.to_string()),
+        None => Ok(String::new()),
     }
 }
 

@@ -140,7 +140,7 @@ settings! {
     REAP_BATCH: "lifecycle" "reap_batch" "reap-batch" "CABANA_LIFECYCLE_REAP_BATCH" Kind::Number, Some("50"),
         "How many of them are looked up at a time";
     TEMPLATE_MAX: "images" "template_max" "template-max" "CABANA_IMAGES_TEMPLATE_MAX" Kind::Size, Some("16G"),
-        "How much an archive may hold, once it is unpacked, that is sent to become a template";
+        "How much an archive may hold, once it is unpacked and with the holes of its files, that is sent to become a template";
     IMAGES_MAP: "images" "map" "images-map" "CABANA_IMAGES_MAP" Kind::List, None,
         "Which templates stand for images of containers in builds of E2B's SDKs: IMAGE=TEMPLATE, as in ubuntu:22.04=base. \
          e2bdev/base is base unless it is named here";
@@ -160,7 +160,7 @@ settings! {
     GC_INTERVAL: "retention" "interval" "retention-interval" "CABANA_RETENTION_INTERVAL" Kind::Time, Some("1h"),
         "How often what was kept long enough is removed. `cabana gc` does it at once";
     MIN_FREE: "retention" "min_free" "retention-min-free" "CABANA_RETENTION_MIN_FREE" Kind::SizeOrNone, Some("1G"),
-        "How much of the disk of the data directory stays free, but no more than a fiftieth of it: with less left, nothing new is made";
+        "How much of the disk of the data directory stays free, but no more than a fiftieth of it, and as large a part of its inodes: with less left, nothing new is made";
     LOG_FORMAT: "log" "format" "log-format" "CABANA_LOG_FORMAT" Kind::Choice(&["text", "json"]), Some("text"),
         "How the lines of the log are written to standard error: for people, or one JSON object each";
     LOG_LEVEL: "log" "level" "log-level" "CABANA_LOG_LEVEL" Kind::Choice(&["off", "error", "warn", "info", "debug", "trace"]), Some("info"),

@@ -295,6 +295,75 @@ async fn a_server_starts_on_a_full_disk() {
     drop(server); // before its disk
 }
 
+fn free_inodes(disk: &Path) -> u64 {
+    rustix::fs::statvfs(disk).unwrap().f_favail
+}
+
+/// A guest that makes a name of each inode that becomes free, through a volume: no limit of its sandbox counts those.
+#[tokio::test]
+async fn a_guest_that_takes_all_inodes_keeps_no_server_from_starting_and_deleting() {
+    if !alone("a_guest_that_takes_all_inodes_keeps_no_server_from_starting_and_deleting") {
+        return;
+    }
+    let mut server = Server::start_after(|data| disk(data, c"size=256m,nr_inodes=10000"));
+    let first = good(exec(&server, "date +%N", "first").await).await;
+    good(server.post("/v1/volumes", &json!({ "name": "names" })).send().await.unwrap()).await;
+    let command = "cd /workspace; exec 2>/dev/null; n=0; while :; do n=$((n + 1)); true > $n; done";
+    let spec = json!({ "mount": { "volume": "names" } });
+    let scope = json!({ "scheme": "fixed", "name": "taker" });
+    let body = json!({ "scope": scope, "spec": spec, "command": command, "background": true });
+    let task = good(server.post("/v1/exec", &body).send().await.unwrap()).await["id"].as_str().unwrap().to_owned();
+    until(|| async { (free_inodes(server.data()) == 0).then_some(()) }).await;
+    until(|| async {
+        let answer = server.post("/v1/sandboxes", &json!({})).send().await.unwrap();
+        let told = answer.json::<Value>().await.unwrap();
+        told["error"]["message"].as_str()?.contains("inodes left").then_some(())
+    })
+    .await;
+    // Each name counts as a block: else a quota of bytes would hold none of them.
+    let volume = std::fs::read_dir(server.data().join("volumes")).unwrap().next().unwrap().unwrap().path();
+    let names = std::fs::read_dir(volume.join("tree")).unwrap().count() as u64;
+    assert!(names > 0 && server.get("/v1/volumes/names").await["bytes"].as_u64().unwrap() >= names * 4096);
+    for end in [Server::kill, Server::stop] {
+        end(&mut server);
+        server.run();
+        assert_eq!(server.get(&format!("/v1/tasks/{task}")).await["state"], "running");
+    }
+    let taker = server.record("taker").await["id"].as_str().unwrap().to_owned();
+    for path in [format!("/v1/sandboxes/{taker}"), "/v1/volumes/names".into()] {
+        let gone = server.request(Method::DELETE, &path).send().await.unwrap();
+        assert!(gone.status().is_success(), "{path}: {gone:?}");
+    }
+    until(|| async { exec(&server, "true", "again").await.status().is_success().then_some(()) }).await;
+    all_is_right(&mut server, &first).await;
+}
+
+#[tokio::test]
+async fn a_volume_is_removed_when_its_files_are_and_not_said_to_be_before() {
+    let server = Server::start();
+    good(server.post("/v1/volumes", &json!({ "name": "v" })).send().await.unwrap()).await;
+    let spec = json!({ "spec": { "mount": { "volume": "v" } }, "command": "cd /workspace; echo more > file" });
+    good(server.post("/v1/exec", &spec).send().await.unwrap()).await;
+    let delete = async || server.request(Method::DELETE, "/v1/volumes/v").send().await.unwrap();
+    let volumes = server.data().join("volumes");
+    let volume = std::fs::read_dir(&volumes).unwrap().next().unwrap().unwrap().path();
+    let file = until(|| async {
+        let is_free = server.get("/v1/sandboxes").await["sandboxes"].as_array().unwrap().is_empty();
+        is_free.then(|| [volume.join("tree/file")])
+    });
+    let file = file.await;
+    set_immutable(&file, "+i");
+    for _ in 0..2 {
+        assert_eq!(delete().await.status().as_u16(), 500, "some of its files are there");
+    }
+    assert_eq!(server.get("/v1/volumes").await["volumes"], json!([]), "no sandbox can have half of it");
+    let left = std::fs::read_dir(&volumes).unwrap().next().unwrap().unwrap().path();
+    set_immutable(&[left.join("tree/file")], "-i");
+    assert!(delete().await.status().is_success());
+    assert_eq!(std::fs::read_dir(&volumes).unwrap().count(), 0);
+    assert_eq!(delete().await.status().as_u16(), 404);
+}
+
 /// Nothing is written to these files any more, not even by whoever has them open.
 fn set_immutable(files: &[PathBuf], how: &str) {
     assert!(Command::new("chattr").arg(how).args(files).status().unwrap().success());

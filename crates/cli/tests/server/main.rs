@@ -75,6 +75,8 @@ mod tenants;
 mod terminal_attacks;
 mod terminals;
 mod traces;
+mod unread_answers;
+mod unread_input;
 mod uploads;
 mod verdict;
 mod webhooks;

@@ -115,6 +115,12 @@ async fn a_link_that_is_forged_ended_or_for_something_else_opens_nothing() {
     // One that pages put beside it does no harm.
     let both = format!("cabana_link={other_port}; cabana_link={right}");
     good(by_path(&server, &one, "echo").header("Cookie", both).send().await.unwrap()).await;
+    // But not so many that the server would compute for nothing.
+    for (count, status) in [(7, StatusCode::OK), (8, StatusCode::UNAUTHORIZED), (3000, StatusCode::UNAUTHORIZED)] {
+        let junk = format!("{}cabana_link={right}", "cabana_link=a.AA; ".repeat(count));
+        let answer = by_path(&server, &one, "echo").header("Cookie", junk).send().await.unwrap();
+        assert_eq!(answer.status(), status, "behind {count} others");
+    }
     for bad in [json!({ "expires_sec": 0 }), json!({ "expires_sec": 2_592_001 }), json!({ "expires": 1 })] {
         let answer = server.post(&format!("/v1/sandboxes/{one}/ports/8000/link"), &bad).send().await.unwrap();
         assert_eq!(answer.status().as_u16() / 100, 4, "{bad}");
@@ -265,7 +271,9 @@ async fn chats_of_the_same_names_in_two_tenants_have_no_host_name_in_common() {
     // One whose id could be the beginning of a host name, as that of every other scope.
     let scope = json!({ "scheme": "chat", "app": "app", "user": "user", "chat": "chat" });
     let link = async |key: &str| {
-        let post = |path: &str, body: Value| client().post(format!("{}{path}", server.url)).bearer_auth(key).json(&body).send();
+        let post = |path: &str, body: Value| {
+            client().post(format!("{}{path}", server.url)).bearer_auth(key).json(&body).send()
+        };
         let sandbox = good(post("/v1/sandboxes", json!({ "scope": scope })).await.unwrap()).await;
         let id = sandbox["id"].as_str().unwrap().to_owned();
         let link = good(post(&format!("/v1/sandboxes/{id}/ports/8000/link"), json!({})).await.unwrap()).await;

@@ -142,7 +142,10 @@ async fn what_a_page_says_reaches_no_further_than_its_port() {
     let by_name = by_host(&server, Method::GET, &sandbox, "reach").bearer_auth(&server.key).send().await.unwrap();
     assert_eq!(all(by_name.headers(), "set-cookie"), ["plain=1", "wide=2; Path=/; HttpOnly"]);
     assert!(!by_name.headers().contains_key("content-security-policy"));
-    assert!(!by_name.headers().contains_key("strict-transport-security"));
+    for name in ["clear-site-data", "strict-transport-security", "alt-svc"] {
+        assert!(!by_name.headers().contains_key(name), "{name}");
+    }
+    assert!(by_name.headers().contains_key("nel"), "the control: what a page says of its own host");
     let led = [
         ("near", format!("/p/{sandbox}/8000/next?x=1")),
         ("self", format!("/p/{sandbox}/8000/next")),

@@ -138,7 +138,13 @@ async fn what_is_no_root_file_system_is_refused_and_leaves_nothing() {
         .output()
         .unwrap()
         .stdout;
-    assert!(bomb.len() < 1 << 20);
+    let holes = Command::new("sh")
+        .args(["-c", "truncate -s 65M holes; tar -S -cf - holes"])
+        .current_dir(server.data())
+        .output()
+        .unwrap()
+        .stdout;
+    assert!(bomb.len() < 1 << 20 && holes.len() < 1 << 20);
     let cases = [
         (hostile(&server, "../../evil"), 400, "archive_invalid"),
         (tar[..tar.len() / 2].to_vec(), 400, "archive_invalid"),
@@ -147,6 +153,7 @@ async fn what_is_no_root_file_system_is_refused_and_leaves_nothing() {
         (Vec::new(), 400, "archive_invalid"),
         (empty, 400, "template_invalid"),
         (bomb, 413, "too_large"),
+        (holes, 413, "too_large"),
     ];
     for (n, (body, status, code)) in cases.into_iter().enumerate() {
         let told = refused(add(&server, "name=bad", body).send().await.unwrap()).await;

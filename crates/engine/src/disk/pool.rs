@@ -9,7 +9,7 @@ use std::{
     fs::{self, File},
     io,
     os::{
-        fd::AsRawFd,
+        fd::{AsRawFd, BorrowedFd},
         unix::{ffi::OsStrExt, fs::MetadataExt},
     },
     path::Path,
@@ -22,6 +22,9 @@ const BTRFS: u64 = 0x9123_683e;
 const TOP: u64 = 256;
 
 const SUBVOL_CREATE: u64 = 0x5000_940e;
+const SUBVOL_GETFLAGS: u64 = 0x8008_9419;
+const SUBVOL_SETFLAGS: u64 = 0x4008_941a;
+const READ_ONLY: u64 = 1 << 1;
 const QGROUP_LIMIT: u64 = 0x8030_942b;
 const MAX_REFERENCED: u64 = 1;
 
@@ -80,6 +83,23 @@ pub(crate) fn limit(own: &Path, most: Option<u64>) -> io::Result<bool> {
         // No quotas on this file system, or none that are ours to set.
         Err(errno) if matches!(errno.0, libc::ENOTCONN | libc::EPERM | libc::ENOENT | libc::EINVAL) => Ok(false),
         Err(errno) => Err(errno.into()),
+    }
+}
+
+/// A subvolume that its owner, a guest, has made read-only is one in which not even root removes anything. What cannot be made writable shows
+/// when something in it is removed.
+pub(crate) fn make_writable(dir: BorrowedFd<'_>) {
+    let is_btrfs = || rustix::fs::fstatfs(dir).is_ok_and(|fs| fs.f_type as u64 == BTRFS);
+    if !rustix::fs::fstat(dir).is_ok_and(|stat| stat.st_ino == TOP) || !is_btrfs() {
+        return;
+    }
+    let mut flags = 0u64;
+    // SAFETY: the number that the call fills.
+    let read = unsafe { sys::ioctl_with(dir.as_raw_fd(), SUBVOL_GETFLAGS, &mut flags) };
+    if read.is_ok() && flags & READ_ONLY != 0 {
+        flags &= !READ_ONLY;
+        // SAFETY: the number that the call reads.
+        let _ = unsafe { sys::ioctl_with(dir.as_raw_fd(), SUBVOL_SETFLAGS, &mut flags) };
     }
 }
 

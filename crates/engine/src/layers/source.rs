@@ -125,13 +125,13 @@ impl TemplateSource {
             Self::Directory(path) => copy_directory(path, into, ids, avoid, on_progress),
             Self::Tar(path) => {
                 let file = File::open(path).map_err(|e| Error::invalid("from", format!("{}: {e}", path.display())))?;
-                import(&mut decoded(file)?, into, ids, on_progress)
+                import_own(&mut decoded(file)?, into, ids, on_progress)
             }
-            Self::Stdin => import(&mut decoded(io::stdin().lock())?, into, ids, on_progress),
+            Self::Stdin => import_own(&mut decoded(io::stdin().lock())?, into, ids, on_progress),
             Self::Debian { suite, packages } => {
                 let on_progress = RefCell::new(on_progress);
                 debian::stream(name, suite, packages, &on_progress, &mut |tar| {
-                    import(tar, into, ids, &mut |progress| on_progress.borrow_mut()(progress))
+                    import_own(tar, into, ids, &mut |progress| on_progress.borrow_mut()(progress))
                 })
             }
             Self::Image { form, path, reference } => {
@@ -165,24 +165,35 @@ fn copy_directory(
         .map_err(failed("copying the directory"))
 }
 
+/// Of an operator, who may end it.
+fn import_own(tar: &mut dyn Read, into: &File, ids: IdMap, on_progress: &mut dyn FnMut(Progress<'_>)) -> Result<()> {
+    import(tar, into, ids, u64::MAX, on_progress).map(drop)
+}
+
+/// Tells how much of the files is holes.
 pub(super) fn import(
     tar: &mut dyn Read,
     into: &File,
     ids: IdMap,
+    max_holes: u64,
     on_progress: &mut dyn FnMut(Progress<'_>),
-) -> Result<()> {
+) -> Result<u64> {
     /// Beyond the end of a tar lies its padding. Whoever writes it is let finish, but not for ever.
     const PADDING: u64 = 16 << 20;
-    tree::import_tar(into.as_fd(), tar, ids, &mut |bytes| on_progress(Progress::Copied(bytes)))?;
+    let holes = tree::import_tar(into.as_fd(), tar, ids, max_holes, &mut |bytes| on_progress(Progress::Copied(bytes)))?;
     io::copy(&mut tar.take(PADDING), &mut io::sink()).map_err(|e| Error::Archive(e.to_string()))?;
-    Ok(())
+    Ok(holes)
 }
 
-/// From elsewhere: what a few bytes unpack to has an end.
+/// From elsewhere: what a few bytes unpack to, holes included, has an end.
 pub(super) fn unpack_sent(tar: &mut dyn Read, most: u64, into: &File, ids: IdMap) -> Result<()> {
     let mut bounded = Bounded::new(decoded(tar)?, most);
-    let unpacked = import(&mut bounded, into, ids, &mut |_| {});
-    if bounded.over { Err(Error::TooLarge { cap: most }) } else { unpacked }
+    let unpacked = import(&mut bounded, into, ids, most, &mut |_| {});
+    match unpacked {
+        Ok(holes) if !bounded.over && holes <= bounded.left => Ok(()),
+        Err(error) if !bounded.over => Err(error),
+        _ => Err(Error::TooLarge { cap: most }),
+    }
 }
 
 pub(super) struct Bounded<R> {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use cabana_engine::{Config, Engine, TemplateSource};
 use cabana_sandbox::{
     Alter, Base, Code, Enforced, Lifetime, Limits, Overrides, Provider, Sandbox, SandboxEvent, SandboxId, SandboxSpec,
-    Status, Stream, Wanted, Write, WriteMode, read_all, write_all,
+    Status, Stream, VolumeId, Wanted, Write, WriteMode, read_all, write_all,
 };
 use futures_util::{StreamExt, stream};
 
@@ -245,6 +245,28 @@ impl Drop for Pool {
     fn drop(&mut self) {
         let _ = std::process::Command::new("umount").arg("-l").arg(self.path()).status();
     }
+}
+
+#[tokio::test]
+async fn a_volume_in_which_a_subvolume_is_read_only_is_removed_whole() {
+    let pool = Pool::new();
+    let engine = Engine::open(Config { spares: 0, ..stage::config(pool.path().join("data")) }).await.unwrap();
+    let (volume, before) = (VolumeId::now(), subvolumes(&pool.path()));
+    engine.make_volume(volume).await.unwrap();
+    let below = pool.path().join(format!("data/volumes/{volume}/tree/directory"));
+    std::fs::create_dir(&below).unwrap();
+    // As a guest may that writes to the volume, by calls of btrfs.
+    let own = below.join("own");
+    let own = own.to_str().unwrap();
+    host("btrfs", &["subvolume", "create", own]);
+    std::fs::create_dir(below.join("own/deep")).unwrap();
+    std::fs::write(below.join("own/deep/file"), "kept").unwrap();
+    host("btrfs", &["property", "set", "-ts", own, "ro", "true"]);
+    assert!(std::fs::remove_file(below.join("own/deep/file")).is_err());
+    engine.remove_volume(volume).await.unwrap();
+    assert_eq!(std::fs::read_dir(pool.path().join("data/volumes")).unwrap().count(), 0);
+    assert_eq!(subvolumes(&pool.path()), before);
+    engine.close().await;
 }
 
 fn subvolumes(at: &Path) -> usize {

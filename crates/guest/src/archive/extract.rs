@@ -60,7 +60,28 @@ pub(crate) struct Extract<'a> {
     pub(crate) umask: u32,
     /// Says where set-uid and set-gid bits may be set; without one they may be anywhere.
     pub(crate) rooted: Option<&'a Rooted>,
+    pub(crate) holes: Holes,
     pub(crate) on_progress: &'a mut dyn FnMut(u64),
+}
+
+/// Bytes of files that are not in the archive: a few of its own say any length, and who reads the files reads that.
+#[derive(Clone, Copy)]
+pub(crate) struct Holes {
+    pub(crate) most: u64,
+    pub(crate) found: u64,
+}
+
+impl Holes {
+    pub(crate) const UNBOUNDED: Self = Self::up_to(u64::MAX);
+
+    pub(crate) const fn up_to(most: u64) -> Self {
+        Self { most, found: 0 }
+    }
+
+    fn add(&mut self, bytes: u64) -> Result<()> {
+        self.found = self.found.saturating_add(bytes);
+        if self.found > self.most { Err(Error::TooLarge { cap: self.most }) } else { Ok(()) }
+    }
 }
 
 /// A directory gets its mode and time last: until then it must take entries.
@@ -285,6 +306,7 @@ impl Extract<'_> {
     }
 
     fn pieces(&mut self, file: &OwnedFd, archive: &mut Archive<'_>, map: &Map, path: &[u8]) -> Result<()> {
+        self.holes.add(map.holes())?;
         for (at, length) in &map.pieces {
             let (mut at, mut left) = (*at, *length);
             while left > 0 {

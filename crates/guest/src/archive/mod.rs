@@ -8,7 +8,7 @@ mod read;
 mod sparse;
 mod write;
 
-pub(crate) use extract::{Extract, Names, Owners};
+pub(crate) use extract::{Extract, Holes, Names, Owners};
 pub(crate) use layer::leaving;
 pub(crate) use read::{Archive, Kind};
 pub(crate) use sparse::MAX_PIECES;

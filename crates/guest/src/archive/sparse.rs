@@ -37,6 +37,11 @@ impl Map {
         }
         if sum == data { Ok(()) } else { Err(bad("has another amount of data than it says")) }
     }
+
+    /// Bytes of the file that are not in the archive.
+    pub(super) fn holes(&self) -> u64 {
+        self.pieces.iter().fold(self.size, |left, (_, length)| left.saturating_sub(*length))
+    }
 }
 
 /// PAX 0.1: all in one record, `at,length,at,length,…`.

@@ -6,21 +6,25 @@ use cabana_sandbox::{Error, Result, SandboxPath};
 
 use crate::{
     IdMap,
-    archive::{Archive, Extract, Names, Owners},
+    archive::{Archive, Extract, Holes, Names, Owners},
     unpack::Me,
 };
 
 /// Owners become those of `ids`; modes, setuid bits and `user.*` attributes but for `user.overlay.*` stay. Devices and pipes
 /// are left out, links are as they are and never followed, and of two entries with one name the later wins. `on_progress` is told how much of the
-/// archive was read.
+/// archive was read. Tells how much of the files is holes, which no length of the archive bounds: more than `max_holes` are too large.
 pub fn import_tar(
     into: BorrowedFd<'_>,
     tar: &mut dyn io::Read,
     ids: IdMap,
+    max_holes: u64,
     on_progress: &mut dyn FnMut(u64),
-) -> Result<()> {
+) -> Result<u64> {
     let me = Me::read().map_err(|e| Error::failed("read this thread's identity", e))?;
     let owners = Owners::Archives { ids, me: Some((me.uid, me.gid)) };
-    Extract { into, base: &SandboxPath::root(), names: Names::Root, owners, umask: me.umask, rooted: None, on_progress }
-        .run(&mut Archive::new(tar))
+    let (base, holes) = (&SandboxPath::root(), Holes::up_to(max_holes));
+    let mut extract =
+        Extract { into, base, names: Names::Root, owners, umask: me.umask, rooted: None, holes, on_progress };
+    extract.run(&mut Archive::new(tar))?;
+    Ok(extract.holes.found)
 }

@@ -18,7 +18,7 @@ use rustix::{
 use super::copy::is_whiteout;
 use crate::{
     IdMap,
-    archive::{Archive, BLOCK, Extract, Head, Kind, MAX_PIECES, Names, Owners, Packer, leaving},
+    archive::{Archive, BLOCK, Extract, Head, Holes, Kind, MAX_PIECES, Names, Owners, Packer, leaving},
     dir::{Descent, Mounts, each_entry, open_again, open_below, sorted_names},
     links::FirstNames,
     sys,
@@ -80,7 +80,8 @@ pub fn unpack_layer(into: BorrowedFd<'_>, ids: IdMap, tar: &mut dyn io::Read) ->
     let me = Me::read().map_err(|e| Error::failed("read this thread's identity", e))?;
     let owners = Owners::Archives { ids, me: Some((me.uid, me.gid)) };
     let base = SandboxPath::root();
-    Extract { into, base: &base, names: Names::Layer, owners, umask: me.umask, rooted: None, on_progress: &mut |_| () }
+    let (names, holes) = (Names::Layer, Holes::UNBOUNDED);
+    Extract { into, base: &base, names, owners, umask: me.umask, rooted: None, holes, on_progress: &mut |_| () }
         .run(&mut Archive::of_layer(tar))
 }
 

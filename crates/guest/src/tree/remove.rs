@@ -3,7 +3,7 @@
 use std::{
     ffi::{CStr, CString},
     io,
-    os::fd::{BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
 use rustix::{
@@ -26,30 +26,35 @@ const REFILLS: usize = 1024;
 /// Removes a file, a link or a whole tree, in which nothing is mounted. Absent is Ok. Directories without permissions are
 /// given them first, as far as this identity may.
 pub fn remove(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
-    begin_again_if_stale(parent, name, Unlink::Any)
+    begin_again_if_stale(parent, name, &Unlink::Any)
+}
+
+/// The same, with each directory given to `prepare` before anything in it is removed.
+pub fn remove_forced(parent: BorrowedFd<'_>, name: &CStr, prepare: &dyn Fn(BorrowedFd<'_>)) -> io::Result<()> {
+    begin_again_if_stale(parent, name, &Unlink::Prepared(prepare))
 }
 
 /// The same where a sandbox may have something mounted: that stays, and is `BUSY`.
 pub(crate) fn remove_inside(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
-    begin_again_if_stale(parent, name, Unlink::NotMounted)
+    begin_again_if_stale(parent, name, &Unlink::NotMounted)
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Unlink {
+enum Unlink<'a> {
     Any,
     NotMounted,
+    Prepared(&'a dyn Fn(BorrowedFd<'_>)),
 }
 
-impl Unlink {
-    fn file(self, dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
-        if self == Self::NotMounted {
+impl Unlink<'_> {
+    fn file(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+        if matches!(self, Self::NotMounted) {
             sys::check_no_mount(dir, name)?;
         }
         rustix::fs::unlinkat(dir, name, AtFlags::empty())
     }
 
     /// After giving the directory the permission, if that is what is missing.
-    fn forced(self, dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+    fn forced(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
         match self.file(dir, name) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(Errno::ACCESS) => {
@@ -61,7 +66,7 @@ impl Unlink {
     }
 }
 
-fn begin_again_if_stale(parent: BorrowedFd<'_>, name: &CStr, unlink: Unlink) -> io::Result<()> {
+fn begin_again_if_stale(parent: BorrowedFd<'_>, name: &CStr, unlink: &Unlink<'_>) -> io::Result<()> {
     for _ in 1..RESTARTS {
         match remove_once(parent, name, unlink) {
             Err(Errno::STALE) => {}
@@ -76,13 +81,13 @@ struct Doomed {
     below: Vec<CString>,
 }
 
-fn remove_once(parent: BorrowedFd<'_>, name: &CStr, unlink: Unlink) -> Result<(), Errno> {
+fn remove_once(parent: BorrowedFd<'_>, name: &CStr, unlink: &Unlink<'_>) -> Result<(), Errno> {
     let refused = match unlink.file(parent, name) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
         Err(errno @ (Errno::ISDIR | Errno::PERM | Errno::ACCESS)) => errno,
         Err(errno) => return Err(errno),
     };
-    let top = match open_forced(parent, name) {
+    let top = match open_forced(parent, name, unlink) {
         Ok(fd) => fd,
         Err(Errno::NOENT) => return Ok(()),
         // No directory: then the first answer was the true one.
@@ -93,7 +98,7 @@ fn remove_once(parent: BorrowedFd<'_>, name: &CStr, unlink: Unlink) -> Result<()
     let mut refills = 0;
     while let Some(doomed) = descent.state() {
         if let Some(next) = doomed.below.pop() {
-            match open_forced(descent.here()?, &next) {
+            match open_forced(descent.here()?, &next, unlink) {
                 Ok(fd) => descent.enter(&next, fd, Doomed { name: next.clone(), below: Vec::new() })?,
                 Err(Errno::NOENT) => {}
                 Err(Errno::NOTDIR | Errno::LOOP) => unlink.forced(descent.here()?, &next)?,
@@ -126,7 +131,7 @@ fn remove_once(parent: BorrowedFd<'_>, name: &CStr, unlink: Unlink) -> Result<()
 }
 
 /// Removes what is no directory, and names some of the directories.
-fn sweep(dir: BorrowedFd<'_>, unlink: Unlink) -> Result<Vec<CString>, Errno> {
+fn sweep(dir: BorrowedFd<'_>, unlink: &Unlink<'_>) -> Result<Vec<CString>, Errno> {
     let mut below = Vec::new();
     each_entry(dir, |name, kind| {
         if kind == FileType::Directory {
@@ -151,7 +156,15 @@ fn remove_dir(dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
 }
 
 /// A directory of mode 000 is opened after it was given another mode, through a descriptor that names no path.
-fn open_forced(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
+fn open_forced(dir: BorrowedFd<'_>, name: &CStr, unlink: &Unlink<'_>) -> Result<OwnedFd, Errno> {
+    let opened = open_permitted(dir, name)?;
+    if let Unlink::Prepared(prepare) = unlink {
+        prepare(opened.as_fd());
+    }
+    Ok(opened)
+}
+
+fn open_permitted(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     match open_below(dir, name, Mounts::Stop) {
         Err(Errno::ACCESS) => {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -25,6 +25,14 @@ pub struct Usage {
     pub entries: u64,
 }
 
+impl Usage {
+    /// With a block for each name: an empty file has none, and takes an inode that the file system may have no more of.
+    pub fn with_names(self) -> u64 {
+        const BLOCK: u64 = 4096;
+        self.bytes.saturating_add(self.entries.saturating_mul(BLOCK))
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measured {
     Whole(Usage),

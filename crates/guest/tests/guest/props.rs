@@ -163,7 +163,7 @@ proptest! {
         kit.dir("to");
         let _ = kit.rooted.unpack(&path("/to"), &mut &tar[..]);
         let _ = cabana_guest::tree::import_tar(
-            std::os::fd::AsFd::as_fd(&super::kit::dir_fd(&kit.at("to"))), &mut &tar[..], super::kit::HOST, &mut |_| ());
+            std::os::fd::AsFd::as_fd(&super::kit::dir_fd(&kit.at("to"))), &mut &tar[..], super::kit::HOST, 1 << 20, &mut |_| ());
         kit.canary_is_well();
         prop_assert_eq!(kit.names(""), ["from", "to"]);
     }

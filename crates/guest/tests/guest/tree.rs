@@ -288,7 +288,7 @@ fn owners_are_mapped_and_strangers_belong_to_nobody() {
 fn import(kit: &Kit, tar: &[u8], into: &str, ids: IdMap) -> cabana_sandbox::Result<u64> {
     kit.dir(into);
     let mut told = 0;
-    tree::import_tar(dir_fd(&kit.at(into)).as_fd(), &mut &tar[..], ids, &mut |n| told = n)?;
+    tree::import_tar(dir_fd(&kit.at(into)).as_fd(), &mut &tar[..], ids, u64::MAX, &mut |n| told = n)?;
     Ok(told)
 }
 

@@ -165,9 +165,13 @@ impl Act for Exec {
         self.asked.argv()
     }
 
+    fn held_bytes(&self) -> usize {
+        self.asked.held_bytes()
+    }
+
     async fn run(self, cx: Cx) -> Result<Answer> {
         let keep = self.keep.check()?;
-        let wanted = Wanted::of(cx.record()?)?;
+        let wanted = cx.wanted()?;
         let (timeout, clamped) = self.timeout(cx.runtime.settings(), &wanted)?;
         let clamped: Vec<_> = clamped.into_iter().chain(self.clamped.into_iter().filter(|_| cx.made)).collect();
         let (spec, input) = self.asked.spec(cx.call.into(), &cx, Some(timeout))?;

@@ -24,7 +24,7 @@ use crate::{
     exec::within,
     fault::{self, Point},
     hashing::{digest, hashed},
-    memory::size_of_info,
+    memory::{json_len, size_of_info},
     runtime::SEARCHES_AT_ONCE,
     shares::{self, ARCHIVES, READERS, Share},
     watches::Watched,
@@ -469,6 +469,8 @@ pub struct Write {
     /// What is attached to it from then on, in place of what was.
     pub tags: Option<BTreeMap<String, String>>,
     pub body: Stream<Bytes>,
+    /// How much of the body is in memory before it is read.
+    pub held: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -497,6 +499,10 @@ impl Act for Write {
 
     fn argv(&self) -> Vec<String> {
         vec![self.at.path.clone()]
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.held + self.at.path.len()
     }
 
     async fn run(self, cx: Cx) -> Result<Written> {
@@ -602,6 +608,10 @@ impl Act for Alter {
 
     fn digest(&self) -> [u8; 32] {
         Sha256::digest(serde_json::to_vec(self).unwrap_or_default()).into()
+    }
+
+    fn held_bytes(&self) -> usize {
+        json_len(self)
     }
 
     fn argv(&self) -> Vec<String> {

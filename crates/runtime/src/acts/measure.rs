@@ -5,7 +5,7 @@ use std::time::Duration;
 use cabana_sandbox::{Limits, Usage};
 use tokio::time::Instant;
 
-use crate::{Cx, Look, Needs, Result, Wanted};
+use crate::{Cx, Look, Needs, Result};
 
 /// Between the two looks that tell how busy it is.
 const BETWEEN: Duration = Duration::from_millis(100);
@@ -37,7 +37,7 @@ impl Look for Measure {
         tokio::time::sleep(BETWEEN).await;
         let usage = sandbox.usage().await?;
         let spent = usage.cpu.saturating_sub(before.cpu).as_secs_f64();
-        let limits = Wanted::of(cx.record()?)?.sandbox.limits;
+        let limits = cx.wanted()?.sandbox.limits;
         Ok(Measured { usage, limits, busy: spent / begun.elapsed().as_secs_f64() })
     }
 }

@@ -6,7 +6,7 @@ use cabana_store::By;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{Act, Cx, Mounts, Needs, Result, Wanted, check_kept_env};
+use crate::{Act, Cx, Mounts, Needs, Result, Wanted, check_kept_env, memory::json_len};
 
 /// Absent: made. Stopped or paused: started. Running: as it is.
 pub struct Ensure;
@@ -191,6 +191,10 @@ impl Act for Change {
 
     fn digest(&self) -> [u8; 32] {
         Sha256::digest(serde_json::to_vec(self).unwrap_or_default()).into()
+    }
+
+    fn held_bytes(&self) -> usize {
+        json_len(self)
     }
 
     fn argv(&self) -> Vec<String> {

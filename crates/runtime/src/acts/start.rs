@@ -61,6 +61,10 @@ impl Act for Start {
         self.asked.argv()
     }
 
+    fn held_bytes(&self) -> usize {
+        self.asked.held_bytes()
+    }
+
     /// The task has the call's own number, so that whoever finds the call after a crash finds the task.
     async fn run(self, cx: Cx) -> Result<Answer> {
         let id = TaskId::from(cx.call.uuid());

@@ -24,6 +24,8 @@ fn found(cx: &Cx, id: TaskId) -> Result<(LiveTask, Hands)> {
 pub struct Feed {
     pub task: TaskId,
     pub body: Stream<Bytes>,
+    /// How much of the body may be in memory.
+    pub held: usize,
 }
 
 impl Act for Feed {
@@ -43,12 +45,17 @@ impl Act for Feed {
         vec![self.task.to_string()]
     }
 
+    fn held_bytes(&self) -> usize {
+        self.held
+    }
+
     fn stores(&self) -> bool {
         false
     }
 
     async fn run(mut self, cx: Cx) -> Result<()> {
         let (mut live, hands) = found(&cx, self.task)?;
+        let _input = hands.take_input()?;
         let cancelled = cx.cancel.clone();
         let typing = async {
             while let Some(bytes) = self.body.try_next().await? {

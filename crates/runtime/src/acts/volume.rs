@@ -71,23 +71,21 @@ impl Act for Remove {
         vec![self.0.to_string()]
     }
 
-    /// From the first step on it is nobody's; one that turns out to be in use comes back.
+    /// From the first step on it is on its way out; one that turns out to be in use comes back. After any other failure its files may be gone in
+    /// part: its record stays, so that they count and the next removal, or the next server, goes on with them.
     async fn run(self, cx: Cx) -> Result<()> {
         let (store, tenant, name) = (cx.runtime.store(), &cx.caller.tenant, self.0);
-        let going = store.step_volume(tenant, &name, VolumeState::Ready, VolumeState::Deleting).await?;
-        let going = going.ok_or_else(|| Error::NoVolume(name.clone()))?;
+        let going = store.begin_removal(tenant, &name).await?.ok_or_else(|| Error::NoVolume(name.clone()))?;
         match cx.runtime.0.sandboxes.provider().remove_volume(going.physical).await {
             Ok(()) => {
                 fault::at(Point::VolumeRemoved);
                 Ok(store.forget_volume(going.physical).await?)
             }
-            Err(error) => {
+            Err(cabana_sandbox::Error::VolumeInUse(_)) => {
                 store.step_volume(tenant, &name, VolumeState::Deleting, VolumeState::Ready).await?;
-                Err(match error {
-                    cabana_sandbox::Error::VolumeInUse(_) => Error::VolumeInUse(name),
-                    error => error.into(),
-                })
+                Err(Error::VolumeInUse(name))
             }
+            Err(error) => Err(error.into()),
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{
         terminal::Terminal,
     },
     call::{RawCall, outcome_of},
-    exec::{Followed, Taker, follow},
+    exec::{Followed, Input, Taker, follow},
     fault::{self, Point},
     said,
     tasks::{About, Hands, Staying},
@@ -47,7 +47,7 @@ impl Runtime {
                 let hands = Some(Hands::of(&mut process, About::of(&task).typed));
                 let staying = Staying { awake, pass, hands, env: Arc::default() };
                 self.follow_task(task, sandbox, log, staying, move |log, cancel, grace| async move {
-                    follow(process, None, &log, &cancel, grace, |_| ()).await
+                    follow(process, Input::default(), &log, &cancel, grace, |_| ()).await
                 });
                 Ok(())
             }
@@ -117,7 +117,7 @@ impl Runtime {
         let runtime = self.clone();
         let work = async move {
             let log = &call.output;
-            let followed = follow(process, None, log, &call.cancel, runtime.0.settings.grace, |_| ());
+            let followed = follow(process, Input::default(), log, &call.cancel, runtime.0.settings.grace, |_| ());
             let Some(followed) = runtime.0.closing.run_until_cancelled(followed).await else {
                 log.end(); // for clients that read along
                 return runtime.0.calls.remove(row.id);

@@ -673,7 +673,7 @@ impl Sandboxes {
         // It may be due at another time by now: somebody looks at once.
         let now = self.clock.now();
         let next = self.store.change_spec(&record.physical, record.version, spec, limits.disk, now).await?;
-        slot.set_record(next.ok_or_else(|| Error::NoSandbox(record.id.clone()))?);
+        slot.set_changed(next.ok_or_else(|| Error::NoSandbox(record.id.clone()))?, wanted);
         if let Some(resized) = resized {
             resized.done();
         }

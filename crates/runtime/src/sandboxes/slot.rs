@@ -1,7 +1,7 @@
 //! One sandbox in use.
 
 use std::sync::{
-    Arc, Mutex, PoisonError,
+    Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering},
 };
 
@@ -10,7 +10,10 @@ use cabana_sandbox::Sandbox;
 use cabana_store::{By, Lease, Record};
 
 use super::{Wanted, changing::Changing, walks::Walks};
-use crate::{Clock, Result, quotas::Room};
+use crate::{Clock, Result, Turns, quotas::Room};
+
+/// A spec that is no longer than this is parsed in less time than it takes to wake another thread.
+pub(super) const PARSED_AT_ONCE: usize = 32 << 10;
 
 pub(crate) struct Slot {
     record: Mutex<Arc<Record>>,
@@ -107,17 +110,46 @@ impl Slot {
         self.record().state == SandboxState::Deleting
     }
 
+    /// Parsed once for each version of the record. No lock is held meanwhile: a long one takes a while.
     pub(crate) fn wanted(&self) -> Result<Arc<Wanted>> {
         let record = self.record();
-        let mut known = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((of, wanted)) = &*known
-            && (Arc::ptr_eq(of, &record) || of.spec == record.spec)
-        {
-            return Ok(wanted.clone());
+        if let Some(wanted) = self.parsed(&record) {
+            return Ok(wanted);
         }
         let wanted = Arc::new(Wanted::of(&record)?);
-        *known = Some((record, wanted.clone()));
+        self.known().replace((record, wanted.clone()));
         Ok(wanted)
+    }
+
+    /// Off the workers that everybody waits for, if it is long: from then on it is known, until the record changes.
+    pub(crate) async fn parse_if_long(self: &Arc<Self>, turns: &Turns) -> Result<()> {
+        let record = self.record();
+        if record.spec.len() <= PARSED_AT_ONCE || self.parsed(&record).is_some() {
+            return Ok(());
+        }
+        let (slot, turn) = (self.clone(), turns.take(Some(&record.tenant)).await);
+        let parse = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            slot.wanted().map(drop) // another call may have parsed it meanwhile
+        });
+        parse.await.map_err(|error| cabana_sandbox::Error::failed("reading a spec", error))?
+    }
+
+    /// The record with what it was written from.
+    pub(super) fn set_changed(&self, record: Record, wanted: Wanted) {
+        self.set_record(record);
+        self.known().replace((self.record(), Arc::new(wanted)));
+    }
+
+    /// `None`: it would have to be parsed now.
+    pub(super) fn parsed(&self, record: &Arc<Record>) -> Option<Arc<Wanted>> {
+        let known = self.known();
+        let (of, wanted) = known.as_ref()?;
+        (Arc::ptr_eq(of, record) || of.spec == record.spec).then(|| wanted.clone())
+    }
+
+    fn known(&self) -> MutexGuard<'_, Option<(Arc<Record>, Arc<Wanted>)>> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_new(&self) {

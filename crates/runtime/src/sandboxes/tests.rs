@@ -7,7 +7,7 @@ use cabana_store::{Durability, Lease, Record, Store, Token};
 use cabana_testkit::Fake;
 use futures_util::future::join;
 
-use super::{Slot, Wanted};
+use super::{Slot, Wanted, slot::PARSED_AT_ONCE};
 use crate::{
     Ask, Call, Caller, Clock, Credential, Place, Result, Runtime, Scope, Settings,
     acts::{
@@ -91,6 +91,20 @@ async fn a_change_in_line_takes_back_nothing_of_those_before_it() {
     }
     let Wanted { lifecycle, env, .. } = Wanted::of(&stage.stored().await).unwrap();
     assert_eq!((lifecycle.idle_sec, lifecycle.hard_sec, &*env["A"]), (Some(70), Some(80), "x"));
+}
+
+#[tokio::test]
+async fn a_long_record_is_parsed_off_the_workers_and_not_again_after_a_change() {
+    let stage = Stage::new().await;
+    let long = Change { note: Some(("test".into(), "x".repeat(PARSED_AT_ONCE).into())), ..Change::default() };
+    stage.runtime.call(stage.ask(None), long).await.unwrap().answer().await.unwrap();
+    let known = stage.slot.parsed(&stage.slot.record()).expect("the record was written from it");
+    let stored = stage.stored().await;
+    assert_eq!(known.notes, Wanted::of(&stored).unwrap().notes);
+    stage.slot.set_record(Record { spec: format!("{} ", stored.spec).into(), ..stored });
+    assert!(stage.slot.parsed(&stage.slot.record()).is_none(), "the control");
+    stage.runtime.call(stage.ask(None), Release(Token::from_u128(1))).await.unwrap().answer().await.unwrap_err();
+    assert!(stage.slot.parsed(&stage.slot.record()).is_some(), "before a call needs it");
 }
 
 #[tokio::test]

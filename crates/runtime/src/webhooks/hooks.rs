@@ -11,6 +11,7 @@ use std::{
 
 use cabana_egress::{Dialer, Dialers};
 use cabana_model::{EventFilter, Tenant, WebhookId};
+use cabana_sandbox::Holder;
 use cabana_store::Webhook;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -76,8 +77,8 @@ impl Hooks {
         offered
     }
 
-    pub(super) fn dialer(&self) -> Result<Arc<Dialer>> {
-        let dialer = self.open.get().map(|(dialers, _)| Arc::new(dialers.dialer()));
+    pub(super) fn dialer(&self, tenant: &Tenant) -> Result<Arc<Dialer>> {
+        let dialer = self.open.get().map(|(dialers, _)| Arc::new(dialers.dialer(Holder::tenant(tenant.as_str()))));
         dialer.ok_or_else(|| Error::invalid("url", "this server sends nothing"))
     }
 
@@ -86,7 +87,7 @@ impl Hooks {
         let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         match asking.get(tenant) {
             Some(dialer) => Ok(dialer.clone()),
-            None => Ok(asking.entry(tenant.clone()).or_insert(self.dialer()?).clone()),
+            None => Ok(asking.entry(tenant.clone()).or_insert(self.dialer(tenant)?).clone()),
         }
     }
 

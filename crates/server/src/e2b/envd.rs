@@ -11,21 +11,20 @@ mod process;
 mod rpc;
 
 use axum::{
-    Json,
     extract::Request,
     http::{HeaderValue, Method, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use cabana_e2b_wire::connect;
+use cabana_runtime::Error;
 
-pub(super) use self::files::unpacked;
-pub(crate) use self::filesystem::Watchers;
+pub(crate) use self::{files::Gzip, filesystem::Watchers};
 use super::{
     guest::{Guest, Named, is_awake},
     refused::{Refused, Unreached},
     wakes::wake,
 };
-use crate::{App, extract::OfTenant};
+use crate::{App, extract::OfTenant, long_answer};
 
 /// For pages of any origin: what opens a sandbox is no cookie, and so nothing that a browser adds by itself.
 pub(super) async fn serve(app: &App, named: Named, request: Request) -> Response {
@@ -73,7 +72,7 @@ async fn answered(app: &App, named: Named, mut request: Request) -> Response {
     }
     match (&method, path.as_str()) {
         _ if is_health => StatusCode::NO_CONTENT.into_response(),
-        (&Method::GET, "/envs") => Json(guest.spec.wanted.env.clone()).into_response(),
+        (&Method::GET, "/envs") => envs(app, guest).await.unwrap_or_else(|error| Refused::from(error).into_response()),
         (&Method::POST, called) if called.starts_with("/process.") => {
             process::serve(app, &guest, request).await.unwrap_or_else(|| no_method(&path))
         }
@@ -83,6 +82,15 @@ async fn answered(app: &App, named: Named, mut request: Request) -> Response {
         (&Method::GET | &Method::POST, "/files") => files::serve(app, &guest, request).await,
         (&Method::GET, "/metrics") => metrics::serve(app, &guest).await,
         _ => Refused::not_found(format!("there is no {path}")).into_response(),
+    }
+}
+
+async fn envs(app: &App, guest: Guest) -> Result<Response, Error> {
+    let mut memory = app.runtime.list_memory(&guest.caller.tenant);
+    let size = |(name, value): (&String, &String)| name.len() + value.len();
+    match memory.grow(guest.spec.wanted.env.iter().map(size).sum()) {
+        true => long_answer::json(memory, move || guest.spec.wanted.env.clone()).await,
+        false => Err(Error::ListsTooLarge),
     }
 }
 

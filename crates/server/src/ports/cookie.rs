@@ -8,10 +8,14 @@ use super::address::{Door, Way};
 /// Of the cookie, and of the parameter of a link.
 pub(super) const NAME: &str = "cabana_link";
 
-/// What the client sends by this name: there may be several, since pages can set some too.
+/// So many of a request are tried as links: a browser has one for a host and a path, and pages may have set some beside it.
+const MAX_TOKENS: usize = 8;
+
+/// What the client sends by this name, as far as it is tried.
 pub(super) fn tokens(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let all = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-    all.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().strip_prefix(NAME)?.strip_prefix('='))
+    let pairs = all.flat_map(|value| value.split(';'));
+    pairs.filter_map(|pair| pair.trim().strip_prefix(NAME)?.strip_prefix('=')).take(MAX_TOKENS)
 }
 
 /// Until the link ends, for this port alone; no script sees it.

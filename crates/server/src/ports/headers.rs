@@ -25,17 +25,13 @@ const BETWEEN: [HeaderName; 9] = [
     UPGRADE,
 ];
 
+/// What reaches beyond a host of its own, too: other ports and protocols of it, and the cookies of the whole domain, which are those of
+/// all other previews.
+const BEYOND_THE_HOST: [&str; 3] = ["alt-svc", "clear-site-data", "strict-transport-security"];
+
 /// What changes how a browser treats all of a host, and not one answer of it.
-const OF_THE_HOST: [&str; 8] = [
-    "alt-svc",
-    "clear-site-data",
-    "nel",
-    "report-to",
-    "reporting-endpoints",
-    "service-worker-allowed",
-    "strict-transport-security",
-    "origin-agent-cluster",
-];
+const OF_THE_HOST: [&str; 5] =
+    ["nel", "origin-agent-cluster", "report-to", "reporting-endpoints", "service-worker-allowed"];
 
 /// A page without an origin: it shares ours, and with it nothing that others keep there.
 const NO_ORIGIN: &str = "sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts";
@@ -109,10 +105,8 @@ pub(super) fn outwards(door: &Door, headers: &mut HeaderMap, upgraded: bool) {
         for_websocket(headers);
     }
     let shares_ours = door.way != Way::Host;
-    for name in
-        OF_THE_HOST.iter().filter(|name| shares_ours || matches!(**name, "alt-svc" | "strict-transport-security"))
-    {
-        headers.remove(*name);
+    for name in BEYOND_THE_HOST.into_iter().chain(OF_THE_HOST.into_iter().filter(|_| shares_ours)) {
+        headers.remove(name);
     }
     let most = if door.way == Way::Path { cookie::MOST_BY_PATH } else { usize::MAX };
     let cookies = headers.get_all(header::SET_COOKIE).iter().filter_map(|value| cookie::scoped(door, value));

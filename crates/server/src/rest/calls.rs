@@ -9,7 +9,7 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use cabana_runtime::{CallId, CallRow, Channel, Log, Outcome, SandboxId, Tenant, Text, Time};
+use cabana_runtime::{CallId, CallRow, Channel, Line, Log, Outcome, SandboxId, Tenant, Text, Time};
 use futures_util::stream::try_unfold;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -236,21 +236,21 @@ async fn search(
     Reader(caller): Reader,
     Path(call): Path<String>,
     Query(query): Query<SearchQuery>,
-) -> Answer<Json<FoundBody>> {
+) -> Answer<Response> {
     let log = app.runtime.call_output(&caller.tenant, call_id(&call)?).await?;
     found(&app, &caller.tenant, &log, &query).await
 }
 
-pub(super) async fn found(app: &App, tenant: &Tenant, log: &Log, query: &SearchQuery) -> Answer<Json<FoundBody>> {
+pub(super) async fn found(app: &App, tenant: &Tenant, log: &Log, query: &SearchQuery) -> Answer<Response> {
     let limit = match query.limit.unwrap_or(100) {
         limit @ 1..=1000 => limit as usize,
         _ => return Err(Refused::invalid("limit", "must be from 1 to 1000")),
     };
     let stream = channel(query.stream.as_deref())?;
-    let found = app.runtime.search_output(tenant, log, stream, &query.pattern, limit).await?;
-    let lines = found.lines.into_iter();
-    let lines = lines.map(|line| LineBody { line: line.number, offset: line.offset, text: Text(line.text) }).collect();
-    Ok(Json(FoundBody { lines, more: found.more }))
+    let (found, memory) = app.runtime.search_output(tenant, log, stream, &query.pattern, limit).await?;
+    let line = |line: Line| LineBody { line: line.number, offset: line.offset, text: Text(line.text) };
+    let body = move || FoundBody { lines: found.lines.into_iter().map(line).collect(), more: found.more };
+    Ok(long_answer::json(memory, body).await?)
 }
 
 fn channel(name: Option<&str>) -> Answer<Channel> {

@@ -163,9 +163,9 @@ async fn act(app: &App, caller: Caller, once: Once, headers: &HeaderMap, body: F
         FileBody::Write { place, content } => {
             let (place, at) = place.place(&caller, headers)?;
             let content = Bytes::from(content);
-            let (mode, len) = (WriteMode::Replace, Some(content.len() as u64));
+            let (mode, held) = (WriteMode::Replace, content.len());
             let body = stream::iter([Ok(content)]).boxed();
-            let write = Write { at, mode, perm: None, len, parents: true, tags: None, body };
+            let write = Write { at, mode, perm: None, len: Some(held as u64), parents: true, tags: None, body, held };
             write_file(app, caller, place, once, write).await?;
             Ok(Json(FileTold::Write { success: true }).into_response())
         }
@@ -190,22 +190,12 @@ async fn whole(mut opened: Opened, most: usize, memory: &mut MemoryCharge) -> An
 fn text(whole: Vec<u8>, most: usize) -> Answer<String> {
     let text = String::from_utf8(whole);
     let text = text.map_err(|_| Refused::invalid("path", "the file is no UTF-8 text: download it"))?;
-    if written_len(&text) > most.saturating_mul(2) { Err(too_large(most)) } else { Ok(text) }
+    if long_answer::written_len(&text) > most.saturating_mul(2) { Err(too_large(most)) } else { Ok(text) }
 }
 
 fn too_large(most: usize) -> Refused {
     let message = format!("the file is larger than the {most} bytes of an answer: download it");
     Refused::new(Code::TooLarge, message)
-}
-
-/// As JSON.
-fn written_len(text: &str) -> usize {
-    let of_byte = |byte| match byte {
-        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
-        0..0x20 => 6,
-        _ => 1,
-    };
-    text.bytes().map(of_byte).sum()
 }
 
 /// A file of a chat's sandbox, or a directory as a ZIP.

@@ -159,7 +159,7 @@ pub(super) async fn zipped(runtime: &Runtime, asked: Ask, at: At) -> Answer<Resp
 }
 
 /// A folder with all that is below it, as a ZIP. One that ends without its table of contents broke off. Links that lead out of the folder are left out, and in
-/// names `\\`, control characters and the colon of a drive are `_`: where it is unpacked, they could lead elsewhere.
+/// names `\\`, control characters and the colon of a drive are written as in a URL (`%5C`): where it is unpacked, they could lead elsewhere.
 #[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/files/zip", tag = "files", params(("sandbox" = String, Path, pattern = "^[a-z][a-z0-9]{15,20}$"), AtQuery), responses(
     (status = 200, content_type = "application/zip"),
     (status = "default", body = ErrorBody),
@@ -220,6 +220,7 @@ async fn put(
         parents: query.parents,
         tags: None,
         body: received(body),
+        held: 0,
     };
     write_file(&app, caller, Place::Sandbox(id(&sandbox)?), once, write).await.map(Json)
 }

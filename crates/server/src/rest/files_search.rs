@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::{Json, extract::State, response::Response};
+use axum::{extract::State, response::Response};
 use cabana_runtime::{
     Error, Place,
     acts::files::{Search, SearchFor, Watch},
@@ -23,6 +23,7 @@ use crate::{
     error::{Answer, ErrorBody, Refused},
     extract::{Body, Path, Query},
     listen::Leaving,
+    long_answer::{self, written_len},
     stream::{named, respond},
 };
 
@@ -35,7 +36,7 @@ const MOST_HITS: u32 = 10_000;
 const MOST_GLOBS: usize = 100;
 const USUAL_TIME: u64 = 10_000;
 const MOST_TIME: u64 = 60_000;
-/// Of one line, and of all together: an answer is read as a whole.
+/// Of one line, and of all together as JSON: an answer is written and read as a whole.
 const MOST_LINE: usize = 1024;
 const MOST_BYTES: usize = 4 << 20;
 
@@ -88,18 +89,20 @@ enum HitBody {
 }
 
 impl HitBody {
-    /// With about how many bytes it takes.
+    /// With about how many bytes it takes as JSON.
     fn of(hit: Hit) -> (Self, usize) {
+        let len = |bytes: &[u8]| written_len(&String::from_utf8_lossy(bytes));
         match hit {
             Hit::Entry(info) => {
-                let tags: usize = info.tags.iter().map(|(name, value)| name.len() + value.len() + 64).sum();
-                let link = info.link.as_ref().map_or(0, |link| link.text.len());
-                let size = 2 * info.path.as_bytes().len() + link + tags + 200;
+                let tags: usize =
+                    info.tags.iter().map(|(name, value)| written_len(name) + written_len(value) + 64).sum();
+                let link = info.link.as_ref().map_or(0, |link| len(&link.text));
+                let size = 2 * len(info.path.as_bytes()) + link + tags + 200;
                 (Self::Entry(info.into()), size)
             }
             Hit::Line { path, line, text } => {
                 let shown = String::from_utf8_lossy(&text[..text.len().min(MOST_LINE)]).into_owned();
-                let size = path.as_bytes().len() + shown.len() + 50;
+                let size = len(path.as_bytes()) + written_len(&shown) + 50;
                 (Self::Line { path: path.to_string(), line, text: shown, longer: text.len() > MOST_LINE }, size)
             }
         }
@@ -116,7 +119,7 @@ async fn search(
     Reader(caller): Reader,
     Path(sandbox): Path<String>,
     Body(body): Body<SearchBody>,
-) -> Answer<Json<HitsBody>> {
+) -> Answer<Response> {
     let limit = within("limit", body.limit.unwrap_or(USUAL_HITS).into(), MOST_HITS.into())? as usize;
     let time = within("timeout_ms", body.timeout_ms.unwrap_or(USUAL_TIME), MOST_TIME)?;
     if body.globs.len() > MOST_GLOBS {
@@ -130,6 +133,7 @@ async fn search(
         budget: Duration::from_millis(time),
     };
     let search = Search { at: at(body.path, body.user)?, what };
+    let mut memory = app.runtime.list_memory(&caller.tenant);
     let (_, mut found) = app.runtime.look(look(caller, Place::Sandbox(id(&sandbox)?)), search).await?;
     let (mut hits, mut bytes) = (Vec::new(), 0);
     let cut_off = 'all: loop {
@@ -145,10 +149,13 @@ async fn search(
             if hits.len() == limit || bytes > MOST_BYTES {
                 break 'all Some(if hits.len() == limit { "limit" } else { "size" });
             }
+            if !memory.grow(size) {
+                return Err(Error::ListsTooLarge.into());
+            }
             hits.push(hit);
         }
     };
-    Ok(Json(HitsBody { hits, cut_off }))
+    Ok(long_answer::json(memory, move || HitsBody { hits, cut_off }).await?)
 }
 
 fn within(field: &str, asked: u64, most: u64) -> Answer<u64> {

@@ -156,8 +156,12 @@ async fn told(app: &App, tenant: &Tenant, id: &SandboxId) -> Answer<SandboxBody>
     (status = 200, body = SandboxBody),
     (status = "default", body = ErrorBody),
 ))]
-async fn get(State(app): State<App>, Reader(caller): Reader, Path(sandbox): Path<String>) -> Answer<Json<SandboxBody>> {
-    told(&app, &caller.tenant, &id(&sandbox)?).await.map(Json)
+async fn get(State(app): State<App>, Reader(caller): Reader, Path(sandbox): Path<String>) -> Answer<Response> {
+    let (record, spec) = app.sandbox(&caller.tenant, &id(&sandbox)?).await?;
+    let mut memory = app.runtime.list_memory(&caller.tenant);
+    long_answer::charge(&mut memory, std::slice::from_ref(&record))?;
+    let body = move || SandboxBody::of(&app.runtime, &record, &spec.wanted);
+    Ok(long_answer::json(memory, body).await?)
 }
 
 /// What is to be different. What is not said stays as it is.

@@ -156,7 +156,7 @@ async fn search(
     Reader(caller): Reader,
     Path(task): Path<String>,
     Query(query): Query<SearchQuery>,
-) -> Answer<Json<FoundBody>> {
+) -> Answer<Response> {
     let log = app.runtime.task_output(&caller.tenant, task_id(&task)?).await?;
     calls::found(&app, &caller.tenant, &log, &query).await
 }

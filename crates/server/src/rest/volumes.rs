@@ -28,7 +28,7 @@ struct VolumeBody {
     name: VolumeName,
     #[schema(value_type = String, format = DateTime)]
     created_at: Time,
-    /// What is in it takes so much of the disk. Only where one is asked for alone: it is measured then.
+    /// What is in it takes so much of the disk, with 4 KiB for each name. Only where one is asked for alone: it is measured then.
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<u64>,
 }

@@ -46,3 +46,21 @@ async fn volumes_are_listed_by_name_page_by_page() {
     assert_eq!(names(&store.volumes(&us, page(first.last().map(Volume::cursor))).await.unwrap()), ["d"]);
     assert_eq!(store.volumes(&us, page(Some("No Name".into()))).await, Err(Error::Cursor));
 }
+
+#[tokio::test]
+async fn a_removal_that_failed_halfway_can_be_begun_again_and_its_volume_is_stored_till_then() {
+    let stage = Stage::new();
+    let (store, us, volume) = (&stage.store, tenant("a"), new("a", "models"));
+    store.claim_volume(volume.clone()).await.unwrap();
+    assert_eq!(store.begin_removal(&us, &volume.name).await.unwrap(), None, "it is not there yet");
+    store.step_volume(&us, &volume.name, VolumeState::Making, VolumeState::Ready).await.unwrap();
+    let going = Volume { state: VolumeState::Deleting, ..volume.clone() };
+    let page = || Page { after: None, limit: 10 };
+    for _ in 0..2 {
+        assert_eq!(store.begin_removal(&us, &volume.name).await.unwrap(), Some(going.clone()));
+        assert_eq!(store.volumes(&us, page()).await.unwrap(), []);
+        assert_eq!(store.stored_volumes(&us, page()).await.unwrap(), [going.clone()]);
+    }
+    store.forget_volume(volume.physical).await.unwrap();
+    assert_eq!(store.begin_removal(&us, &volume.name).await.unwrap(), None);
+}

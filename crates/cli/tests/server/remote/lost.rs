@@ -57,7 +57,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-fn through(wire: &Wire, server: &Server, script: &str) -> std::process::Command {
+fn through(wire: &Wire, server: &Server, script: &str) -> Command {
     let mut command = bare(&["exec", "box", "--", "sh", "-c", script]);
     command.env("CABANA_URL", &wire.url).env("CABANA_API_KEY", &server.key);
     command

@@ -122,18 +122,42 @@ fn a_variable_that_is_none_is_not_shown() {
     assert!(!why.contains("secret"), "{why}");
 }
 
+/// As GNU tar writes a file that is one hole.
+fn hole(name: &str, length: u64) -> Vec<u8> {
+    let mut header = tar::Header::new_gnu();
+    header.set_path(name).unwrap();
+    header.set_mode(0o644);
+    header.set_size(0);
+    header.set_entry_type(tar::EntryType::GNUSparse);
+    let gnu = header.as_gnu_mut().unwrap();
+    gnu.realsize.copy_from_slice(format!("{length:011o}\0").as_bytes());
+    header.set_cksum();
+    header.as_bytes().to_vec()
+}
+
 #[test]
 fn all_layers_together_have_a_limit() {
+    let mut tar = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(100_000);
+    tar.append_data(&mut header, "large", io::Read::take(io::repeat(0), 100_000)).unwrap();
+    two_are_unpacked_and_three_are_too_large(&tar.into_inner().unwrap());
+}
+
+#[test]
+fn the_length_of_sparse_files_counts_to_the_limit_of_all_layers_together() {
+    let tar = [hole("one", 50_000), hole("two", 50_000), vec![0; 1024]].concat();
+    two_are_unpacked_and_three_are_too_large(&tar);
+}
+
+/// Of layers of a bit more than 100,000 bytes, with a limit of 250,000.
+fn two_are_unpacked_and_three_are_too_large(tar: &[u8]) {
     let dir = tempfile::tempdir().unwrap();
     let data = DataDir::open(dir.path().join("data")).unwrap();
     let store = Store::open(&data, IdMap { base: 0x7ffe_0000, count: 65_536 }).unwrap();
     let image = dir.path().join("image");
     fs::create_dir(&image).unwrap();
-    let mut tar = tar::Builder::new(Vec::new());
-    let mut header = tar::Header::new_gnu();
-    header.set_size(100_000);
-    tar.append_data(&mut header, "large", io::Read::take(io::repeat(0), 100_000)).unwrap();
-    let packed = zstd::encode_all(tar.into_inner().unwrap().as_slice(), 1).unwrap();
+    let packed = zstd::encode_all(tar, 1).unwrap();
     assert!(packed.len() < 1000);
     fs::write(image.join("layer"), packed).unwrap();
     let layout = Layout::of_docker(File::open(&image).unwrap());

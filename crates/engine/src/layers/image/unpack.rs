@@ -78,14 +78,13 @@ fn one(
     on_progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<bool, NotUnpacked> {
     let mut tar = Hashed::new(Bounded::new(decoded(&mut layer.blob)?, *left));
-    let unpacked = import(&mut tar, into, store.ids(), on_progress);
-    let whole = unpacked.as_ref().is_ok_and(|()| io::copy(&mut tar, &mut io::sink()).is_ok());
-    let (over, found) = (tar.from.over, tar.digest());
-    *left = tar.from.left;
+    let unpacked = import(&mut tar, into, store.ids(), *left, on_progress);
+    let whole = unpacked.as_ref().is_ok_and(|_| io::copy(&mut tar, &mut io::sink()).is_ok());
+    let over = tar.from.over || matches!(unpacked, Err(Error::TooLarge { .. }));
+    let holes = unpacked.as_ref().copied().unwrap_or_default();
+    let (rest, found) = (tar.from.left.checked_sub(holes).filter(|_| !over), tar.digest());
     drop(tar);
-    if over {
-        return Err(NotUnpacked::TooLarge);
-    }
+    *left = rest.ok_or(NotUnpacked::TooLarge)?;
     // That it is damaged explains why it could not be unpacked, and not the other way round.
     layer.blob.check().map_err(NotUnpacked::Other)?;
     unpacked?;

@@ -21,7 +21,7 @@ use cabana_runtime::{
 };
 use cabana_sandbox::User;
 
-pub(in super::super) use self::gzip::unpacked;
+pub(crate) use self::gzip::Gzip;
 use super::{
     super::{
         guest::{Guest, user},
@@ -141,7 +141,11 @@ async fn download(
         headers.insert(header::CONTENT_DISPOSITION, shown);
     }
     headers.insert(header::VARY, HeaderValue::from_static("Accept-Encoding"));
-    Ok(if packs && response.status() == StatusCode::OK { gzip::packed(response) } else { response })
+    Ok(if packs && response.status() == StatusCode::OK {
+        app.gzip.pack(&guest.caller.tenant, response)
+    } else {
+        response
+    })
 }
 
 fn quoted(name: &str) -> String {

@@ -41,7 +41,7 @@ pub(super) async fn serve(app: &App, guest: &Guest, request: Request) -> Option<
         wire::WATCH_DIR => watch::stream(&files, request).await,
         wire::CREATE_WATCHER => rpc::unary(app, request, async |asked| watchers::create(&files, asked).await).await,
         wire::GET_WATCHER_EVENTS => {
-            rpc::unary(app, request, async |asked| watchers::events(app, guest, asked).await).await
+            rpc::respond(app, request, async |asked| watchers::events(app, guest, asked).await).await
         }
         wire::REMOVE_WATCHER => rpc::unary(app, request, async |asked| watchers::remove(app, guest, &asked)).await,
         _ => return None,

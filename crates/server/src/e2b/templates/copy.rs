@@ -10,7 +10,7 @@ use cabana_sandbox::{Error as SandboxError, Stream};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::{
-    super::{brought::Brought, envd::unpacked},
+    super::brought::Brought,
     inside::{Inside, Script, failure, patiently},
     steps::Copy,
 };
@@ -59,7 +59,7 @@ impl Copy {
         let (runtime, tenant) = (&inside.app.runtime, &inside.caller.tenant);
         let unpacked = patiently(|| async {
             let Some(upload) = runtime.upload(tenant, &self.files).await? else { return Ok(None) };
-            let tar = bounded(plain(upload).await, runtime.settings().template_cap);
+            let tar = bounded(plain(inside, upload).await, runtime.settings().template_cap);
             inside.unpack(&stage, tar).await.map(Some)
         });
         let unpacked = unpacked.await;
@@ -83,11 +83,11 @@ impl Copy {
 }
 
 /// Packed or not, as it begins.
-async fn plain(mut body: Stream<Bytes>) -> Stream<Bytes> {
+async fn plain(inside: &Inside<'_>, mut body: Stream<Bytes>) -> Stream<Bytes> {
     let first = body.next().await;
     let is_packed = matches!(&first, Some(Ok(bytes)) if bytes.starts_with(&[0x1f, 0x8b]));
     let whole = stream::iter(first).chain(body).boxed();
-    if is_packed { unpacked(whole) } else { whole }
+    if is_packed { inside.app.gzip.unpack(&inside.caller.tenant, whole) } else { whole }
 }
 
 /// A little can become very much.

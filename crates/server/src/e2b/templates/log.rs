@@ -32,6 +32,10 @@ impl BuildLog {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).entries.clone()
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).bytes
+    }
+
     pub(super) fn add(&self, level: LogLevel, step: Option<&str>, message: impl Into<String>) {
         let mut message: String = message.into();
         if message.len() > LONGEST {

@@ -6,14 +6,15 @@ use axum::{
     Json, Router,
     extract::{Query, State, rejection::QueryRejection},
     http::StatusCode,
+    response::Response,
     routing::{delete, get, post, put},
 };
 use cabana_e2b_wire::{
     DEFAULT_TAG, TemplateRef,
-    control::{BuildInfo, BuildStart, BuildStatusQuery, NewTemplate, NewTemplateAnswer, TemplateAlias},
+    control::{BuildStart, BuildStatusQuery, NewTemplate, NewTemplateAnswer, TemplateAlias},
 };
 use cabana_runtime::{
-    Build, BuildId, BuildState, Caller,
+    Build, BuildId, BuildState, Caller, Error,
     acts::build::{Ask as AskBuild, Remove},
 };
 
@@ -38,6 +39,7 @@ use crate::{
     App,
     auth::{Reader, User},
     extract::{Body, Path},
+    long_answer,
 };
 
 /// What a template may wish for: more is no machine of ours.
@@ -162,19 +164,26 @@ async fn status(
     Reader(caller): Reader,
     Path((template, build)): Path<(String, String)>,
     query: Result<Query<BuildStatusQuery>, QueryRejection>,
-) -> Result<Json<BuildInfo>, Refused> {
+) -> Result<Response, Refused> {
     let Query(asked) = query.map_err(|error| Refused::bad(error.body_text()))?;
     let (own, _) = owned(&app, &caller.tenant, &template).await?;
     let mut found = found_build(&app, &caller, &template, &build).await?;
     let live = match found.state {
-        BuildState::Building => app.builds.log(&caller.tenant, found.id).map(|log| log.entries()),
+        BuildState::Building => app.builds.log(&caller.tenant, found.id),
         _ => None,
     };
     if live.is_none() && found.state == BuildState::Building {
         // It ended between the two looks: its record has all of it by now.
         found = found_build(&app, &caller, &template, &build).await?;
     }
-    Ok(Json(told::build(&own, &found, live, asked)))
+    let mut memory = app.runtime.list_memory(&caller.tenant);
+    // What is kept, and what it is parsed to.
+    let kept = found.log.as_ref().map_or(0, String::len);
+    if !memory.grow(2 * kept.max(live.as_ref().map_or(0, |log| log.bytes()))) {
+        return Err(Error::ListsTooLarge.into());
+    }
+    let body = move || told::build(&own, &found, live.map(|log| log.entries()), asked);
+    Ok(long_answer::json(memory, body).await?)
 }
 
 async fn alias(

@@ -1,6 +1,9 @@
-//! Bodies that are packed on their way.
+//! Bodies that are packed on their way, and how many of them are at a time.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    sync::Arc,
+};
 
 use axum::{
     body::Body,
@@ -8,7 +11,8 @@ use axum::{
     response::Response,
 };
 use bytes::{Buf, Bytes};
-use cabana_sandbox::{Error, Stream};
+use cabana_runtime::{Tenant, TenantPermits};
+use cabana_sandbox::{Error, Holder, Place, Places, Stream};
 use flate2::{
     Compression,
     write::{GzDecoder, GzEncoder},
@@ -46,20 +50,80 @@ pub(super) fn accepted(headers: &HeaderMap) -> Accepted {
     }
 }
 
-/// Packed at once. It takes more of a processor than all else that a file takes, and a client that is sent it as it is has it, too.
-static PACKED_AT_ONCE: Semaphore = Semaphore::const_new(4);
+/// Packed at once, in all and of one tenant.
+const PACKED_AT_ONCE: usize = 4;
+const PACKED_OF_TENANT: usize = 2;
+
+/// Unpacked at once, in all and of one tenant: a little keeps a processor busy for long. The others wait for the next step.
+const UNPACKED_AT_ONCE: usize = 2;
+const UNPACKED_OF_TENANT: usize = 1;
+
+/// What all packed bodies share, so that those of one tenant leave some to others.
+pub(crate) struct Gzip {
+    packers: Places,
+    unpackers: Arc<Semaphore>,
+    unpackers_of_tenants: TenantPermits,
+}
+
+impl Default for Gzip {
+    fn default() -> Self {
+        Self {
+            packers: Places::with_each(PACKED_AT_ONCE, PACKED_OF_TENANT),
+            unpackers: Arc::new(Semaphore::new(UNPACKED_AT_ONCE)),
+            unpackers_of_tenants: TenantPermits::new(UNPACKED_OF_TENANT),
+        }
+    }
+}
+
+impl Gzip {
+    /// As it is where too many are packed: that takes more of a processor than all else that a file takes, and a client that is sent it as it
+    /// is has it, too.
+    pub(super) fn pack(&self, tenant: &Tenant, response: Response) -> Response {
+        match self.packers.take(&Holder::tenant(tenant.as_str())) {
+            Some(place) => packed(response, place),
+            None => response,
+        }
+    }
+
+    /// What a client has packed. A little can become very much, so it is unpacked step by step, as fast as it is taken, off the
+    /// workers that everybody waits for, and up to a bound: beyond it the body is `TooLarge`.
+    pub(in crate::e2b) fn unpack(self: &Arc<Self>, tenant: &Tenant, body: Stream<Bytes>) -> Stream<Bytes> {
+        self.unpack_within(tenant, body, FREE)
+    }
+
+    fn unpack_within(self: &Arc<Self>, tenant: &Tenant, body: Stream<Bytes>, free: u64) -> Stream<Bytes> {
+        let unpacker = Unpacker { decoder: GzDecoder::new(Vec::new()), piece: Bytes::new(), packed: 0, plain: 0, free };
+        let steps = Steps { gzip: self.clone(), tenant: tenant.clone() };
+        let pieces = stream::try_unfold(Some((body, unpacker, steps)), |state| async {
+            let Some((mut body, mut unpacker, steps)) = state else { return Ok(None) };
+            loop {
+                if unpacker.piece.is_empty() {
+                    match body.next().await.transpose()? {
+                        Some(next) => unpacker.take(next),
+                        None => return Ok(Some((steps.run(move || unpacker.finish()).await?, None))),
+                    }
+                }
+                let (stepped, out) = steps.run(move || unpacker.step()).await?;
+                unpacker = stepped;
+                if !out.is_empty() {
+                    return Ok(Some((out, Some((body, unpacker, steps)))));
+                }
+            }
+        });
+        pieces.boxed()
+    }
+}
 
 /// How long it becomes is known at its end.
-pub(super) fn packed(response: Response) -> Response {
-    let Ok(permit) = PACKED_AT_ONCE.try_acquire() else { return response };
+fn packed(response: Response, place: Place) -> Response {
     let (mut parts, body) = response.into_parts();
     for name in [header::CONTENT_LENGTH, header::ACCEPT_RANGES, header::ETAG] {
         parts.headers.remove(name);
     }
     parts.headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     let packer = GzEncoder::new(Vec::new(), Compression::fast());
-    let packed = stream::unfold(Some((body.into_data_stream(), packer, permit)), |state| async {
-        let (mut body, mut packer, permit) = state?;
+    let packed = stream::unfold(Some((body.into_data_stream(), packer, place)), |state| async {
+        let (mut body, mut packer, place) = state?;
         loop {
             match body.next().await {
                 None => return Some((packer.finish().map(Bytes::from), None)),
@@ -73,7 +137,7 @@ pub(super) fn packed(response: Response) -> Response {
                     };
                     if !packer.get_ref().is_empty() {
                         let out = std::mem::take(packer.get_mut());
-                        return Some((Ok(out.into()), Some((body, packer, permit))));
+                        return Some((Ok(out.into()), Some((body, packer, place))));
                     }
                 }
             }
@@ -85,48 +149,31 @@ pub(super) fn packed(response: Response) -> Response {
 /// What one step makes of it at least, unless that ends it. A step is what a thread does at once, and what is held of it.
 const STEP: usize = 64 << 10;
 
-/// Unpacked at once, in all: a little keeps a processor busy for long. The others wait for the next step.
-static UNPACKED_AT_ONCE: Semaphore = Semaphore::const_new(2);
-
 /// What a body may become whatever its length, and how many times its length beyond that. Zeros become a thousand times as much.
 const FREE: u64 = 512 << 20;
 const MAX_RATIO: u64 = 100;
 
-/// What a client has packed. A little can become very much, so it is unpacked step by step, as fast as it is taken, off the
-/// workers that everybody waits for, and up to a bound: beyond it the body is `TooLarge`.
-pub(in crate::e2b) fn unpacked(body: Stream<Bytes>) -> Stream<Bytes> {
-    unpacked_within(body, FREE)
+/// The steps of one body.
+struct Steps {
+    gzip: Arc<Gzip>,
+    tenant: Tenant,
 }
 
-fn unpacked_within(body: Stream<Bytes>, free: u64) -> Stream<Bytes> {
-    let unpacker = Unpacker { decoder: GzDecoder::new(Vec::new()), piece: Bytes::new(), packed: 0, plain: 0, free };
-    let pieces = stream::try_unfold(Some((body, unpacker)), |state| async {
-        let Some((mut body, mut unpacker)) = state else { return Ok(None) };
-        loop {
-            if unpacker.piece.is_empty() {
-                match body.next().await.transpose()? {
-                    Some(next) => unpacker.take(next),
-                    None => return Ok(Some((off_workers(move || unpacker.finish()).await?, None))),
-                }
-            }
-            let (stepped, out) = off_workers(move || unpacker.step()).await?;
-            unpacker = stepped;
-            if !out.is_empty() {
-                return Ok(Some((out, Some((body, unpacker)))));
-            }
-        }
-    });
-    pieces.boxed()
-}
-
-async fn off_workers<T: Send + 'static>(step: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
-    let permit = UNPACKED_AT_ONCE.acquire().await.map_err(|closed| Error::failed("unpacking a body", closed))?;
-    // The permit goes along: the step goes on where its client has gone.
-    let stepped = tokio::task::spawn_blocking(move || {
-        let _permit = permit;
-        step()
-    });
-    stepped.await.map_err(|error| Error::failed("unpacking a body", error))?
+impl Steps {
+    /// Off the workers. Of one tenant one runs, however many of its bodies wait: those of another take turns with it, and not with each body.
+    async fn run<T: Send + 'static>(
+        &self,
+        step: impl FnOnce() -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let of_tenant = self.gzip.unpackers_of_tenants.acquire(&self.tenant).await;
+        let of_all = self.gzip.unpackers.clone().acquire_owned().await;
+        let of_all = of_all.map_err(|closed| Error::failed("unpacking a body", closed))?;
+        let stepped = tokio::task::spawn_blocking(move || {
+            let _until_done = (of_tenant, of_all); // also where its client has gone
+            step()
+        });
+        stepped.await.map_err(|error| Error::failed("unpacking a body", error))?
+    }
 }
 
 struct Unpacker {
@@ -177,15 +224,21 @@ fn no_gzip(error: &io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
+    use std::{
+        sync::{
+            atomic::{AtomicUsize, Ordering},
+            mpsc,
+        },
+        time::Duration,
     };
 
     use futures_util::TryStreamExt;
+    use tokio::time::timeout;
     use tokio_util::task::TaskTracker;
 
     use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     fn taken(value: &'static str) -> Accepted {
         accepted(&HeaderMap::from_iter([(header::ACCEPT_ENCODING, HeaderValue::from_static(value))]))
@@ -202,7 +255,8 @@ mod tests {
     }
 
     async fn plain(pieces: Vec<Bytes>) -> Result<Vec<u8>, Error> {
-        let pieces: Vec<Bytes> = unpacked(stream::iter(pieces).map(Ok).boxed()).try_collect().await?;
+        let body = stream::iter(pieces).map(Ok).boxed();
+        let pieces: Vec<Bytes> = Arc::<Gzip>::default().unpack(&Tenant::default(), body).try_collect().await?;
         Ok(pieces.concat())
     }
 
@@ -236,7 +290,8 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         });
-        let mut body = unpacked(stream::iter([Ok(packed_zeros(32 << 20))]).boxed());
+        let body = stream::iter([Ok(packed_zeros(32 << 20))]).boxed();
+        let mut body = Arc::<Gzip>::default().unpack(&Tenant::default(), body);
         let mut length = 0;
         while let Some(piece) = body.next().await {
             let piece = piece.unwrap();
@@ -251,16 +306,51 @@ mod tests {
     #[tokio::test]
     async fn a_body_that_becomes_more_than_its_bound_is_refused() {
         let bomb = packed_zeros(4 << 20);
-        let whole = async |free| unpacked_within(stream::iter([Ok(bomb.clone())]).boxed(), free).try_collect().await;
-        let refused: Result<Vec<Bytes>, Error> = whole(1 << 20).await;
+        let whole = async |packed: Bytes, free| {
+            let body = stream::iter([Ok(packed)]).boxed();
+            Arc::<Gzip>::default().unpack_within(&Tenant::default(), body, free).try_collect::<Vec<Bytes>>().await
+        };
+        let refused = whole(bomb.clone(), 1 << 20).await;
         assert!(matches!(refused.unwrap_err(), Error::TooLarge { cap } if cap == 1 << 20));
-        assert_eq!(whole(4 << 20).await.unwrap().iter().map(Bytes::len).sum::<usize>(), 4 << 20);
+        assert_eq!(whole(bomb, 4 << 20).await.unwrap().iter().map(Bytes::len).sum::<usize>(), 4 << 20);
         // What has its length from its client, and not from the packing, has no bound of ours.
         let noise: Vec<u8> = (0_u32..1 << 16).flat_map(|n| n.wrapping_mul(2_654_435_769).to_le_bytes()).collect();
         let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
         packer.write_all(&noise).unwrap();
-        let packed = stream::iter([Ok(packer.finish().unwrap().into())]).boxed();
-        let plain: Vec<Bytes> = unpacked_within(packed, 0).try_collect().await.unwrap();
-        assert!(plain.concat() == noise);
+        assert!(whole(packer.finish().unwrap().into(), 0).await.unwrap().concat() == noise);
+    }
+
+    #[tokio::test]
+    async fn many_packed_bodies_of_one_tenant_leave_a_turn_to_another() {
+        let gzip = Arc::<Gzip>::default();
+        let [one, two] = ["one", "two"].map(|name| Steps { gzip: gzip.clone(), tenant: Tenant::new(name).unwrap() });
+        let one = Arc::new(one);
+        let (mut ends, slow) = (Vec::new(), TaskTracker::new());
+        for _ in 0..10 {
+            let (end, ended) = mpsc::channel::<()>();
+            let one = one.clone();
+            ends.push(end);
+            slow.spawn(async move { one.run(move || Ok(ended.recv())).await }); // until the test lets go
+        }
+        tokio::task::yield_now().await; // all of them have asked for a turn
+        let step = timeout(PATIENCE, two.run(|| Ok("done")));
+        assert_eq!(step.await.expect("it need not wait for those of another tenant").unwrap(), "done");
+        drop(ends);
+        slow.close();
+        timeout(PATIENCE, slow.wait()).await.expect("all of them have their turn");
+    }
+
+    #[test]
+    fn files_of_one_tenant_that_are_being_packed_leave_some_to_another() {
+        let gzip = Gzip::default();
+        let packs = |tenant: &str| {
+            let response = gzip.pack(&Tenant::new(tenant).unwrap(), Response::new(Body::from("text")));
+            response.headers().contains_key(header::CONTENT_ENCODING).then_some(response)
+        };
+        let slow: Vec<Response> = (0..10).filter_map(|_| packs("one")).collect();
+        assert_eq!(slow.len(), PACKED_OF_TENANT);
+        assert!(packs("two").is_some());
+        drop(slow);
+        assert!(packs("one").is_some(), "what has been sent makes room");
     }
 }

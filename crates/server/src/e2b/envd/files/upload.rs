@@ -26,7 +26,7 @@ use super::{
         super::{guest::Guest, refused::Refused},
         admission::Admission,
     },
-    found, gzip,
+    found,
     multipart::Form,
     of_path, user_of,
 };
@@ -48,7 +48,7 @@ pub(super) async fn upload(
     let body = received(lingering(request.into_body()));
     let body = match text(header::CONTENT_ENCODING).to_ascii_lowercase().as_str() {
         "" | "identity" => body,
-        "gzip" => gzip::unpacked(body),
+        "gzip" => app.gzip.unpack(&guest.caller.tenant, body),
         other => return Err(Refused::bad(format!("the encoding {other} is not known here"))),
     };
     let kind = text(header::CONTENT_TYPE);
@@ -114,6 +114,7 @@ impl Writing<'_> {
             parents: true,
             tags: Some(self.tags.clone()),
             body,
+            held: 0,
         };
         let written = self.by.write(self.app, self.guest, write);
         let entry = written.await.map_err(|error| of_path(error, at))?.entry;

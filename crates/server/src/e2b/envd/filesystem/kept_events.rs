@@ -6,6 +6,8 @@
 use cabana_e2b_wire::filesystem::{EntryInfo, FilesystemEvent};
 use cabana_runtime::{MemoryCharge, MemoryLedger};
 
+use crate::long_answer::written_len;
+
 /// Of one watcher.
 const MAX_EVENTS: usize = 10_000;
 const MAX_BYTES: usize = 4 << 20;
@@ -42,18 +44,24 @@ impl KeptEvents {
         self.events.is_empty()
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        self.memory.used()
+    }
+
     pub(super) fn take(&mut self) -> Vec<FilesystemEvent> {
         self.memory.clear();
         std::mem::take(&mut self.events)
     }
 }
 
+/// In memory, and no less as JSON.
 fn weight(event: &FilesystemEvent) -> usize {
     let entry = |entry: &EntryInfo| {
-        let target = entry.symlink_target.as_ref().map_or(0, String::len);
-        let metadata: usize = entry.metadata.iter().map(|(name, value)| name.len() + value.len() + 64).sum();
+        let target = entry.symlink_target.as_ref().map_or(0, |target| written_len(target));
+        let metadata: usize =
+            entry.metadata.iter().map(|(name, value)| written_len(name) + written_len(value) + 64).sum();
         let texts = [&entry.name, &entry.path, &entry.permissions, &entry.owner, &entry.group];
-        size_of::<EntryInfo>() + texts.into_iter().map(String::len).sum::<usize>() + target + metadata
+        size_of::<EntryInfo>() + texts.into_iter().map(|text| written_len(text)).sum::<usize>() + target + metadata
     };
-    size_of::<FilesystemEvent>() + event.name.len() + event.entry.as_deref().map_or(0, entry)
+    size_of::<FilesystemEvent>() + written_len(&event.name) + event.entry.as_deref().map_or(0, entry)
 }

@@ -6,21 +6,25 @@ use std::{
     time::Duration,
 };
 
+use axum::response::Response;
 use cabana_e2b_wire::{
     connect::{Code, Error},
     filesystem::{CreateWatcherResponse, Empty, GetWatcherEventsResponse, WatchRequest, WatcherRequest},
 };
-use cabana_runtime::{CallId, MemoryLedger, SandboxId};
+use cabana_runtime::{CallId, Error as Failed, MemoryLedger, SandboxId};
 use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    super::{super::guest::Guest, rpc::Ending},
+    super::{
+        super::{guest::Guest, refused::connect_error},
+        rpc::Ending,
+    },
     Files,
     kept_events::{self, KeptEvents},
     watch::{self, Told},
 };
-use crate::App;
+use crate::{App, long_answer};
 
 /// Of one sandbox.
 const EACH: usize = 64;
@@ -115,13 +119,17 @@ pub(super) async fn create(files: &Files<'_>, asked: WatchRequest) -> Result<Cre
     Ok(CreateWatcherResponse { watcher_id })
 }
 
-pub(super) async fn events(app: &App, guest: &Guest, asked: WatcherRequest) -> Result<GetWatcherEventsResponse, Error> {
+pub(super) async fn events(app: &App, guest: &Guest, asked: WatcherRequest) -> Result<Response, Error> {
     let watcher = app.watchers.find(guest, &asked.watcher_id)?;
     tokio::time::sleep(SETTLES).await;
-    watcher.kept(|kept| match (&kept.broken, kept.events.is_empty()) {
+    let mut memory = app.runtime.list_memory(&guest.record.tenant);
+    let events = watcher.kept(|kept| match (&kept.broken, kept.events.is_empty()) {
         (Some(error), true) => Err(error.clone()),
-        _ => Ok(GetWatcherEventsResponse { events: kept.events.take() }),
-    })
+        _ if memory.grow(kept.events.bytes()) => Ok(kept.events.take()),
+        _ => Err(connect_error(&Failed::ListsTooLarge)), // they are there for the next request
+    })?;
+    let answer = long_answer::json(memory, move || GetWatcherEventsResponse { events }).await;
+    answer.map_err(|error| connect_error(&error))
 }
 
 pub(super) fn remove(app: &App, guest: &Guest, asked: &WatcherRequest) -> Result<Empty, Error> {

@@ -24,7 +24,12 @@ use super::{
     super::{super::guest::Guest, rpc},
     find_running, of_one, tell,
 };
-use crate::{App, linger::lingering, parse::Received, stream::pieces};
+use crate::{
+    App,
+    linger::lingering,
+    parse::Received,
+    stream::{PIECE, pieces},
+};
 
 /// A client's stream says at least that it is alive.
 const QUIET: Duration = Duration::from_secs(600);
@@ -34,11 +39,12 @@ const AHEAD: usize = 4;
 pub(super) async fn send(app: &App, guest: &Guest, asked: SendInputRequest) -> Result<Empty, Error> {
     let seen = find_running(app, guest, asked.process.as_ref()).await?;
     let bytes = typed(&seen, asked.input)?;
-    feed(app, guest, &seen, stream::iter([Ok(bytes)]).boxed()).await
+    let held = bytes.len();
+    feed(app, guest, &seen, Feed { task: seen.task, body: stream::iter([Ok(bytes)]).boxed(), held }).await
 }
 
-async fn feed(app: &App, guest: &Guest, seen: &Seen, body: Stream<Bytes>) -> Result<Empty, Error> {
-    let fed = async { app.runtime.call(guest.ask(), Feed { task: seen.task, body }).await?.answer().await };
+async fn feed(app: &App, guest: &Guest, seen: &Seen, feed: Feed) -> Result<Empty, Error> {
+    let fed = async { app.runtime.call(guest.ask(), feed).await?.answer().await };
     fed.await.map_err(|error| of_one(&error, seen))?;
     Ok(Empty {})
 }
@@ -99,7 +105,8 @@ async fn streamed(app: &App, guest: &Guest, events: &mut Events<'_>) -> Result<E
     };
     let seen = find_running(app, guest, selector.as_ref()).await?;
     let (pass, mut passed) = mpsc::channel::<Bytes>(AHEAD);
-    let body = stream::poll_fn(move |cx| passed.poll_recv(cx).map(|bytes| bytes.map(Ok))).boxed();
+    let body: Stream<Bytes> = stream::poll_fn(move |cx| passed.poll_recv(cx).map(|bytes| bytes.map(Ok))).boxed();
+    let held = (AHEAD + 1) * PIECE; // the last one is with the command
     let reading = async {
         let pass = pass; // its end is the end of the body
         while let Some(event) = events.next().await? {
@@ -112,7 +119,7 @@ async fn streamed(app: &App, guest: &Guest, events: &mut Events<'_>) -> Result<E
         }
         Ok(())
     };
-    let (read, fed) = tokio::join!(reading, feed(app, guest, &seen, body));
+    let (read, fed) = tokio::join!(reading, feed(app, guest, &seen, Feed { task: seen.task, body, held }));
     read.and(fed)
 }
 
