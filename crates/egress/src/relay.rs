@@ -95,7 +95,7 @@ async fn relay(
     let up = async {
         let mut after = match opening {
             Opening::Tunnel(already) => {
-                gate::open(gateway, flow, already, &mut from_guest, &mut to_outer, &activity).await?
+                Box::pin(gate::open(gateway, flow, already, &mut from_guest, &mut to_outer, &activity)).await?
             }
             Opening::Request { head, framing, already } => {
                 write(&mut to_outer, &head).await?;
