@@ -48,7 +48,11 @@ pub(crate) fn each_entry<E: From<Errno>>(
     let mut buffer = Vec::with_capacity(BUFFER);
     let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
     while let Some(entry) = entries.next() {
-        let entry = entry?;
+        let entry = match entry {
+            // What the kernel says of a directory that was removed: it has none any more.
+            Err(Errno::NOENT) => break,
+            entry => entry?,
+        };
         let name = entry.file_name();
         if name != c"." && name != c".." && !visit(name, entry.file_type())? {
             break;
@@ -192,4 +196,19 @@ pub(crate) fn is_pseudo(dir: impl AsFd) -> bool {
     const MQUEUE: u64 = 0x1980_0202;
     rustix::fs::fstatfs(dir)
         .is_ok_and(|fs| matches!(fs.f_type as u64 & 0xffff_ffff, PROC | SYSFS | DEVPTS | CGROUP | CGROUP2 | MQUEUE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_was_removed_has_no_entries() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("name"), "").unwrap();
+        let open = std::fs::File::open(dir.path()).unwrap();
+        assert_eq!(sorted_names(open.as_fd()), Ok(vec![c"name".to_owned()]));
+        dir.close().unwrap();
+        assert_eq!(sorted_names(open.as_fd()), Ok(Vec::new()));
+    }
 }

@@ -41,6 +41,8 @@ pub struct Facts {
     pub suid_dumpable: Option<u64>,
     /// `kernel.core_pattern`: where the kernel leaves the memory of what crashes.
     pub core_pattern: Option<String>,
+    /// Whether sandboxes can be given the limit of core dumps with which the kernel starts no program for them.
+    pub can_bound_cores: bool,
     /// Of this process, beside its own. Where there is one id alone, sandboxes keep them.
     pub groups: Vec<u32>,
     pub cgroup: Cgroup,
@@ -170,6 +172,7 @@ pub fn gather(data: &Path) -> io::Result<Facts> {
         seccomp: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists(),
         suid_dumpable: suid_dumpable(),
         core_pattern: core_pattern(),
+        can_bound_cores: can_bound_cores(),
         groups: groups(),
         cgroup: cgroup(),
         data: data_facts(data, writable, room.as_ref()),
@@ -194,6 +197,22 @@ fn groups() -> Vec<u32> {
 
 fn core_pattern() -> Option<String> {
     Some(fs::read_to_string("/proc/sys/kernel/core_pattern").ok()?.trim_end().to_owned())
+}
+
+/// It is one byte, which is more than a hard limit of 0 lets anybody set but root of the machine.
+fn can_bound_cores() -> bool {
+    let hard = rustix::process::getrlimit(rustix::process::Resource::Core).maximum;
+    hard.is_none_or(|most| most >= 1) || may_raise_limits()
+}
+
+fn may_raise_limits() -> bool {
+    const SYS_RESOURCE: u32 = 24;
+    let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
+    let status = read("status");
+    let held = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
+    // Another user namespace than the machine's own has a map of its own, and its root no right over limits.
+    let is_of_machine = read("uid_map").split_whitespace().eq(["0", "0", "4294967295"]);
+    is_of_machine && held.is_some_and(|held| held >> SYS_RESOURCE & 1 == 1)
 }
 
 pub(super) fn version_of(release: &str) -> (u32, u32) {

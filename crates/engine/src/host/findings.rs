@@ -425,6 +425,14 @@ fn cores(facts: &Facts) -> Finding {
             )
             .todo("sudo sysctl -w kernel.core_pattern=core")
             .todo("echo kernel.core_pattern=core | sudo tee /etc/sysctl.d/60-cabana-core.conf    # after the next boot too"),
+        Some(program) if program.starts_with('|') && !facts.can_bound_cores => {
+            Finding::lost(TOPIC, format!("kernel.core_pattern is {program:?}, and the limit of core dumps is 0 here"))
+                .follows(
+                    "The kernel starts that program as root of this machine for every crash, whatever the limit is, unless it is \
+                     exactly 1, which cannot be set here. A guest decides what the program reads, and how often it runs.",
+                )
+                .todo("ulimit -Hc 1 as root, LimitCORE=1 in systemd, `* hard core 1` in limits.conf, --ulimit core=1 for Docker.")
+        }
         _ => Finding::ok(TOPIC, "a crash inside starts and tells nothing on this machine"),
     }
 }

@@ -29,6 +29,7 @@ fn perfect() -> Facts {
         seccomp: true,
         suid_dumpable: Some(2),
         core_pattern: Some("|/usr/lib/systemd/systemd-coredump %P".into()),
+        can_bound_cores: true,
         groups: vec![4, 27],
         cgroup: Cgroup {
             version: CgroupVersion::V2,
@@ -329,6 +330,17 @@ fn a_socket_for_core_dumps_is_named_with_what_to_do() {
         assert_eq!(cores.state, state, "{pattern}");
         assert_eq!(says(&cores, "sysctl -w kernel.core_pattern=core"), state == State::Lost, "{pattern}");
     }
+}
+
+#[test]
+fn a_program_for_core_dumps_that_no_limit_keeps_off_is_named_with_what_to_do() {
+    let unbounded = Facts { can_bound_cores: false, ..perfect() };
+    check_house_rules(&unbounded);
+    let cores = finding(&unbounded, "core-dumps");
+    assert_eq!(cores.state, State::Lost);
+    assert!(says(&cores, "LimitCORE=1"));
+    let of_files = Facts { core_pattern: Some("core".into()), ..unbounded };
+    assert_eq!(finding(&of_files, "core-dumps").state, State::Ok, "files are no larger than the limit says");
 }
 
 #[test]
