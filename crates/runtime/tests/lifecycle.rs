@@ -293,7 +293,8 @@ async fn one_whose_record_is_older_than_its_archive_is_brought_back_and_not_begu
     let (db, older) = (stage.dir.path().join("db"), stage.dir.path().join("older"));
     stage.runtime.store().clone().close().await;
     std::fs::create_dir(&older).unwrap();
-    for file in std::fs::read_dir(&db).unwrap().map(Result::unwrap) {
+    let files = std::fs::read_dir(&db).unwrap().map(Result::unwrap);
+    for file in files.filter(|entry| entry.file_type().unwrap().is_file()) {
         std::fs::copy(file.path(), older.join(file.file_name())).unwrap();
     }
     let stage = stage.again(rests()).await;

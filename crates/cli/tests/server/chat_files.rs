@@ -172,8 +172,7 @@ held = [sqlite3.connect(path, isolation_level=None) for path in sys.argv[1:]]
 print('held', flush=True)
 sys.stdin.read()";
         let databases = std::fs::read_dir(server.data().join("db")).unwrap().map(|entry| entry.unwrap().path());
-        let databases = databases
-            .filter(|path| !["-wal", "-shm", "reserve"].iter().any(|end| path.to_str().unwrap().ends_with(end)));
+        let databases = databases.filter(|path| path.extension().is_some_and(|kind| kind == "db"));
         let mut command = Command::new("python3");
         command.arg("-c").arg(script).args(databases).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();

@@ -274,7 +274,7 @@ async fn chats_of_the_same_names_in_two_tenants_have_no_host_name_in_common() {
         let post = |path: &str, body: Value| {
             client().post(format!("{}{path}", server.url)).bearer_auth(key).json(&body).send()
         };
-        let sandbox = good(post("/v1/sandboxes", json!({ "scope": scope })).await.unwrap()).await;
+        let sandbox = good(post("/v1/sandboxes:ensure", json!({ "scope": scope })).await.unwrap()).await;
         let id = sandbox["id"].as_str().unwrap().to_owned();
         let link = good(post(&format!("/v1/sandboxes/{id}/ports/8000/link"), json!({})).await.unwrap()).await;
         (id, link["url"].as_str().unwrap().to_owned())

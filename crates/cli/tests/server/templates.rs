@@ -102,7 +102,8 @@ async fn one_that_is_used_stays_and_its_name_is_used_once() {
     let not_found = (404, "template_not_found".to_owned());
     assert_eq!(refused(remove(&server, "mine").await).await, not_found);
     assert_eq!(refused(server.post("/v1/sandboxes", &spec).send().await.unwrap()).await, not_found);
-    until(|| async { (layers(&server) == before).then_some(()) }).await;
+    // One that the machine's programs have changed since goes as well.
+    until(|| async { layers(&server).iter().all(|layer| before.contains(layer)).then_some(()) }).await;
     good(add(&server, "name=mine", tar).send().await.unwrap()).await;
 }
 
