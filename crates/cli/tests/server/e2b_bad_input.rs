@@ -245,6 +245,31 @@ async fn who_tries_signatures_is_made_to_wait() {
 }
 
 #[tokio::test]
+async fn guesses_that_come_at_once_close_signed_urls_to_nobody_else() {
+    let sdk = Sdk::start().await;
+    good(sdk.write("a.txt", "hello").await).await;
+    let from = |address: [u8; 4]| {
+        let _ = client(); // for its TLS
+        reqwest::Client::builder().local_address(std::net::IpAddr::from(address)).build().unwrap()
+    };
+    let (guessing, other) = (from([127, 0, 0, 1]), from([127, 0, 0, 2]));
+    let began = std::time::Instant::now();
+    let guesses = (0..600).map(|number| {
+        let path = signed(&format!("guess {number}"), "path=a.txt");
+        let request = guessing.get(format!("{}{path}", sdk.server.url));
+        async move { request.send().await.unwrap().status().as_u16() }
+    });
+    let answers = futures_util::future::join_all(guesses).await;
+    let tried = answers.iter().filter(|status| **status == 401).count() as u64;
+    assert!(answers.iter().all(|status| [401, 429].contains(status)), "{answers:?}");
+    // A hundred at once, and twenty a second.
+    assert!(tried <= 100 + 20 * (began.elapsed().as_secs() + 1), "{tried} were tried in {:?}", began.elapsed());
+    let right = signed(&format!("a.txt:read::{}", sdk.token), "path=a.txt");
+    let read = other.get(format!("{}{right}", sdk.server.url)).send().await.unwrap();
+    assert_eq!((read.status().as_u16(), read.text().await.unwrap().as_str()), (200, "hello"));
+}
+
+#[tokio::test]
 async fn messages_that_no_sdk_sends_are_refused_and_fields_that_we_do_not_know_are_not() {
     let sdk = Sdk::start().await;
     let newer = json!({ "path": "/tmp", "newer": { "a": [1, 2] } });

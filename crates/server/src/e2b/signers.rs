@@ -3,9 +3,9 @@
 //! The SDKs write such URLs without the sandbox's id if they were given one address for all sandboxes. The signature is a digest
 //! that only a sandbox's token makes, so the tokens are tried one after the other; no index leads from a digest to what it was
 //! made with. That is work for whoever asks, before anybody knows who it is, so it is bounded: tokens are computed at most a few
-//! times a second and not for each request, what was found is known again, and who asks for nothing that is there spends from an
-//! account of its own and from one of all together. Without a balance such a URL leads nowhere for a moment. Requests that name
-//! their sandbox, by header or by host name, never come here.
+//! times a second and not for each request, what was found is known again, and each try is paid for before it is made, from an
+//! account of its address and from one of all together; what was right gets it back. Without a balance such a URL leads nowhere for a
+//! moment. Requests that name their sandbox, by header or by host name, never come here.
 
 use std::{
     collections::HashMap,
@@ -23,7 +23,7 @@ use super::{kept::Kept, refused::Refused};
 
 /// As long as what was computed is taken for all there is.
 const FRESH: Duration = Duration::from_millis(250);
-/// A miss costs as much as there were tokens to try, and at least this.
+/// A try costs as much as there are tokens, and at least this.
 const LEAST: f64 = 1000.0;
 /// Tokens a second, and at most so many at once: for one address, and for all.
 const OF_ONE: Rate = Rate { each_second: 20_000.0, most: 100_000.0 };
@@ -87,25 +87,39 @@ impl Account {
 }
 
 impl Accounts {
-    /// Whether there is something left to spend, of this address and of all.
-    fn may_try(&mut self, address: Option<IpAddr>, now: Instant) -> bool {
-        let all = self.all.get_or_insert_with(|| Account::new(&OF_ALL, now));
-        let has_all = all.balance(&OF_ALL, now) > 0.0;
-        let each = address.and_then(|address| self.each.get_mut(&address));
-        has_all && each.is_none_or(|each| each.balance(&OF_ONE, now) > 0.0)
+    /// Takes the cost of a try before it is made, from both or from none: of many at once each finds what is left by then. False: one of
+    /// them has nothing left. That of the address is asked first, so no address takes more from that of all than it has.
+    fn pay(&mut self, address: Option<IpAddr>, cost: f64, now: Instant) -> bool {
+        let has_all = self.all.get_or_insert_with(|| Account::new(&OF_ALL, now)).balance(&OF_ALL, now) > 0.0;
+        if let Some(each) = address.and_then(|address| self.of_address(address, now)) {
+            if each.balance(&OF_ONE, now) <= 0.0 || !has_all {
+                return false;
+            }
+            each.left -= cost;
+        }
+        if let Some(all) = self.all.as_mut().filter(|_| has_all) {
+            all.left -= cost;
+        }
+        has_all
     }
 
-    fn spend(&mut self, address: Option<IpAddr>, cost: f64, now: Instant) {
-        let all = self.all.get_or_insert_with(|| Account::new(&OF_ALL, now));
-        all.left -= cost;
-        let Some(address) = address else { return };
+    /// What was right costs nothing.
+    fn give_back(&mut self, address: Option<IpAddr>, cost: f64) {
+        let each = address.and_then(|address| self.each.get_mut(&address));
+        for account in self.all.iter_mut().chain(each) {
+            account.left += cost;
+        }
+    }
+
+    /// `None`: there is no room for its own, and it pays from that of all alone.
+    fn of_address(&mut self, address: IpAddr, now: Instant) -> Option<&mut Account> {
         if self.each.len() >= ADDRESSES && !self.each.contains_key(&address) {
             self.each.retain(|_, each| each.balance(&OF_ONE, now) < OF_ONE.most);
+            if self.each.len() >= ADDRESSES {
+                return None;
+            }
         }
-        // Where there is no room for its own, it still spends from that of all.
-        if self.each.len() < ADDRESSES || self.each.contains_key(&address) {
-            self.each.entry(address).or_insert_with(|| Account::new(&OF_ONE, now)).left -= cost;
-        }
+        Some(self.each.entry(address).or_insert_with(|| Account::new(&OF_ONE, now)))
     }
 }
 
@@ -127,26 +141,26 @@ impl Signers {
             return Ok(known); // whoever serves it looks whether the signature is right, too
         }
         let (peer, begun, signer) = (peer.map(of_one), Instant::now(), grant.signer());
-        let mut tries = 0;
+        let mut paid = 0.0;
         let mut after = None;
         loop {
-            if !locked(&self.accounts).may_try(peer, Instant::now()) {
+            let (when, tokens) = self.tokens(runtime, after).await?;
+            let cost = if paid > 0.0 { tokens.len() as f64 } else { (tokens.len() as f64).max(LEAST) };
+            if !locked(&self.accounts).pay(peer, cost, Instant::now()) {
                 let why =
                     "too many signatures that nobody made: wait, or name the sandbox in the header E2b-Sandbox-Id";
                 return Err(Refused::new(StatusCode::TOO_MANY_REQUESTS, why));
             }
-            let (when, tokens) = self.tokens(runtime, after).await?;
-            tries += tokens.len();
+            paid += cost;
             let (many, signer, wanted) = (tokens.len(), signer.clone(), signature.to_owned());
             let signed = move || tokens.iter().find(|(_, token)| is_same(&signer.sign(token), &wanted)).cloned();
             if let Some((sandbox, _)) = off_workers_if_many(many, signed).await? {
+                locked(&self.accounts).give_back(peer, paid);
                 self.remember(signature, &sandbox);
                 return Ok(sandbox);
             }
             // One that was made since these were computed is in the next ones.
             if when >= begun {
-                let cost = (tries as f64).max(LEAST);
-                locked(&self.accounts).spend(peer, cost, Instant::now());
                 return Err(nobodys());
             }
             after = Some(begun);
@@ -214,16 +228,24 @@ mod tests {
     fn who_misses_too_often_waits_and_others_do_not() {
         let (now, one, other) = (Instant::now(), IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
         let mut accounts = Accounts::default();
-        let mut misses = 0;
-        while accounts.may_try(Some(one), now) {
-            accounts.spend(Some(one), LEAST, now);
-            misses += 1;
+        // All of them before it is known what comes of the first.
+        assert_eq!((0..6000).filter(|_| accounts.pay(Some(one), LEAST, now)).count(), 100);
+        assert!(accounts.pay(Some(other), LEAST, now), "one address takes nothing that others need");
+        let later = now + Duration::from_millis(100);
+        assert!(accounts.pay(Some(one), LEAST, later), "after a while it may again");
+        while accounts.pay(None, LEAST, later) {}
+        assert!(!accounts.pay(Some(other), LEAST, later), "all together have a bound as well");
+        assert!(accounts.each[&other].left > 0.0, "and who is refused by that has paid nothing");
+    }
+
+    #[test]
+    fn who_is_right_gets_back_what_was_paid() {
+        let (now, one) = (Instant::now(), IpAddr::from([10, 0, 0, 1]));
+        let mut accounts = Accounts::default();
+        for _ in 0..1000 {
+            assert!(accounts.pay(Some(one), LEAST, now));
+            accounts.give_back(Some(one), LEAST);
         }
-        assert_eq!(misses, 100);
-        assert!(accounts.may_try(Some(other), now));
-        assert!(accounts.may_try(Some(one), now + Duration::from_millis(100)), "after a while it may again");
-        accounts.spend(None, OF_ALL.most, now);
-        assert!(!accounts.may_try(Some(other), now), "all together have a bound as well");
     }
 
     #[tokio::test]
@@ -240,7 +262,7 @@ mod tests {
     fn many_addresses_take_no_room_without_end() {
         let (now, mut accounts) = (Instant::now(), Accounts::default());
         for number in 0..10_000_u32 {
-            accounts.spend(Some(IpAddr::from(number.to_be_bytes())), LEAST, now);
+            accounts.pay(Some(IpAddr::from(number.to_be_bytes())), 1.0, now);
         }
         assert_eq!(accounts.each.len(), ADDRESSES);
         let networks: Vec<IpAddr> = ["2001:db8::1", "2001:db8::2"].map(|text| of_one(text.parse().unwrap())).to_vec();
