@@ -18,6 +18,7 @@ use crate::failure::{Failure, plain, tell};
 /// Copy files and directories into a sandbox or out of it
 ///
 /// A target that is a directory, or ends in a slash, gets the source inside it. Links and devices are not copied, and said.
+/// Files keep their permissions, without set-uid, set-gid and sticky bits, and out of a sandbox within the umask.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  cabana cp report.pdf box:/workspace/\n  cabana cp ./src box:/workspace/src\n  \
                         cabana cp user:ann:/workspace/result.csv .\n  cabana cp --scope fixed:box :/workspace/out ./out")]

@@ -10,6 +10,7 @@ use std::{
 use cabana_guest::Below;
 use cabana_model::Code;
 use reqwest::Method;
+use rustix::fs::Mode;
 
 use super::{Copied, Info, Inside, Kind, join};
 use crate::{
@@ -61,7 +62,6 @@ impl Plan {
 
     fn add(&mut self, path: String, below: PathBuf, info: &Info, open: &mut Vec<(String, PathBuf)>) {
         match info.r#type {
-            // What a sandbox says about rights is good for its owner alone: no bit gives rights to anybody else's program.
             Kind::File => self.files.push(Source { path, below, size: info.size, mode: mode(&info.mode) }),
             Kind::Directory => {
                 self.directories.push(below.clone());
@@ -111,8 +111,17 @@ impl Plan {
     }
 }
 
+/// As `cp` makes it: a guest chooses modes as it likes, so none gives a program another user's rights, and none opens to others what
+/// files of this operator are not open to.
 fn mode(digits: &str) -> u32 {
-    u32::from_str_radix(digits, 8).unwrap_or(0o644) & 0o777
+    u32::from_str_radix(digits, 8).unwrap_or(0o644) & 0o777 & !umask()
+}
+
+/// It can only be read by setting it; whoever makes a file at that moment makes it for its owner alone.
+fn umask() -> u32 {
+    let was = rustix::process::umask(Mode::from_raw_mode(0o077));
+    rustix::process::umask(was);
+    was.as_raw_mode()
 }
 
 /// One name, and no way to somewhere else.

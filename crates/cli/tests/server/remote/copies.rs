@@ -72,6 +72,26 @@ fn what_is_hostile_inside_stays_inside() {
 }
 
 #[test]
+fn a_copy_out_is_open_to_nobody_that_the_umask_keeps_out() {
+    let server = Server::start();
+    let home = tempfile::tempdir().unwrap();
+    let script = "cd /workspace && mkdir -p t/open && echo x > t/open/wide && chmod 6777 t/open/wide && chmod 7777 t t/open && \
+                  echo x > t/private && chmod 600 t/private";
+    says(&server, &["exec", "box", "--", "sh", "-c", script]);
+    let copy = |umask: &str, to: &Path| {
+        let script = format!("umask {umask} && exec \"$@\"");
+        let mut copy = std::process::Command::new("sh");
+        copy.args(["-c", &script, "sh", crate::stage::CABANA, "cp", "box:/workspace/t", text(to)]);
+        copy.env("CABANA_URL", &server.url).env("CABANA_API_KEY", &server.key);
+        assert!(copy.status().unwrap().success());
+        let mode = |name: &str| fs::metadata(to.join(name)).unwrap().permissions().mode() & 0o7777;
+        ["", "open", "open/wide", "private"].map(mode)
+    };
+    assert_eq!(copy("027", &home.path().join("some")), [0o750, 0o750, 0o750, 0o600]);
+    assert_eq!(copy("000", &home.path().join("all")), [0o777, 0o777, 0o777, 0o600], "the control");
+}
+
+#[test]
 fn names_of_a_sandbox_do_not_command_the_terminal() {
     let server = Server::start();
     let home = tempfile::tempdir().unwrap();
