@@ -110,6 +110,7 @@ async fn serve(source: Source, serving: Serving, show_key: bool, stop_all: bool)
     runtime.listen();
     runtime.recover().await?;
     runtime.forget_keys();
+    runtime.sum_up_reads();
     runtime.look_after();
     runtime.find_strangers();
     runtime.tidy();

@@ -74,6 +74,8 @@ resources! {
     Tasks tasks,
     /// What is kept by now: files of sandboxes, volumes, snapshots, outputs.
     Stored stored_bytes,
+    /// What is recorded of a tenant's calls: rows of the ledger, of calls and of tasks.
+    Ledger ledger_bytes,
 }
 
 /// More than any quota.
@@ -138,6 +140,7 @@ impl Quota {
         concurrent_calls: None,
         tasks: None,
         stored_bytes: None,
+        ledger_bytes: None,
     };
 
     pub fn is_none(&self) -> bool {
@@ -177,8 +180,13 @@ impl Bucket {
 
     /// Whether there is one more.
     pub fn take(&mut self, per_sec: u64, now: Time) -> bool {
+        self.take_of_burst(per_sec, per_sec, now)
+    }
+
+    /// The same where more than one second's worth may come at once.
+    pub fn take_of_burst(&mut self, per_sec: u64, burst: u64, now: Time) -> bool {
         let passed = u128::try_from(now.as_microsecond() - self.at.as_microsecond()).unwrap_or(0);
-        let full = u128::from(per_sec) * ONE;
+        let full = u128::from(burst) * ONE;
         self.level = self.level.saturating_add(passed.saturating_mul(per_sec.into())).min(full);
         self.at = now;
         let there = self.level >= ONE;
@@ -197,7 +205,7 @@ mod tests {
 
     fn amounts() -> impl Strategy<Value = Amounts> {
         let one = prop_oneof![Just(0u128), 0u128..20, Just(BOUNDLESS)];
-        prop::array::uniform9(one).prop_map(|n| Amounts {
+        prop::array::uniform10(one).prop_map(|n| Amounts {
             sandboxes: n[0],
             running: n[1],
             cpu_milli: n[2],
@@ -207,11 +215,12 @@ mod tests {
             concurrent_calls: n[6],
             tasks: n[7],
             stored_bytes: n[8],
+            ledger_bytes: n[9],
         })
     }
 
     fn quota() -> impl Strategy<Value = Quota> {
-        prop::array::uniform9(prop::option::of(0u64..30)).prop_map(|n| Quota {
+        prop::array::uniform10(prop::option::of(0u64..30)).prop_map(|n| Quota {
             sandboxes: n[0],
             running: n[1],
             cpu_milli: n[2],
@@ -221,6 +230,7 @@ mod tests {
             concurrent_calls: n[6],
             tasks: n[7],
             stored_bytes: n[8],
+            ledger_bytes: n[9],
         })
     }
 

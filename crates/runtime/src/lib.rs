@@ -33,6 +33,7 @@ mod output;
 mod ports;
 mod profiles;
 mod quotas;
+mod read_rows;
 mod reads;
 mod ready;
 mod reaper;

@@ -95,6 +95,9 @@ impl Runtime {
         if let Some(resource) = quota.and_then(|quota| quota.too_large()) {
             return Err(Error::invalid("quota", format!("{} is too large", resource.as_str())));
         }
+        if owner.key.is_some() && quota.is_some_and(|quota| quota.ledger_bytes.is_some()) {
+            return Err(Error::invalid("quota", "ledger_bytes is a tenant's: its keys have one ledger together"));
+        }
         let _alone = self.0.setting_quotas.lock().await;
         // Held here first: what is admitted from now on is admitted by the new one, and so the sums below are final.
         let before = self.0.quotas.set(&owner, quota, force).map_err(Error::BelowUse)?;
@@ -118,8 +121,16 @@ impl Runtime {
     }
 
     pub(crate) async fn load_quotas(&self) -> Result<()> {
+        self.read_recorded().await?;
         for (owner, quota) in self.0.store.quotas().await? {
             let _ = self.0.quotas.set(&owner, Some(quota), true);
+        }
+        Ok(())
+    }
+
+    async fn read_recorded(&self) -> Result<()> {
+        for (tenant, bytes) in self.0.store.recorded().await? {
+            self.0.quotas.recorded(tenant, bytes);
         }
         Ok(())
     }
@@ -149,6 +160,7 @@ impl Runtime {
 
     /// What each tenant stores whose quota says how much it may: files of sandboxes, volumes, snapshots, outputs, uploads.
     pub async fn measure_stored(&self) -> Result<()> {
+        self.read_recorded().await?;
         if !self.0.quotas.measures_somebody() {
             return Ok(());
         }

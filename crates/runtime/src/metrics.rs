@@ -52,9 +52,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// A call has its outcome and its row in the ledger.
+    /// A call has its outcome.
     pub(crate) fn recorded(&self, tenant: &Tenant, verb: &str, outcome: &Outcome, spent: Duration) {
-        self.ledger_row();
         let mut all = self.verbs.lock().unwrap_or_else(PoisonError::into_inner);
         let of_tenant = match all.get_mut(tenant) {
             Some(of_tenant) => of_tenant,

@@ -14,7 +14,7 @@ use cabana_sandbox::Limits;
 use cabana_store::{Held, Owner, Record};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::{Caller, Clock, Error, Live, Result, Settings};
+use crate::{Caller, Clock, Error, Live, Result, Role, Settings};
 
 /// Whose count it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -94,6 +94,12 @@ impl Counted {
         }
     }
 
+    /// Of a tenant. It stays until it is read back how much that really is.
+    fn add_recorded(&mut self, tenant: &Who, bytes: u64, now: Time) {
+        let used = self.used(tenant, now);
+        used.now.ledger_bytes = used.now.ledger_bytes.saturating_add(bytes.into());
+    }
+
     fn take_away(&mut self, whos: &Whos, amounts: Amounts) {
         for who in each(whos) {
             if let Some(used) = self.used.get_mut(who) {
@@ -131,6 +137,34 @@ pub(crate) struct Wants {
     pub(crate) task: bool,
     /// To leave something that is kept.
     pub(crate) stores: bool,
+    /// About so many bytes of records that it leaves. Of a read none: it asks for its row once it knows that it leaves one.
+    pub(crate) records: u64,
+    /// While the store lives on what it keeps for a full disk.
+    pub(crate) is_short: bool,
+}
+
+impl Wants {
+    fn amounts(self, caller: &Caller) -> Amounts {
+        // The operator is held to no length of a ledger: who has to see what is wrong, and end it, must be able to.
+        let records = if caller.role == Role::Admin { 0 } else { self.records };
+        Amounts { stored_bytes: self.stores.into(), ledger_bytes: records.into(), ..Amounts::default() }
+    }
+
+    /// What removes something may be recorded where the rest is not, since it makes room. Not without end: it may find nothing to remove.
+    fn limits(self, limits: Quota, caller: &Caller) -> Quota {
+        const FOR_REMOVALS: u64 = 64 << 20;
+        const CALLS_WHEN_SHORT: u64 = 5;
+        if self.stores || self.records == 0 {
+            return limits;
+        }
+        let is_held = self.is_short && caller.role < Role::Admin;
+        let most_calls = limits.calls_per_sec.unwrap_or(u64::MAX).min(CALLS_WHEN_SHORT);
+        Quota {
+            ledger_bytes: limits.ledger_bytes.map(|most| most.saturating_add(FOR_REMOVALS.max(most / 8))),
+            calls_per_sec: if is_held { Some(most_calls) } else { limits.calls_per_sec },
+            ..limits
+        }
+    }
 }
 
 /// What those that run may take.
@@ -223,14 +257,35 @@ impl Quotas {
         });
     }
 
+    /// What is recorded of a tenant's calls, as the database has it.
+    pub(crate) fn recorded(&self, tenant: Tenant, bytes: u64) {
+        let now = self.0.clock.now();
+        self.counted(|counted| counted.used(&Who::Tenant(tenant), now).now.ledger_bytes = bytes.into());
+    }
+
+    /// A row that is about to be written.
+    pub(crate) fn add_recorded(&self, tenant: &Tenant, bytes: u64) {
+        let now = self.0.clock.now();
+        self.counted(|counted| counted.add_recorded(&Who::Tenant(tenant.clone()), bytes, now));
+    }
+
+    /// Whether half of what may be recorded of the tenant's calls is there.
+    pub(crate) fn has_half_a_ledger(&self, tenant: &Tenant) -> bool {
+        let who = Who::Tenant(tenant.clone());
+        self.counted(|counted| {
+            let most = self.limits(counted, &who).ledger_bytes;
+            most.is_some_and(|most| counted.now(&who).ledger_bytes >= u128::from(most / 2))
+        })
+    }
+
     /// Whether the call may begin.
     pub(crate) fn call(&self, caller: &Caller, wants: Wants) -> Result<Pass> {
         let (whos, now) = (whos(&caller.tenant, Some(caller.key)), self.0.clock.now());
         let held = Amounts { concurrent_calls: 1, tasks: wants.task.into(), ..Amounts::default() };
-        let wanted = Amounts { stored_bytes: wants.stores.into(), ..held };
+        let wanted = held.and(wants.amounts(caller));
         self.counted(|counted| {
             for who in each(&whos) {
-                let limits = self.limits(counted, who);
+                let limits = wants.limits(self.limits(counted, who), caller);
                 let used = counted.used(who, now);
                 // Nothing is taken before all have said yes.
                 if let Some(limit) = limits.calls_per_sec
@@ -241,11 +296,12 @@ impl Quotas {
                 admit(&limits, &used.now, &wanted).map_err(Error::Exceeded)?;
             }
             for who in each(&whos) {
-                if let Some(limit) = self.limits(counted, who).calls_per_sec {
+                if let Some(limit) = wants.limits(self.limits(counted, who), caller).calls_per_sec {
                     counted.used(who, now).bucket.take(limit, now);
                 }
             }
             counted.add(&whos, held, now);
+            counted.add_recorded(&whos.0, wants.records, now);
             Ok(())
         })?;
         Ok(Pass { quotas: self.clone(), whos, held, room: None, _permit: None })
@@ -254,12 +310,14 @@ impl Quotas {
     /// The same for one without a key, who has bounds of its own: only what it leaves counts.
     pub(crate) fn unmetered(&self, caller: &Caller, wants: Wants, permit: OwnedSemaphorePermit) -> Result<Pass> {
         let (whos, now) = (whos(&caller.tenant, Some(caller.key)), self.0.clock.now());
-        let wanted = Amounts { stored_bytes: wants.stores.into(), ..Amounts::default() };
-        self.counted(|counted| {
+        let wanted = wants.amounts(caller);
+        self.counted(|counted| -> Result<()> {
             each(&whos).try_for_each(|who| {
-                let limits = self.limits(counted, who);
+                let limits = wants.limits(self.limits(counted, who), caller);
                 admit(&limits, &counted.used(who, now).now, &wanted).map_err(Error::Exceeded)
-            })
+            })?;
+            counted.add_recorded(&whos.0, wants.records, now);
+            Ok(())
         })?;
         Ok(Pass { quotas: self.clone(), whos, held: Amounts::default(), room: None, _permit: Some(permit) })
     }

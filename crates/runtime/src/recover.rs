@@ -281,6 +281,7 @@ impl Runtime {
             None => self.0.store.record(done).await?,
             Some(step) => self.0.store.record_snapshot(done, step).await?,
         }
+        self.0.metrics.ledger_row();
         said::recorded(&self.0.metrics, &row.tenant, &row.verb, &outcome, spent);
         Ok(())
     }

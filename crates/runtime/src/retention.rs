@@ -19,7 +19,7 @@ use std::{
 };
 
 use cabana_model::{
-    CallId, KeyId, Tenant, Time,
+    KeyId, Tenant, Time,
     retention::{Kept, Kind},
 };
 use cabana_sandbox::SandboxSpec;
@@ -233,20 +233,7 @@ impl Pass<'_> {
 
     /// A row of the ledger about what nobody asked for: its key is none.
     fn entry(&self, tenant: &Tenant, verb: &str, argv: Vec<String>) -> Entry {
-        Entry {
-            tenant: tenant.clone(),
-            key: KeyId::from(Uuid::nil()),
-            sandbox: None,
-            call: CallId::now(),
-            verb: verb.to_owned(),
-            argv,
-            input_digest: None,
-            output_digest: None,
-            outcome: "answered".to_owned(),
-            exit: None,
-            duration_ms: 0,
-            policy: None,
-            at: self.now,
-        }
+        let entry = self.runtime.entry_of_none(tenant, KeyId::from(Uuid::nil()), verb, argv);
+        Entry { at: self.now, ..entry }
     }
 }

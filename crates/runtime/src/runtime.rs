@@ -2,7 +2,7 @@
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
-use cabana_model::{CallId, Code, Outcome, Resource, Role, SandboxId, SandboxState, TaskId, Tenant, Time};
+use cabana_model::{CallId, Code, KeyId, Outcome, Resource, Role, SandboxId, SandboxState, TaskId, Tenant, Time};
 use cabana_sandbox::{NetworkPolicy, Provider};
 use cabana_store::{By, Done, Entry, Log, NewCall, Reserved, SnapshotStep, Store, TenantPermits};
 use futures_util::{StreamExt, TryStreamExt};
@@ -23,6 +23,7 @@ use crate::{
     memory::{MemoryCharge, MemoryLedger},
     ports::Visits,
     quotas::{Pass, Quotas, Wants},
+    read_rows::ReadRows,
     reaper::Reaper,
     recover::{self, ONCE_ENDED, Pending},
     retention::Keeper,
@@ -72,6 +73,7 @@ pub(crate) struct Inner {
     pub(crate) series: AllSeries,
     pub(crate) visits: Visits,
     pub(crate) url_calls: UrlCalls,
+    pub(crate) read_rows: ReadRows,
     pub(crate) quotas: Quotas,
     /// One after the other: each is judged by what is in use.
     pub(crate) setting_quotas: tokio::sync::Mutex<()>,
@@ -151,6 +153,7 @@ impl Runtime {
             series: AllSeries::default(),
             visits: Visits::default(),
             url_calls: UrlCalls::default(),
+            read_rows: ReadRows::default(),
             quotas,
             setting_quotas: tokio::sync::Mutex::default(),
             left_calls: Pending::new(closing.clone()),
@@ -289,15 +292,14 @@ impl Runtime {
             Some(asked) => digest_of(A::VERB, &Place::Nowhere, &asked),
             None => digest_of(A::VERB, &ask.place, &act.digest()),
         });
-        let wants = Wants { task: A::BEGINS_TASK, stores: act.stores() };
-        let about = About {
-            verb: A::VERB,
-            kind: A::KIND,
-            needs: act.needs(),
-            wants,
-            digest,
-            argv: words::recorded(act.argv()),
+        let is_short = self.0.store.is_short().await;
+        let argv = match is_short || self.has_little_disk() {
+            true => words::recorded_briefly(act.argv()),
+            false => words::recorded(act.argv()),
         };
+        let records = words::record_bytes(&argv);
+        let wants = Wants { task: A::BEGINS_TASK, stores: act.stores(), records, is_short };
+        let about = About { verb: A::VERB, kind: A::KIND, needs: act.needs(), wants, digest, argv };
         let memory = self.hold(&ask.caller.tenant, act.held_bytes())?;
         let (call, left) = self.begin(ask, about, metering, Box::new(Acting { act, memory })).await?;
         if let Some(act) = left {
@@ -443,7 +445,7 @@ impl Runtime {
     }
 
     async fn admit(&self, ask: &Ask, about: &About, by: Metering) -> Result<(Pass, Option<(Arc<Slot>, bool)>)> {
-        if about.wants.stores && self.0.store.is_short().await {
+        if about.wants.stores && about.wants.is_short {
             let about =
                 ": it is full, and what the server keeps for its records is left to what frees something".to_owned();
             return Err(Error::LowDisk { about: Some(about) }.told_to(ask.caller.role));
@@ -581,6 +583,7 @@ impl Runtime {
             }
         }
         fault::at(Point::CallRecorded);
+        self.0.metrics.ledger_row();
         said::recorded(&self.0.metrics, &ask.caller.tenant, about.verb, &outcome, begun.elapsed());
         let _ = tell.send(Some(outcome));
         self.0.calls.remove(id);
@@ -595,6 +598,25 @@ impl Runtime {
         match step {
             None => self.0.store.record(done.clone()).await,
             Some(step) => self.0.store.record_snapshot(done.clone(), step).await,
+        }
+    }
+
+    /// A row of the ledger about what is no call of anybody's.
+    pub(crate) fn entry_of_none(&self, tenant: &Tenant, key: KeyId, verb: &str, argv: Vec<String>) -> Entry {
+        Entry {
+            tenant: tenant.clone(),
+            key,
+            sandbox: None,
+            call: CallId::now(),
+            verb: verb.to_owned(),
+            argv,
+            input_digest: None,
+            output_digest: None,
+            outcome: "answered".to_owned(),
+            exit: None,
+            duration_ms: 0,
+            policy: None,
+            at: self.0.clock.now(),
         }
     }
 
@@ -614,7 +636,7 @@ impl Runtime {
             verb: about.verb.into(),
             argv: match outcome {
                 Outcome::Failed { code: Code::BadRequest | Code::InvalidPath, .. } => {
-                    words::recorded_of_refused(about.argv.clone())
+                    words::recorded_briefly(about.argv.clone())
                 }
                 _ => about.argv.clone(),
             },
@@ -631,11 +653,12 @@ impl Runtime {
         }
     }
 
-    /// Something that changes nothing: it is done here and now, and leaves its row.
+    /// Something that changes nothing: it is done here and now, and leaves its row, or is summed up with others in one.
     pub async fn look<L: Look>(&self, ask: Ask, look: L) -> Result<(CallId, L::Answer)> {
         let about = About::look(&look);
         let (_pass, found) = self.admitted(&ask, &about, Metering::ByKey).await?;
-        self.looked(ask, about, found, look).await
+        let leaves_row = self.leaves_row(&ask.caller, &about.argv).await;
+        self.looked(ask, about, found, look, leaves_row).await
     }
 
     /// The same for clients without a key: strangers use up no quota of calls. The row says how many before it left none.
@@ -643,7 +666,7 @@ impl Runtime {
         let mut about = About::look(&look);
         about.argv.extend((untold > 0).then(|| format!("after {untold} more")));
         let found = self.resolve(&ask, about.needs).await?;
-        self.looked(ask, about, found, look).await
+        self.looked(ask, about, found, look, true).await
     }
 
     /// The same without a row: there is one of others for it.
@@ -662,11 +685,12 @@ impl Runtime {
         about: About,
         found: Option<(Arc<Slot>, bool)>,
         look: L,
+        leaves_row: bool,
     ) -> Result<(CallId, L::Answer)> {
         let id = CallId::now();
         let _held = self.hold(&ask.caller.tenant, look.argv().iter().map(String::len).sum())?;
         let span = said::span(about.verb, id, &ask.caller.tenant, found.as_ref().map(|(slot, _)| &**slot));
-        self.recorded(ask, about, id, found, look).instrument(span).await
+        self.recorded(ask, about, id, found, look, leaves_row).instrument(span).await
     }
 
     async fn recorded<L: Look>(
@@ -676,6 +700,7 @@ impl Runtime {
         id: CallId,
         found: Option<(Arc<Slot>, bool)>,
         look: L,
+        leaves_row: bool,
     ) -> Result<(CallId, L::Answer)> {
         let (begun, notes) = (Instant::now(), Arc::default());
         let (call, _tell) = RawCall::new(id, self.0.store.outputs().begin(id.uuid(), 0));
@@ -689,7 +714,10 @@ impl Runtime {
         };
         let settled = Settled { id, slot: found.map(|(slot, _)| slot), notes, begun, outcome };
         fault::at(Point::LookSeen);
-        self.0.store.note(self.entry(&ask, &about, &settled)).await?;
+        if leaves_row {
+            self.0.store.note(self.entry(&ask, &about, &settled)).await?;
+            self.0.metrics.ledger_row();
+        }
         said::recorded(&self.0.metrics, &ask.caller.tenant, about.verb, &settled.outcome, begun.elapsed());
         // What is in the log by now is not said a second time.
         looked.map(|answer| (id, answer)).map_err(|error| match error.code() {
@@ -739,7 +767,7 @@ impl About {
             needs: look.needs(),
             wants: Wants::default(),
             digest: [0; 32],
-            argv: words::recorded(look.argv()),
+            argv: words::recorded_briefly(look.argv()),
         }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) fn span_in(verb: &str, call: CallId, tenant: &Tenant, sandbox: Option
     error_span!("call", verb, %call, %tenant, sandbox, outcome = field::Empty, error.type = field::Empty)
 }
 
-/// A call has its outcome and its row. Within its span.
+/// A call has its outcome, and its row if it leaves one. Within its span.
 pub(crate) fn recorded(metrics: &Metrics, tenant: &Tenant, verb: &str, outcome: &Outcome, spent: Duration) {
     metrics.recorded(tenant, verb, outcome, spent);
     let (span, ms) = (Span::current(), spent.as_millis() as u64);

@@ -19,9 +19,9 @@ const MAX_ENV: usize = 256 << 10;
 pub const MAX_KEPT_ENV: usize = 64 << 10;
 /// Of the variables of a command that runs: what is shown of them.
 const MAX_SHOWN_ENV: usize = 16 << 10;
-/// Of what is recorded of one call, and of one that was refused.
+/// Of what is recorded of one call, and of one that has changed nothing.
 const MAX_RECORDED: usize = 8 << 10;
-const MAX_REFUSED: usize = 512;
+const MAX_BRIEF: usize = 512;
 /// What a word costs beside its bytes, however it is written.
 const WORD: usize = 8;
 
@@ -82,9 +82,15 @@ pub(crate) fn recorded(words: Vec<String>) -> Vec<String> {
     cut(words, MAX_RECORDED)
 }
 
-/// The same of what was refused, which has done nothing.
-pub(crate) fn recorded_of_refused(words: Vec<String>) -> Vec<String> {
-    cut(words, MAX_REFUSED)
+/// The same of what was refused or only read, and where the disk has little left.
+pub(crate) fn recorded_briefly(words: Vec<String>) -> Vec<String> {
+    cut(words, MAX_BRIEF)
+}
+
+/// About how much a call takes that is recorded with these words: in its own row and in that of the ledger.
+pub(crate) fn record_bytes(words: &[String]) -> u64 {
+    const ROWS: usize = 1 << 10;
+    (ROWS + 2 * words.iter().map(|word| word.len() + WORD).sum::<usize>()) as u64
 }
 
 /// An error may say what was wrong in the caller's own words.
@@ -141,7 +147,7 @@ mod tests {
         assert!(one[2].starts_with("[3 words, 20005 bytes, sha256 ") && one[2] != other[2], "{}", one[2]);
         let short = recorded(vec![String::new(); 100_000]);
         assert!(short.len() < 1100, "{}", short.len());
-        assert!(recorded_of_refused(many("1")).concat().len() < 700);
+        assert!(recorded_briefly(many("1")).concat().len() < 700);
     }
 
     #[test]

@@ -600,5 +600,7 @@ async fn whatever_happens_at_once_no_quota_is_exceeded_and_the_sums_are_what_is_
     for which in 0..10 {
         stage.perhaps(&format!("s{which}"), Shape::Deleted).await;
     }
-    assert_eq!((stage.used().await, stage.there().await), (Amounts::default(), (0, 0, 0)));
+    // What was recorded of the calls stays.
+    let used = Amounts { ledger_bytes: 0, ..stage.used().await };
+    assert_eq!((used, stage.there().await), (Amounts::default(), (0, 0, 0)));
 }

@@ -133,6 +133,16 @@ impl Store {
         .await
     }
 
+    /// What is recorded of each tenant's calls, in bytes: rows of the ledger, of calls and of tasks, but for what they said.
+    pub async fn recorded(&self) -> Result<Vec<(Tenant, u64)>> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached("SELECT tenant, bytes FROM recorded")?;
+            let rows = statement.query_map([], |row| Ok((get(row, "tenant")?, row.get("bytes")?)))?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+        .await
+    }
+
     /// Reads all rows of the tenant's calls and tasks.
     pub async fn said_by(&self, tenant: &Tenant) -> Result<Vec<Said>> {
         self.read_for(tenant, move |db, tenant| {

@@ -24,9 +24,9 @@ use super::{
         EXEC_TIMEOUT_MAX, GC_INTERVAL, HARD, HARD_ACTION, IDLE, IDLE_ACTION, IMAGES_MAP, INODES, INSECURE_HTTP, IO,
         KEEP_CALLS, KEEP_LEDGER, KEEP_OUTPUTS, KEEP_SNAPSHOTS, KEEP_TEMPLATES, LISTEN, LOG_FORMAT, LOG_LEVEL, MAX_BODY,
         MAX_CONNECTIONS, MAX_STREAMS, MEMORY, MIN_FREE, MODE, MOUNTS_ALLOW, OPEN_FILES, OUTPUT, OWN_ADDRESSES, PIDS,
-        PREVIEW_DOMAIN, QUOTA_CALLS_PER_SEC, QUOTA_CONCURRENT_CALLS, QUOTA_CPUS, QUOTA_DISK, QUOTA_MEMORY,
-        QUOTA_RUNNING, QUOTA_SANDBOXES, QUOTA_STORED, QUOTA_TASKS, REAP_BATCH, REAP_INTERVAL, SPARES, Setting,
-        TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY, WEBHOOKS_ALLOW,
+        PREVIEW_DOMAIN, QUOTA_CALLS_PER_SEC, QUOTA_CONCURRENT_CALLS, QUOTA_CPUS, QUOTA_DISK, QUOTA_LEDGER,
+        QUOTA_MEMORY, QUOTA_RUNNING, QUOTA_SANDBOXES, QUOTA_STORED, QUOTA_TASKS, REAP_BATCH, REAP_INTERVAL, SPARES,
+        Setting, TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY, WEBHOOKS_ALLOW,
     },
 };
 use crate::amounts::{duration, processors, size};
@@ -246,6 +246,7 @@ fn quota(resolved: &Resolved) -> Result<Quota, String> {
         concurrent_calls: read(resolved, &QUOTA_CONCURRENT_CALLS, number)?,
         tasks: read(resolved, &QUOTA_TASKS, number)?,
         stored_bytes: read(resolved, &QUOTA_STORED, size)?,
+        ledger_bytes: read(resolved, &QUOTA_LEDGER, size)?,
     };
     match quota.too_large() {
         Some(resource) => Err(format!("quotas: {} is too large", resource.as_str())),

@@ -123,6 +123,8 @@ settings! {
         "How many commands may run in the background at once";
     QUOTA_STORED: "quotas" "stored" "quotas-stored" "CABANA_QUOTAS_STORED" Kind::SizeOrNone, Some("none"),
         "How much may be kept: files of sandboxes, volumes, snapshots and outputs, as measured every half minute";
+    QUOTA_LEDGER: "quotas" "ledger" "quotas-ledger" "CABANA_QUOTAS_LEDGER" Kind::SizeOrNone, Some("8G"),
+        "How much may be recorded of a tenant's calls: rows of the ledger, of calls and of tasks";
     IDLE: "lifecycle" "idle" "idle" "CABANA_LIFECYCLE_IDLE" Kind::TimeOrNone, Some("5m"),
         "How long nothing may have happened in a sandbox before it is put to rest: no call, task, terminal, traffic of a port, lease";
     IDLE_ACTION: "lifecycle" "idle_action" "idle-action" "CABANA_LIFECYCLE_IDLE_ACTION" Kind::Choice(ACTIONS), Some("stop"),

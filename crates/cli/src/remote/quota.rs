@@ -100,6 +100,9 @@ struct Set {
     /// What is kept: files of sandboxes, volumes, snapshots, outputs
     #[arg(long, value_name = "SIZE", value_parser = size)]
     stored: Option<u64>,
+    /// What is recorded of calls: rows of the ledger, of calls and of tasks; of a tenant alone
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    ledger: Option<u64>,
     /// Also below what is in use: then nothing more begins until enough has gone
     #[arg(long)]
     force: bool,
@@ -117,6 +120,7 @@ impl Set {
             ("concurrent_calls", self.concurrent_calls),
             ("tasks", self.tasks),
             ("stored_bytes", self.stored),
+            ("ledger_bytes", self.ledger),
         ];
         all.into_iter().filter_map(|(name, limit)| Some((name, limit?))).collect()
     }
@@ -167,7 +171,11 @@ fn show(standings: &[Value]) {
             let used = &standing["use"][name];
             let is_news = !limit.is_null() || used.as_u64().is_some_and(|used| used > 0);
             let number = |value: &Value, absent: &str| value.as_u64().map_or(absent.to_owned(), |n| n.to_string());
-            let bound = if name.ends_with("per_sec") || name == "stored_bytes" { "-" } else { "no bound" };
+            let bound = if name.ends_with("per_sec") || name == "stored_bytes" || name == "ledger_bytes" {
+                "-"
+            } else {
+                "no bound"
+            };
             is_news.then(|| [tenant.clone(), key.clone(), name.clone(), number(used, bound), number(limit, "none")])
         })
     });

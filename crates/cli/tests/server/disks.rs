@@ -226,6 +226,12 @@ async fn a_disk_that_is_nearly_full_takes_nothing_new() {
     let told = ours.send().await.unwrap().json::<Value>().await.unwrap();
     let message = told["error"]["message"].as_str().unwrap();
     assert!(message.contains("nearly full") && !message.contains(char::is_numeric), "{message}");
+    // What is only read then is summed up: it takes nothing of what is left.
+    let before = head(&server).await;
+    for _ in 0..20 {
+        server.get(&format!("/v1/sandboxes/{sandbox}/files/stat?path=/etc")).await;
+    }
+    assert_eq!(head(&server).await, before);
     // What is there goes on, wakes up, and can be deleted.
     assert_eq!(server.stdout("one", "ls").await, "");
     assert_eq!(server.stdout("two", "cat note; rm note").await, "text\n");
@@ -251,6 +257,7 @@ async fn on_a_full_disk_what_frees_room_is_done_and_recorded() {
     let first = good(exec(&server, "date +%N", "first").await).await;
     server.stdout("two", "head -c 60000000 /dev/zero > large").await;
     let two = server.record("two").await["id"].as_str().unwrap().to_owned();
+    let key = server.key_for("us", "use").await;
     let tries = AtomicU32::new(0);
     // Calls are recorded with what is kept for that, and then are no more.
     let refused = until(|| async {
@@ -259,6 +266,13 @@ async fn on_a_full_disk_what_frees_room_is_done_and_recorded() {
         (!answer.status().is_success()).then_some(answer)
     });
     assert_eq!(told_to_come_back(refused.await).await, (507, "no_space".into()));
+    // Nor does a tenant use up what is kept with removals of what is not there.
+    let removals = (0..40).map(|_| {
+        let request = client().delete(format!("{}/v1/volumes/none", server.url)).bearer_auth(&key);
+        async move { request.send().await.unwrap().status().as_u16() }
+    });
+    let answers = futures_util::future::join_all(removals).await;
+    assert!(answers.contains(&404) && answers.contains(&429), "{answers:?}");
     let ready = server.request(Method::GET, "/readyz").send().await.unwrap();
     assert!(ready.status().is_success(), "{ready:?}");
     good(server.post("/v1/gc", &json!({ "dry_run": false })).send().await.unwrap()).await;

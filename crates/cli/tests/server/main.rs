@@ -54,6 +54,7 @@ mod probe;
 mod profiles;
 mod quotas;
 mod recipes;
+mod records;
 mod recovery;
 mod reload;
 mod remote;

@@ -40,6 +40,8 @@ struct QuotaBody {
     tasks: Option<u64>,
     /// What is kept: files of sandboxes, volumes, snapshots, outputs. Measured again and again.
     stored_bytes: Option<u64>,
+    /// What is recorded of calls: rows of the ledger, of calls and of tasks. Of a tenant alone.
+    ledger_bytes: Option<u64>,
 }
 
 impl From<QuotaBody> for Quota {
@@ -54,6 +56,7 @@ impl From<QuotaBody> for Quota {
             concurrent_calls: body.concurrent_calls,
             tasks: body.tasks,
             stored_bytes: body.stored_bytes,
+            ledger_bytes: body.ledger_bytes,
         }
     }
 }
@@ -70,6 +73,7 @@ impl From<Quota> for QuotaBody {
             concurrent_calls: quota.concurrent_calls,
             tasks: quota.tasks,
             stored_bytes: quota.stored_bytes,
+            ledger_bytes: quota.ledger_bytes,
         }
     }
 }
@@ -86,10 +90,12 @@ struct UseBody {
     tasks: u64,
     /// As it was last measured; absent where no quota asks for it.
     stored_bytes: Option<u64>,
+    /// Absent of a key: it is its tenant's.
+    ledger_bytes: Option<u64>,
 }
 
 impl UseBody {
-    fn of(used: &Amounts, measured: bool) -> Self {
+    fn of(used: &Amounts, measured: bool, of_tenant: bool) -> Self {
         let count = |amount: u128| u64::try_from(amount).unwrap_or(u64::MAX);
         let sum = |amount: u128| (amount < BOUNDLESS).then(|| count(amount));
         Self {
@@ -101,6 +107,7 @@ impl UseBody {
             concurrent_calls: count(used.concurrent_calls),
             tasks: count(used.tasks),
             stored_bytes: measured.then(|| count(used.stored_bytes)),
+            ledger_bytes: of_tenant.then(|| count(used.ledger_bytes)),
         }
     }
 }
@@ -125,7 +132,7 @@ struct StandingBody {
 impl StandingBody {
     fn of(standing: Standing) -> Self {
         let Standing { owner, set, limits, used } = standing;
-        let used = UseBody::of(&used, limits.stored_bytes.is_some());
+        let used = UseBody::of(&used, limits.stored_bytes.is_some(), owner.key.is_none());
         Self { tenant: owner.tenant, key: owner.key, set: set.into(), limits: limits.into(), used }
     }
 }

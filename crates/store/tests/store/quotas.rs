@@ -1,8 +1,11 @@
 use cabana_model::{Amounts, BOUNDLESS, KeyId, Quota, SandboxId};
-use cabana_store::{AboutSnapshot, Admitted, Claim, Error, Held, NewSnapshot, Owner, Said, SnapshotStep};
+use cabana_store::{
+    AboutSnapshot, Admitted, Claim, Entry, Error, Held, NewCall, NewSnapshot, OverId, Owner, Said, SnapshotStep,
+    ledger::DROP,
+};
 use futures_util::future::join_all;
 
-use crate::stage::{Stage, at, call, claim, done, tenant};
+use crate::stage::{Stage, at, call, claim, done, entry, tenant};
 
 fn sums(sandboxes: u128, disk_bytes: u128, stored_bytes: u128) -> Amounts {
     Amounts { sandboxes, disk_bytes, stored_bytes, ..Amounts::default() }
@@ -146,4 +149,29 @@ async fn what_was_there_before_there_were_quotas_is_in_the_sums() {
     store.remove(&SandboxId::new("aaaaaaaaaaaaaaa0").unwrap()).await.unwrap();
     assert_eq!(store.held(&tenant("us"), None).await.unwrap().tenant, sums(4, 3 * BOUNDLESS + 20, 0));
     store.close().await;
+}
+
+#[tokio::test]
+async fn what_is_recorded_of_calls_is_summed_and_goes_with_its_rows() {
+    const LONG: u64 = 10_000;
+    let stage = Stage::new();
+    let us = tenant("us");
+    let recorded = async |stage: &Stage| {
+        let all = stage.store.recorded().await.unwrap();
+        all.into_iter().find(|(whose, _)| *whose == us).map_or(0, |(_, bytes)| bytes)
+    };
+    let call = NewCall { argv: vec!["é".repeat(LONG as usize / 2)], ..call(&us) };
+    stage.store.reserve(call.clone()).await.unwrap();
+    assert!((LONG..LONG + 500).contains(&recorded(&stage).await), "it counts in bytes");
+    stage.store.record(done(&call)).await.unwrap();
+    let stage = stage.again().await;
+    assert!((2 * LONG..2 * LONG + 2000).contains(&recorded(&stage).await));
+    stage.store.forget_over(vec![OverId::Call(us.clone(), call.id.uuid())]).await.unwrap();
+    assert!((LONG..LONG + 1000).contains(&recorded(&stage).await), "the ledger has it still");
+    let older = stage.store.ledger_before(&us, at(100)).await.unwrap().unwrap();
+    let said = Entry { verb: DROP.into(), argv: older.argv(), ..entry(&call) };
+    stage.store.drop_ledger(older, said).await.unwrap();
+    stage.store.sweep_ledger(&us).await.unwrap();
+    assert!((1..1000).contains(&recorded(&stage).await), "what is left says that it went");
+    assert_eq!(stage.store.recorded().await.unwrap().len(), 1, "nobody else has any");
 }

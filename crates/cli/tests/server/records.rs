@@ -1,0 +1,109 @@
+//! What calls leave in the ledger and beside it is bounded, whoever makes them and however many.
+
+use futures_util::{StreamExt, stream};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::stage::{Server, client, good, refused};
+
+/// Of the tenant `us`.
+async fn rows(server: &Server) -> Vec<Value> {
+    let (mut all, mut after) = (Vec::new(), 0);
+    loop {
+        let request = server.request(Method::GET, &format!("/v1/ledger?limit=1000&after={after}"));
+        let page = good(request.header("Cabana-Tenant", "us").send().await.unwrap()).await;
+        let page = page["rows"].as_array().unwrap().clone();
+        let Some(last) = page.last() else { return all };
+        after = last["seq"].as_u64().unwrap();
+        all.extend(page);
+    }
+}
+
+async fn sandbox_of_us(server: &Server, key: &str) -> String {
+    let made = client().post(format!("{}/v1/sandboxes", server.url)).bearer_auth(key).json(&json!({}));
+    good(made.send().await.unwrap()).await["id"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn reads_of_one_key_leave_few_short_rows_and_the_rest_is_summed_up() {
+    const READS: u64 = 1500;
+    let mut server = Server::start();
+    let (using, reading) = (server.key_for("us", "use").await, server.key_for("us", "read").await);
+    let sandbox = sandbox_of_us(&server, &using).await;
+    let path = ["d".repeat(200).as_str(); 19].join("/");
+    let url = format!("{}/v1/sandboxes/{sandbox}/files/stat?path=/{path}", server.url);
+    let began = std::time::Instant::now();
+    let (url, reading, client) = (&url, &reading, &client());
+    let reads = stream::iter(0..READS).map(|_| async move {
+        let answer = client.get(url).bearer_auth(reading).send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::NOT_FOUND);
+    });
+    reads.buffer_unordered(16).collect::<()>().await;
+    let spent = began.elapsed().as_secs();
+    // What is summed up by then is recorded at the end of the server.
+    server.stop();
+    server.run();
+    let rows = rows(&server).await;
+    let of = |verb: &str| rows.iter().filter(|row| row["verb"] == verb).collect::<Vec<_>>();
+    let (own, more) = (of("file.stat"), of("read.more"));
+    assert!((600..=601 + spent).contains(&(own.len() as u64)), "{} rows after {spent} s", own.len());
+    let summed: u64 = more.iter().map(|row| row["argv"][0].as_str().unwrap().parse::<u64>().unwrap()).sum();
+    assert_eq!(own.len() as u64 + summed, READS, "none is forgotten");
+    for row in &own {
+        assert!(row.to_string().len() < 1500 && row["argv"].to_string().contains(" bytes, sha256"), "{row}");
+    }
+    assert_eq!(own[0]["key"], more[0]["key"], "it says whose they were");
+    let told = server.get("/v1/quotas/us").await["use"]["ledger_bytes"].as_u64().unwrap();
+    let texts: usize = rows.iter().map(|row| row.to_string().len()).sum();
+    assert!(told > texts as u64 / 2 && told < 2 * texts as u64, "{told} bytes of {texts}");
+}
+
+#[tokio::test]
+async fn a_tenant_whose_records_are_long_enough_may_read_and_delete() {
+    const MOST: u64 = 96 << 10;
+    let mut server = Server::start();
+    let key = server.key_for("us", "use").await;
+    let sandbox = sandbox_of_us(&server, &key).await;
+    let send = async |server: &Server, method: Method, path: &str, body: Value| {
+        client().request(method, format!("{}{path}", server.url)).bearer_auth(&key).json(&body).send().await.unwrap()
+    };
+    let limit = |most: u64| json!({ "ledger_bytes": most });
+    good(server.request(Method::PUT, "/v1/quotas/us").json(&limit(MOST)).send().await.unwrap()).await;
+    let exec = format!("/v1/sandboxes/{sandbox}/exec");
+    let long = json!({ "argv": ["true", "x".repeat(7000)] });
+    let mut made = 0;
+    let refusal = loop {
+        let answer = send(&server, Method::POST, &exec, long.clone()).await;
+        if !answer.status().is_success() {
+            break answer;
+        }
+        made += 1;
+        assert!(made < 20, "nothing bounds what is recorded");
+    };
+    let told: Value = refusal.json().await.unwrap();
+    assert_eq!(
+        (&told["error"]["code"], &told["error"]["details"]["quota"]),
+        (&json!("quota_exceeded"), &json!("ledger_bytes"))
+    );
+    // Also by the next server, which counts anew.
+    server.kill();
+    server.run();
+    assert_eq!(refused(send(&server, Method::POST, &exec, long.clone()).await).await, (429, "quota_exceeded".into()));
+    let before = rows(&server).await.len();
+    let stat = format!("/v1/sandboxes/{sandbox}/files/stat?path=/etc");
+    for _ in 0..20 {
+        good(send(&server, Method::GET, &stat, Value::Null).await).await;
+    }
+    assert_eq!(rows(&server).await.len(), before, "what is only read is summed up");
+    let gone = send(&server, Method::DELETE, &format!("/v1/sandboxes/{sandbox}"), Value::Null).await;
+    assert_eq!(gone.status(), StatusCode::NO_CONTENT);
+    assert_eq!(rows(&server).await.len(), before + 1, "what removes something has its row");
+    let use_now = server.get("/v1/quotas/us").await["use"]["ledger_bytes"].as_u64().unwrap();
+    assert!(use_now > MOST / 2 && use_now < 2 * MOST, "{use_now}");
+    good(server.request(Method::PUT, "/v1/quotas/us").json(&limit(10 * MOST)).send().await.unwrap()).await;
+    good(send(&server, Method::POST, "/v1/sandboxes", json!({})).await).await;
+    let keys = server.get("/v1/keys?tenant=us").await;
+    let of_key = format!("/v1/keys/{}/quota", keys["keys"][0]["id"].as_str().unwrap());
+    let of_key = server.request(Method::PUT, &of_key).json(&limit(MOST)).send().await.unwrap();
+    assert_eq!(refused(of_key).await, (400, "bad_request".into()), "the ledger is the tenant's");
+}
