@@ -17,5 +17,6 @@ pub mod task;
 pub mod template;
 pub mod terminal;
 pub mod volume;
+pub mod webhook;
 
 pub use crate::exec::Asked;

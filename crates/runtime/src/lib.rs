@@ -105,5 +105,5 @@ pub use tokens::Opens;
 pub use told::Told;
 pub use turns::{Turn, Turns};
 pub use uploads::{Hash, MOST_BYTES as MOST_UPLOADED};
-pub use webhooks::{Added, Tried, check_rules};
+pub use webhooks::{Tried, check_rules};
 pub use words::{MAX_KEPT_ENV, check_kept_env};

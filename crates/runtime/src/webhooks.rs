@@ -11,17 +11,19 @@ mod target;
 use std::{sync::Arc, time::Duration};
 
 use cabana_egress::{Dialer, Dialers, Host, Policy};
-use cabana_model::{EventFilter, Tenant, Time, WebhookId};
+use cabana_model::{Tenant, Time, WebhookId};
 use cabana_sandbox::NetworkPolicy;
 use cabana_store::{Delivery, NewWebhook, Webhook};
 use jiff::SignedDuration;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-pub(crate) use self::hooks::Hooks;
 use self::{
     hooks::Hook,
     post::{Letter, post},
+};
+pub(crate) use self::{
+    hooks::{Hooks, draw as draw_secret},
     target::Target,
 };
 use crate::{Error, Event, Happened, Result, Runtime};
@@ -37,13 +39,8 @@ const TRIES: u32 = 84;
 /// When the store cannot say what comes next.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// A webhook that was just made. Nobody can show its secret a second time.
-pub struct Added {
-    pub webhook: Webhook,
-    pub secret: String,
-}
-
 /// What came of one try.
+#[derive(Serialize, Deserialize)]
 pub struct Tried {
     pub delivered: bool,
     /// What was answered, or why nothing was.
@@ -88,25 +85,16 @@ impl Runtime {
         Ok(())
     }
 
-    pub async fn add_webhook(&self, tenant: &Tenant, url: &str, events: Option<EventFilter>) -> Result<Added> {
-        let target = Target::parse(url).map_err(|why| Error::invalid("url", why))?;
+    /// Whether something may be sent there.
+    pub(crate) async fn check_target(&self, tenant: &Tenant, target: &Target) -> Result<()> {
         let dialer = self.0.events.hooks.asking(tenant)?;
-        dialer
-            .judged(&target.host, |address| self.judge_address(address, target.port))
-            .await
-            .map_err(|why| Error::invalid("url", target.unreached(&why)))?;
-        let secret = hooks::draw()?;
-        let new = NewWebhook {
-            tenant: tenant.clone(),
-            id: WebhookId::now(),
-            url: url.to_owned(),
-            secret: secret.clone(),
-            events: events.unwrap_or_default(),
-            at: self.0.clock.now(),
-        };
+        let judged = dialer.judged(&target.host, |address| self.judge_address(address, target.port)).await;
+        judged.map(drop).map_err(|why| Error::invalid("url", target.unreached(&why)))
+    }
+
+    pub(crate) async fn add_webhook(&self, new: NewWebhook) -> Result<()> {
         let webhook = self.0.store.add_webhook(new, MOST).await?.ok_or(Error::TooManyWebhooks(MOST))?;
-        self.begin_webhook(&webhook)?;
-        Ok(Added { webhook, secret })
+        self.begin_webhook(&webhook)
     }
 
     /// How many deliveries have arrived, and how many tries have not, since the server was started.
@@ -124,7 +112,7 @@ impl Runtime {
         Ok((webhook, self.0.store.deliveries(id, SHOWN).await?))
     }
 
-    pub async fn remove_webhook(&self, tenant: &Tenant, id: WebhookId) -> Result<()> {
+    pub(crate) async fn remove_webhook(&self, tenant: &Tenant, id: WebhookId) -> Result<()> {
         if !self.0.store.remove_webhook(tenant, id).await? {
             return Err(Error::NoWebhook(id));
         }
@@ -132,17 +120,15 @@ impl Runtime {
         Ok(())
     }
 
-    /// One that was disabled hears of what happens from now on. What was dropped stays so.
-    pub async fn enable_webhook(&self, tenant: &Tenant, id: WebhookId) -> Result<Webhook> {
+    pub(crate) async fn enable_webhook(&self, tenant: &Tenant, id: WebhookId) -> Result<()> {
         let webhook = self.0.store.enable_webhook(tenant, id).await?.ok_or(Error::NoWebhook(id))?;
         if self.0.events.hooks.get(tenant, id).is_none() {
             self.begin_webhook(&webhook)?;
         }
-        Ok(webhook)
+        Ok(())
     }
 
-    /// Sends a word of its own there, once, and says what came of it. One that is disabled is tried as well.
-    pub async fn test_webhook(&self, tenant: &Tenant, id: WebhookId) -> Result<Tried> {
+    pub(crate) async fn test_webhook(&self, tenant: &Tenant, id: WebhookId) -> Result<Tried> {
         let webhook = self.0.store.webhook(tenant, id).await?.ok_or(Error::NoWebhook(id))?;
         let hook = match self.0.events.hooks.get(tenant, id) {
             Some(hook) => hook,
@@ -169,8 +155,7 @@ impl Runtime {
     }
 
     fn hook(&self, webhook: &Webhook, dialer: Arc<Dialer>) -> Result<Hook> {
-        let target = Target::parse(&webhook.url).map_err(|why| Error::invalid("url", why))?;
-        Ok(Hook::new(webhook, target, dialer))
+        Ok(Hook::new(webhook, Target::read(&webhook.url)?, dialer))
     }
 
     fn begin_webhook(&self, webhook: &Webhook) -> Result<()> {

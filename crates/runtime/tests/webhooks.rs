@@ -5,9 +5,12 @@
 use std::{path::Path, sync::Arc};
 
 use cabana_runtime::{
-    Ask, Caller, Clock, Credential, Error, EventFilter, Heard, Place, Role, Runtime, Scope, Settings, Tenant, Time,
-    WebhookId,
-    acts::sandbox::{Become, Ensure, Shape},
+    Act, Ask, Caller, Clock, Code, Credential, Error, EventFilter, Heard, Place, Result, Role, Runtime, Scope,
+    Settings, Tenant, Time, WebhookId,
+    acts::{
+        sandbox::{Become, Ensure, Shape},
+        webhook::{Add, Enable, Remove, Test},
+    },
 };
 use cabana_store::{Durability, Store};
 use cabana_testkit::{Answer, Fake, Got, Receiver};
@@ -39,7 +42,19 @@ impl Stage {
     }
 
     async fn add(&self, tenant: &Tenant, url: &str) -> WebhookId {
-        self.runtime.add_webhook(tenant, url, None).await.unwrap().webhook.id
+        self.try_to_add(tenant, url, None).await.unwrap()
+    }
+
+    async fn try_to_add(&self, tenant: &Tenant, url: &str, events: Option<EventFilter>) -> Result<WebhookId> {
+        let add = Add::new(url.to_owned(), events)?;
+        let id = add.id;
+        self.call(tenant, add).await.map(|()| id)
+    }
+
+    async fn call<A: Act>(&self, tenant: &Tenant, act: A) -> Result<A::Answer> {
+        let caller = self.caller(tenant).await;
+        let ask = Ask { caller, place: Place::Nowhere, key: None, front: "test", lease: None };
+        self.runtime.call(ask, act).await?.answer().await
     }
 
     async fn caller(&self, tenant: &Tenant) -> Caller {
@@ -184,16 +199,18 @@ async fn one_that_fails_for_days_or_wants_no_more_is_disabled_with_the_reason() 
     }
     // Nothing more is sent there, but for a try that somebody asks for.
     stage.happen(&one, "b").await;
-    assert!(!stage.runtime.test_webhook(&one, a).await.unwrap().delivered);
+    assert!(!stage.call(&one, Test(a)).await.unwrap().delivered);
     assert_eq!((failing.got().len(), gone.got().len()), (85, 1));
     // Until somebody wants it back: it hears of what happens from then on.
     failing.from_now_on(WELL);
     for _ in 0..2 {
-        assert_eq!(stage.runtime.enable_webhook(&one, a).await.unwrap().disabled, None);
+        stage.call(&one, Enable(a)).await.unwrap();
+        assert_eq!(stage.runtime.webhook(&one, a).await.unwrap().0.disabled, None);
     }
     stage.happen(&one, "c").await;
     assert_eq!(kinds(&wait_for(&failing, 88).await[85..]), LIFE);
-    assert!(matches!(stage.runtime.enable_webhook(&tenant("two"), a).await, Err(Error::NoWebhook(_))));
+    let by_another = stage.call(&tenant("two"), Enable(a)).await;
+    assert_eq!(by_another.unwrap_err().code(), Code::WebhookNotFound);
 }
 
 #[tokio::test]
@@ -201,7 +218,7 @@ async fn what_no_transaction_tells_of_is_told_as_well_and_only_to_those_who_want
     let stage = Stage::new().await;
     let (one, receiver, other) = (tenant("one"), Receiver::start(WELL).unwrap(), Receiver::start(WELL).unwrap());
     let of_webhooks = EventFilter::new(vec!["webhook.disabled".into()]).unwrap();
-    stage.runtime.add_webhook(&one, &receiver.url(), Some(of_webhooks)).await.unwrap();
+    stage.try_to_add(&one, &receiver.url(), Some(of_webhooks)).await.unwrap();
     stage.add(&one, &other.url()).await;
     let gone = Receiver::start(Answer::Status(410, "")).unwrap();
     let id = stage.add(&one, &gone.url()).await;
@@ -216,9 +233,10 @@ async fn what_no_transaction_tells_of_is_told_as_well_and_only_to_those_who_want
 async fn what_is_not_public_is_refused_unless_the_operator_allows_it() {
     let stage = Stage::new().await;
     let one = tenant("one");
-    let refused = async |url: &str| match stage.runtime.add_webhook(&one, url, None).await {
-        Err(Error::Invalid { field: "url", why }) => why,
-        other => panic!("{url}: {:?}", other.map(|added| added.webhook.url)),
+    let refused = async |url: &str| {
+        let error = stage.try_to_add(&one, url, None).await.unwrap_err();
+        assert_eq!(error.code(), Code::BadRequest, "{url}");
+        error.to_string()
     };
     for url in [
         "http://127.0.0.2:8080/",
@@ -243,7 +261,7 @@ async fn what_is_not_public_is_refused_unless_the_operator_allows_it() {
     let receiver = Receiver::start(WELL).unwrap();
     let id = stage.add(&one, &receiver.url()).await;
     stage.runtime.change_settings(Settings { sandbox: Fake::spec(), ..Settings::default() });
-    let tried = stage.runtime.test_webhook(&one, id).await.unwrap();
+    let tried = stage.call(&one, Test(id)).await.unwrap();
     assert!(!tried.delivered && tried.said.contains("not public"), "{}", tried.said);
     assert!(receiver.got().is_empty());
 }
@@ -256,12 +274,12 @@ async fn a_tenant_has_sixteen_and_sees_only_its_own() {
     for _ in 0..16 {
         first = Some(stage.add(&one, "http://127.0.0.1:9999/").await);
     }
-    let more = stage.runtime.add_webhook(&one, "http://127.0.0.1:9999/", None).await;
-    assert!(matches!(more, Err(Error::TooManyWebhooks(16))));
+    let more = stage.try_to_add(&one, "http://127.0.0.1:9999/", None).await;
+    assert_eq!(more.unwrap_err().code(), Code::TooManyWebhooks);
     let id = first.unwrap();
     assert!(matches!(stage.runtime.webhook(&other, id).await, Err(Error::NoWebhook(_))));
-    assert!(matches!(stage.runtime.test_webhook(&other, id).await, Err(Error::NoWebhook(_))));
-    assert!(matches!(stage.runtime.remove_webhook(&other, id).await, Err(Error::NoWebhook(_))));
-    stage.runtime.remove_webhook(&one, id).await.unwrap();
+    assert_eq!(stage.call(&other, Test(id)).await.err().map(|error| error.code()), Some(Code::WebhookNotFound));
+    assert_eq!(stage.call(&other, Remove(id)).await.unwrap_err().code(), Code::WebhookNotFound);
+    stage.call(&one, Remove(id)).await.unwrap();
     stage.add(&one, "http://127.0.0.1:9999/").await;
 }

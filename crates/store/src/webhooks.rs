@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use cabana_model::{EventFilter, SandboxId, Tenant, Time, WebhookId};
+use cabana_model::{EventFilter, KeyId, SandboxId, Tenant, Time, WebhookId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Serialize;
 use uuid::Uuid;
@@ -25,6 +25,7 @@ const KEPT: i64 = 20;
 pub struct NewWebhook {
     pub tenant: Tenant,
     pub id: WebhookId,
+    pub key: KeyId,
     pub url: String,
     pub secret: String,
     pub events: EventFilter,
@@ -35,6 +36,8 @@ pub struct NewWebhook {
 pub struct Webhook {
     pub tenant: Tenant,
     pub id: WebhookId,
+    /// That made it, where that is known. It is the tenant's, and goes on without that key.
+    pub key: Option<KeyId>,
     pub url: String,
     /// What deliveries are signed with.
     pub secret: String,
@@ -186,9 +189,17 @@ impl Store {
                 return Ok(None);
             }
             tx.execute(
-                "INSERT INTO webhooks (tenant, id, url, secret, events, created, done, delivered, dropped)
-                 VALUES (?, ?, ?, ?, ?, ?, 0, 0, 0)",
-                params![Col(&new.tenant), Col(&new.id), new.url, new.secret, Col(&new.events), Col(&new.at)],
+                "INSERT INTO webhooks (tenant, id, key, url, secret, events, created, done, delivered, dropped)
+                 VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, 0)",
+                params![
+                    Col(&new.tenant),
+                    Col(&new.id),
+                    Col(&new.key),
+                    new.url,
+                    new.secret,
+                    Col(&new.events),
+                    Col(&new.at)
+                ],
             )?;
             tx.webhooks_changed();
             one(tx.reads(), &new.tenant, new.id)
@@ -342,6 +353,7 @@ fn webhook(row: &Row<'_>) -> rusqlite::Result<Webhook> {
     Ok(Webhook {
         tenant: get(row, "tenant")?,
         id: get(row, "id")?,
+        key: maybe(row, "key")?,
         url: row.get("url")?,
         secret: row.get("secret")?,
         events: get(row, "events")?,

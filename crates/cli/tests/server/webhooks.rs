@@ -9,7 +9,7 @@ use cabana_testkit::{Answer, Got, Receiver};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::stage::{Server, good, refused, until};
+use crate::stage::{Server, client, good, refused, until};
 
 const WELL: Answer = Answer::Status(204, "");
 
@@ -88,6 +88,34 @@ async fn a_sandboxs_life_is_told_signed_in_order_and_as_the_events_tell_it() {
         (&json!("sandbox.deleted"), &json!(1), &json!(null))
     );
     assert!(last["said"].as_str().unwrap().starts_with("204") && !shown.to_string().contains("whsec_"), "{shown}");
+}
+
+#[tokio::test]
+async fn what_is_done_to_webhooks_is_in_the_ledger_and_they_are_the_tenants() {
+    let server = start();
+    let receiver = Receiver::start(WELL).unwrap();
+    let made = good(server.post("/v1/keys", &json!({ "role": "use" })).send().await.unwrap()).await;
+    let (id, key) = (made["id"].as_str().unwrap(), made["key"].as_str().unwrap());
+    let body = json!({ "url": format!("{}/with-a-token", receiver.url()) });
+    let added = client().post(format!("{}/v1/webhooks", server.url)).bearer_auth(key).json(&body);
+    let hook = good(added.send().await.unwrap()).await;
+    let path = format!("/v1/webhooks/{}", hook["id"].as_str().unwrap());
+    good(server.request(Method::DELETE, &format!("/v1/keys/{id}")).send().await.unwrap()).await;
+    // It goes on, and says whose it was: the tenant decides.
+    server.ensure("one").await;
+    wait_for(&receiver, 2).await;
+    assert_eq!(server.get(&path).await["key"], id);
+    for verb in ["test", "enable"] {
+        good(server.post(&format!("{path}/{verb}"), &json!({})).send().await.unwrap()).await;
+    }
+    delete(&server, &path).await;
+    let rows = server.get("/v1/ledger?limit=1000").await["rows"].as_array().unwrap().clone();
+    let of_hooks: Vec<_> = rows.iter().filter(|row| row["verb"].as_str().unwrap().starts_with("webhook.")).collect();
+    let verbs: Vec<_> = of_hooks.iter().map(|row| row["verb"].as_str().unwrap()).collect();
+    assert_eq!(verbs, ["webhook.add", "webhook.test", "webhook.enable", "webhook.remove"]);
+    assert_eq!((&of_hooks[0]["key"], &of_hooks[0]["argv"][0]), (&json!(id), &hook["id"]));
+    let calls = server.get("/v1/calls?limit=1000").await.to_string() + &json!(rows).to_string();
+    assert!(!calls.contains("with-a-token") && !calls.contains("whsec_"), "no secret is recorded");
 }
 
 #[tokio::test]

@@ -152,7 +152,7 @@ impl Hooks {
 }
 
 /// A secret to sign with.
-pub(super) fn draw() -> Result<String> {
+pub(crate) fn draw() -> Result<String> {
     let mut bits = [0; 32];
     rustix::rand::getrandom(&mut bits, rustix::rand::GetRandomFlags::empty())
         .map_err(|errno| cabana_sandbox::Error::failed("drawing a secret", std::io::Error::from(errno)))?;

@@ -8,18 +8,22 @@ const NO_PUBLIC_NAME: &str = "there is no such host name, or it leads to an addr
                               with webhooks.allow";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Target {
+pub(crate) struct Target {
     pub(super) secure: bool,
     pub(super) host: Host,
     pub(super) port: u16,
     /// As it was written: what the header `Host` says.
-    pub(super) authority: String,
+    pub(crate) authority: String,
     /// With what is asked, from the first slash on.
     pub(super) path: String,
 }
 
 impl Target {
-    pub(super) fn parse(url: &str) -> Result<Self, String> {
+    pub(crate) fn read(url: &str) -> crate::Result<Self> {
+        Self::parse(url).map_err(|why| crate::Error::invalid("url", why))
+    }
+
+    fn parse(url: &str) -> Result<Self, String> {
         if url.len() > LONGEST {
             return Err(format!("is longer than {LONGEST} characters"));
         }

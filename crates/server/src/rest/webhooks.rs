@@ -1,14 +1,17 @@
 //! Webhooks: addresses that changes are told to.
 
 use axum::{Json, extract::State, http::StatusCode};
-use cabana_runtime::{Delivery, EventFilter, Time, Webhook, WebhookId};
+use cabana_runtime::{
+    Act, Ask, Caller, Delivery, EventFilter, KeyId, Place, Time, Webhook, WebhookId,
+    acts::webhook::{Add, Enable, Remove, Test},
+};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     App,
-    auth::{Reader, User},
+    auth::{FRONT, Reader, User},
     error::{Answer, ErrorBody, Refused},
     extract::{Body, Path},
 };
@@ -30,6 +33,9 @@ struct WebhookBody {
     url: String,
     /// Which types it hears of; `sandbox.*` is all that begin so.
     events: Vec<String>,
+    /// The key that made it, where that is known. It goes on without that key.
+    #[schema(value_type = Option<String>)]
+    key: Option<KeyId>,
     #[schema(value_type = String, format = DateTime)]
     created_at: Time,
     /// Since when nothing is sent there any more.
@@ -50,6 +56,7 @@ impl WebhookBody {
             id: webhook.id,
             url: webhook.url,
             events: webhook.events.into(),
+            key: webhook.key,
             created_at: webhook.created,
             disabled_at,
             why_disabled,
@@ -139,6 +146,11 @@ fn id(text: &str) -> Answer<WebhookId> {
     text.parse().map_err(|error| Refused::invalid("webhook", error))
 }
 
+async fn call<A: Act>(app: &App, caller: Caller, act: A) -> Answer<A::Answer> {
+    let ask = Ask { caller, place: Place::Nowhere, key: None, lease: None, front: FRONT };
+    Ok(app.runtime.call(ask, act).await?.answer().await?)
+}
+
 /// Tells an address of what happens to the tenant's sandboxes and tasks, from now on.
 ///
 /// Each event is a POST with the same JSON as in `/v1/events`, signed with the secret that is in this answer and nowhere else.
@@ -153,8 +165,11 @@ async fn add(
     Body(body): Body<NewWebhookBody>,
 ) -> Answer<(StatusCode, Json<AddedBody>)> {
     let events = body.events.map(EventFilter::new).transpose().map_err(|error| Refused::invalid("events", error))?;
-    let added = app.runtime.add_webhook(&caller.tenant, &body.url, events).await?;
-    Ok((StatusCode::CREATED, Json(AddedBody { info: WebhookBody::of(added.webhook), secret: added.secret })))
+    let (tenant, add) = (caller.tenant.clone(), Add::new(body.url, events)?);
+    let (id, secret) = (add.id, add.secret.clone());
+    call(&app, caller, add).await?;
+    let (webhook, _) = app.runtime.webhook(&tenant, id).await?;
+    Ok((StatusCode::CREATED, Json(AddedBody { info: WebhookBody::of(webhook), secret })))
 }
 
 /// The tenant's webhooks, oldest first.
@@ -186,7 +201,7 @@ async fn show(State(app): State<App>, Reader(caller): Reader, Path(webhook): Pat
     (status = "default", body = ErrorBody),
 ))]
 async fn remove(State(app): State<App>, User(caller): User, Path(webhook): Path<String>) -> Answer<StatusCode> {
-    app.runtime.remove_webhook(&caller.tenant, id(&webhook)?).await?;
+    call(&app, caller, Remove(id(&webhook)?)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -197,7 +212,9 @@ async fn remove(State(app): State<App>, User(caller): User, Path(webhook): Path<
     (status = "default", body = ErrorBody),
 ))]
 async fn enable(State(app): State<App>, User(caller): User, Path(webhook): Path<String>) -> Answer<Json<WebhookBody>> {
-    let webhook = app.runtime.enable_webhook(&caller.tenant, id(&webhook)?).await?;
+    let (tenant, id) = (caller.tenant.clone(), id(&webhook)?);
+    call(&app, caller, Enable(id)).await?;
+    let (webhook, _) = app.runtime.webhook(&tenant, id).await?;
     Ok(Json(WebhookBody::of(webhook)))
 }
 
@@ -208,7 +225,7 @@ async fn enable(State(app): State<App>, User(caller): User, Path(webhook): Path<
     (status = "default", body = ErrorBody),
 ))]
 async fn test(State(app): State<App>, User(caller): User, Path(webhook): Path<String>) -> Answer<Json<TriedBody>> {
-    let tried = app.runtime.test_webhook(&caller.tenant, id(&webhook)?).await?;
+    let tried = call(&app, caller, Test(id(&webhook)?)).await?;
     let duration_ms = u64::try_from(tried.spent.as_millis()).unwrap_or(u64::MAX);
     Ok(Json(TriedBody { delivered: tried.delivered, said: tried.said, duration_ms }))
 }

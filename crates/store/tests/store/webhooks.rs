@@ -1,6 +1,6 @@
 //! Webhooks: what they are to be told is written with the change itself, in order, and within bounds.
 
-use cabana_model::{EventFilter, Life, Phase, SandboxId, SandboxState, TaskState, Tenant, WebhookId};
+use cabana_model::{EventFilter, KeyId, Life, Phase, SandboxId, SandboxState, TaskState, Tenant, WebhookId};
 use cabana_store::{By, Moved, NewWebhook, Store, TaskEnd, Transition, Webhook, Which};
 use serde_json::Value;
 use uuid::Uuid;
@@ -11,6 +11,7 @@ async fn hook(store: &Store, tenant: &Tenant, events: &[&str]) -> Webhook {
     let new = NewWebhook {
         tenant: tenant.clone(),
         id: WebhookId::now(),
+        key: KeyId::now(),
         url: "https://example.com/hook".into(),
         secret: "whsec_x".into(),
         events: EventFilter::new(events.iter().map(|event| (*event).to_owned()).collect()).unwrap(),
@@ -174,6 +175,7 @@ async fn a_tenant_has_so_many_and_no_more() {
     let new = |tenant: &str| NewWebhook {
         tenant: Tenant::new(tenant).unwrap(),
         id: WebhookId::now(),
+        key: KeyId::now(),
         url: "https://example.com".into(),
         secret: "s".into(),
         events: EventFilter::default(),
