@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cabana_model::{BuildId, CallId, KeyId, SnapshotId, TemplateId, Tenant, Time};
+use cabana_model::{BuildId, KeyId, SnapshotId, TemplateId, Tenant, Time};
 use cabana_store::{Build, Built, Entry, KeptLayers, Layer, ListedBuild, OwnTemplate, Tag};
 use jiff::SignedDuration;
 use uuid::Uuid;
@@ -14,6 +14,8 @@ pub const BUILDING: &str = "build";
 /// What a client hears of a build that nobody brings to its end.
 const LEFT: &str =
     "the server was started again while it was built: build it once more, the steps that were done are kept";
+/// The verb of the row that says how a build ended.
+const ENDED: &str = "build.end";
 /// Of one tenant.
 const MOST_LAYERS: u32 = 64;
 const LAYERS_KEPT: SignedDuration = SignedDuration::from_hours(14 * 24);
@@ -57,17 +59,15 @@ impl Runtime {
         Ok(self.0.store.tagged(tenant, template, tag).await?)
     }
 
-    /// False: it was begun before, or is there no more.
-    pub async fn begin_build(&self, tenant: &Tenant, id: BuildId, about: String) -> Result<bool> {
-        Ok(self.0.store.begin_build(tenant, id, about).await?)
-    }
-
-    /// A store that is away is asked until it is back.
-    pub async fn end_build(&self, built: Built) -> Result<()> {
+    /// With the key that began it. A store that is away is asked until it is back.
+    pub async fn end_build(&self, built: Built, key: KeyId) -> Result<()> {
         const AGAIN: Duration = Duration::from_millis(500);
         let (tenant, came) = (built.tenant.clone(), built.came.clone());
         let there = loop {
-            match self.0.store.end_build(built.clone()).await {
+            let outcome = if built.came.is_ok() { "answered" } else { "failed" };
+            let words = vec![built.id.to_string()];
+            let entry = Entry { outcome: outcome.to_owned(), ..self.entry_of_none(&tenant, key, ENDED, words) };
+            match self.0.store.end_build(built.clone(), entry).await {
                 Err(cabana_store::Error::Unavailable(_)) if self.closing_after(AGAIN).await => {}
                 ended => break ended?,
             }
@@ -104,21 +104,8 @@ impl Runtime {
 
     async fn remove_built(&self, tenant: &Tenant, id: SnapshotId) -> Result<()> {
         let Some(found) = self.0.store.any_snapshot(tenant, id).await? else { return Ok(()) };
-        let entry = Entry {
-            tenant: tenant.clone(),
-            key: KeyId::from(Uuid::nil()),
-            sandbox: None,
-            call: CallId::now(),
-            verb: "snapshot.delete".to_owned(),
-            argv: vec![id.to_string(), "build".to_owned()],
-            input_digest: None,
-            output_digest: None,
-            outcome: "answered".to_owned(),
-            exit: None,
-            duration_ms: 0,
-            policy: None,
-            at: self.0.clock.now(),
-        };
+        let words = vec![id.to_string(), "build".to_owned()];
+        let entry = self.entry_of_none(tenant, KeyId::from(Uuid::nil()), "snapshot.delete", words);
         if !self.0.store.expire_snapshot(id, entry).await? {
             return Ok(()); // somebody else is at it
         }

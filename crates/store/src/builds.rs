@@ -9,7 +9,7 @@ use cabana_model::{BuildId, BuildState, SnapshotId, TemplateId, Tenant, Time};
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
 use crate::{
-    Result, Store,
+    Entry, Result, Store,
     build_layers::{forget_layers, loose},
     build_tags::put_tag,
     desk::Tx,
@@ -114,20 +114,21 @@ impl Store {
     }
 
     /// False: it is there no more, or was begun before.
-    pub async fn begin_build(&self, tenant: &Tenant, id: BuildId, about: String) -> Result<bool> {
+    pub async fn begin_build(&self, tenant: &Tenant, id: BuildId) -> Result<bool> {
         let tenant = tenant.clone();
         self.write(move |tx| {
-            let sql = "UPDATE builds SET state = ?, about = ? WHERE tenant = ? AND id = ? AND state = ?";
+            let sql = "UPDATE builds SET state = ? WHERE tenant = ? AND id = ? AND state = ?";
             let (from, to) = (BuildState::Waiting, BuildState::Building);
-            Ok(tx.execute(sql, params![Col(&to), about, Col(&tenant), Col(&id), Col(&from)])? == 1)
+            Ok(tx.execute(sql, params![Col(&to), Col(&tenant), Col(&id), Col(&from)])? == 1)
         })
         .await
     }
 
-    /// With its tags, all or nothing. False: it went meanwhile, and what it made is nobody's.
-    pub async fn end_build(&self, built: Built) -> Result<bool> {
+    /// With its tags and its row of the ledger, all or nothing. False: it went meanwhile, and what it made is nobody's.
+    pub async fn end_build(&self, built: Built, entry: Entry) -> Result<bool> {
         self.write(move |tx| {
             let Built { tenant, id, came, log, at } = built;
+            tx.append(entry)?;
             let state = if came.is_ok() { BuildState::Ready } else { BuildState::Failed };
             let (made, snapshot, reason, step) = match came {
                 Ok((made, snapshot)) => (Some(made), snapshot, None, None),

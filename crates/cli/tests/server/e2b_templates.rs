@@ -537,6 +537,44 @@ async fn the_files_of_an_interrupted_build_keep_no_server_from_its_start() {
 }
 
 #[tokio::test]
+async fn builds_end_with_the_key_that_began_them() {
+    let server = Server::start();
+    let made = good(server.post("/v1/keys", &json!({ "role": "use" })).send().await.unwrap()).await;
+    let (id, key) = (made["id"].as_str().unwrap(), made["key"].as_str().unwrap().to_owned());
+    let (theirs, ours) = (Asking::with(&server, key), Asking::of(&server));
+    // Two at once, and one in the queue.
+    let mut begun = Vec::new();
+    for name in ["one", "two", "three"] {
+        begun.push(begin(&theirs, name, from_base(&[run("echo runs; sleep 600")])).await);
+    }
+    let runs = |(template, build): &(String, String)| format!("/templates/{template}/builds/{build}/status");
+    for build in &begun[..2] {
+        until(|| async { good(ours.get(&runs(build)).await).await.to_string().contains("runs\"").then_some(()) }).await;
+    }
+    let other = begin(&ours, "other", from_base(&[run("until [ -e /tmp/go ]; do sleep 0.05; done")])).await;
+    good(server.request(Method::DELETE, &format!("/v1/keys/{id}")).send().await.unwrap()).await;
+    for build in &begun {
+        let info = ended(&ours, build).await;
+        assert_eq!(info["status"], "error", "{info}");
+        assert!(info["reason"]["message"].as_str().unwrap().contains("revoked"), "{info}");
+        assert!(info["logs"].to_string().contains("revoked"), "{info}");
+    }
+    // Nothing of them is left running, and that of another key goes on.
+    let sandboxes = || async { server.get("/v1/sandboxes").await["sandboxes"].as_array().unwrap().clone() };
+    let left = until(|| async { Some(sandboxes().await).filter(|all| all.len() == 1) }).await;
+    let go = format!("/v1/sandboxes/{}/exec", left[0]["id"].as_str().unwrap());
+    good(server.post(&go, &json!({ "command": "touch /tmp/go" })).send().await.unwrap()).await;
+    assert_eq!(ended(&ours, &other).await["status"], "ready");
+    let rows = server.get("/v1/ledger?limit=1000").await["rows"].as_array().unwrap().clone();
+    for (verb, outcome, of_key, count) in
+        [("build.begin", "answered", true, 3), ("build.end", "failed", true, 3), ("build.end", "answered", false, 1)]
+    {
+        let is = |row: &&Value| row["verb"] == verb && row["outcome"] == outcome && (row["key"] == id) == of_key;
+        assert_eq!(rows.iter().filter(is).count(), count, "{verb} {outcome}");
+    }
+}
+
+#[tokio::test]
 async fn what_no_template_can_be_is_refused() {
     let server = Server::start();
     let asking = Asking::of(&server);

@@ -63,6 +63,35 @@ impl Act for Ask {
     }
 }
 
+/// A build that waits for its steps has them, and goes on without the client.
+#[derive(Debug)]
+pub struct Begin {
+    pub template: TemplateId,
+    pub build: BuildId,
+}
+
+impl Act for Begin {
+    const VERB: &'static str = "build.begin";
+    /// False: it was begun before, or is there no more.
+    type Answer = bool;
+
+    fn needs(&self) -> Needs {
+        Needs::Nothing
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        digest_of(self)
+    }
+
+    fn argv(&self) -> Vec<String> {
+        vec![self.template.to_string(), self.build.to_string()]
+    }
+
+    async fn run(self, cx: Cx) -> Result<bool> {
+        Ok(cx.runtime.store().begin_build(&cx.caller.tenant, self.build).await?)
+    }
+}
+
 /// Files for a step, under the hash that the client gave them.
 pub struct Upload {
     pub hash: Hash,

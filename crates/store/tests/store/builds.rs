@@ -4,7 +4,7 @@ use cabana_model::{BuildId, BuildState, SnapshotId, TemplateId, Tenant, Time};
 use cabana_store::{AboutSnapshot, Built, KeptLayers, Layer, ListedBuild, NewBuild, NewSnapshot, SnapshotStep, Store};
 use uuid::Uuid;
 
-use crate::stage::{call, done, open, tenant};
+use crate::stage::{call, done, entry, open, tenant};
 
 fn at(second: i64) -> Time {
     Time::from_second(1_700_000_000 + second).unwrap()
@@ -31,11 +31,10 @@ async fn snapshot(store: &Store, tenant: &Tenant) -> SnapshotId {
 }
 
 async fn ready(store: &Store, tenant: &Tenant, build: BuildId, snapshot: SnapshotId) {
-    assert!(store.begin_build(tenant, build, "{}".into()).await.unwrap());
+    assert!(store.begin_build(tenant, build).await.unwrap());
     let came = Ok(("{}".into(), Some(snapshot)));
-    assert!(
-        store.end_build(Built { tenant: tenant.clone(), id: build, came, log: "[]".into(), at: at(1) }).await.unwrap()
-    );
+    let built = Built { tenant: tenant.clone(), id: build, came, log: "[]".into(), at: at(1) };
+    assert!(store.end_build(built, entry(&call(tenant))).await.unwrap());
 }
 
 fn layer(snapshot: SnapshotId) -> Layer {
@@ -74,7 +73,7 @@ async fn a_tag_leads_to_the_newest_build_that_is_ready() {
     ready(&store, &one, second, snapshot(&store, &one).await).await;
     let led = async |tag: &str| store.tagged(&one, template, tag).await.unwrap().map(|build| build.id);
     assert_eq!((led("default").await, led("v1").await), (Some(second), Some(first)));
-    assert!(!store.begin_build(&one, second, "{}".into()).await.unwrap(), "it was begun before");
+    assert!(!store.begin_build(&one, second).await.unwrap(), "it was begun before");
     for build in store.builds(&one, template).await.unwrap() {
         // All that a list reads of one: nothing that is long.
         let ListedBuild { id, state, about, created, ended } = build;
@@ -146,7 +145,7 @@ async fn a_build_holds_what_it_goes_on_from() {
     let dir = tempfile::tempdir().unwrap();
     let (store, one) = (open(dir.path()), tenant("one"));
     let (_, build) = ask(&store, &one, "x", &[]).await;
-    store.begin_build(&one, build, "{}".into()).await.unwrap();
+    store.begin_build(&one, build).await.unwrap();
     let (first, second) = (snapshot(&store, &one).await, snapshot(&store, &one).await);
     store.add_layer(&one, build, [1; 32], layer(first), at(0), ALL).await.unwrap();
     let one_alone = KeptLayers { most: 1, since: Time::MIN };
@@ -180,13 +179,13 @@ async fn what_was_under_way_has_failed_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (store, one) = (open(dir.path()), tenant("one"));
     let (_, build) = ask(&store, &one, "x", &["default"]).await;
-    store.begin_build(&one, build, "{}".into()).await.unwrap();
+    store.begin_build(&one, build).await.unwrap();
     store.close().await;
     let store = open(dir.path());
     assert_eq!(store.fail_builds("it was left", at(9)).await.unwrap(), 1);
     let found = store.build(&one, build).await.unwrap().unwrap();
     assert_eq!((found.state, found.reason.as_deref()), (BuildState::Failed, Some("it was left")));
     let late = Built { tenant: one.clone(), id: build, came: Ok(("{}".into(), None)), log: "[]".into(), at: at(10) };
-    assert!(!store.end_build(late).await.unwrap(), "what came of it later counts no more");
+    assert!(!store.end_build(late, entry(&call(&one))).await.unwrap(), "what came of it later counts no more");
     assert!(store.build_tags(&one, found.template).await.unwrap().is_empty());
 }

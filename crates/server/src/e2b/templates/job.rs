@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use cabana_e2b_wire::control::{BuildStart, LogLevel, Step as Sent};
 use cabana_runtime::{
-    AboutSnapshot, Action, Ask, BUILDING, BringUp, Build, Built, Caller, Layer, Lifecycle, Place, SandboxId, Wish,
+    AboutSnapshot, Action, Ask, BUILDING, BringUp, Build, Built, Caller, KeyLife, Layer, Lifecycle, Place, SandboxId,
+    Wish,
     acts::{
         sandbox::{Become, Change, Ensure, Shape},
         snapshot::Take,
@@ -23,15 +24,18 @@ use super::{
     Made, image,
     inside::{Inside, patiently},
     log::BuildLog,
+    seats::Seat,
     steps::{self, Step},
 };
 use crate::App;
 
 /// Of all its steps together.
 const LONGEST: Duration = Duration::from_secs(4 * 60 * 60);
-/// What clients call the beginning and the end of a build.
 /// What is kept of why one failed, in bytes: it can repeat what a client sent.
 const MOST_WHY: usize = 4 << 10;
+/// Why one ended before its end.
+const KEY_ENDED: &str = "cancelled: the key that began it was revoked or has expired";
+/// What clients call the beginning and the end of a build.
 const BASE: &str = "base";
 const FINALIZE: &str = "finalize";
 
@@ -42,6 +46,8 @@ pub(super) struct Job {
     pub(super) asked: BuildStart,
     pub(super) wishes: Brought,
     pub(super) log: Arc<BuildLog>,
+    /// It ends with the key that began it.
+    pub(super) key: KeyLife,
 }
 
 /// Why it failed, and at which step.
@@ -66,10 +72,16 @@ struct Standing {
 }
 
 impl Job {
-    /// To its end, and into its record.
-    pub(super) async fn run(self) {
-        let built = tokio::time::timeout(LONGEST, self.built()).await;
-        let built = built.unwrap_or_else(|_| Err(Failed { why: "the build took too long".into(), step: None }));
+    /// Once it is its turn, to its end and into its record.
+    pub(super) async fn run(self, seat: Seat) {
+        let turn = self.while_key_stands(async { Ok(seat.turn().await) }).await;
+        let built = match &turn {
+            Ok(None) => return,
+            Ok(Some(_turn)) => tokio::time::timeout(LONGEST, self.built())
+                .await
+                .unwrap_or_else(|_| Err(Failed { why: "the build took too long".into(), step: None })),
+            Err(_) => Err(self.key_ended()),
+        };
         let came = match built {
             Ok(made) => {
                 self.log.info(None, "Build finished");
@@ -85,13 +97,27 @@ impl Job {
         let log = serde_json::to_string(&self.log.entries()).unwrap_or_default();
         let (runtime, tenant) = (&self.app.runtime, self.caller.tenant.clone());
         let built = Built { tenant, id: self.build.id, came, log, at: runtime.clock().now() };
-        if let Err(error) = runtime.end_build(built).await {
+        if let Err(error) = runtime.end_build(built, self.caller.key).await {
             tracing::error!(build = %self.build.id, %error, "the end of a build could not be recorded");
         }
     }
 
+    fn key_ended(&self) -> Failed {
+        Failed { why: KEY_ENDED.to_owned(), step: None }
+    }
+
+    /// What is dropped half-way must leave nothing but what its sandbox takes along.
+    async fn while_key_stands<T>(&self, work: impl Future<Output = Result<T, Failed>>) -> Result<T, Failed> {
+        tokio::select! {
+            biased;
+            () = self.key.clone().ended() => Err(self.key_ended()),
+            done = work => done,
+        }
+    }
+
     async fn built(&self) -> Result<Made, Failed> {
-        let Found { files, brought } = self.base().await.map_err(Failed::at(BASE))?;
+        let found = async { self.base().await.map_err(Failed::at(BASE)) };
+        let Found { files, brought } = self.while_key_stands(found).await?;
         let (start, ready) = (brought.start.clone(), brought.ready.clone());
         let mut at = Standing {
             digest: steps::digest_of_base(&self.identity(&files).await, &brought),
@@ -228,7 +254,8 @@ impl Job {
     ) -> Result<(), Failed> {
         for (number, sent, step) in steps {
             self.log.info(Some(number), format!("{} {}", sent.r#type, sent.args.join(" ")));
-            self.step(inside, number, step, &mut at.brought).await.map_err(Failed::at(number))?;
+            let done = async { self.step(inside, number, step, &mut at.brought).await.map_err(Failed::at(number)) };
+            self.while_key_stands(done).await?;
             at.digest = steps::digest(&at.digest, sent);
             if step.changes_files() {
                 let layer = self.keep(inside, at).await.map_err(Failed::at(number))?;
@@ -237,9 +264,10 @@ impl Job {
         }
         if let Some(service) = &begun.service() {
             self.log.info(Some(FINALIZE), "Waiting until the start command is ready");
-            self.finalize(inside, service, &at.brought).await.map_err(Failed::at(FINALIZE))?;
+            let ready = async { self.finalize(inside, service, &at.brought).await.map_err(Failed::at(FINALIZE)) };
+            self.while_key_stands(ready).await?;
         }
-        Ok(())
+        self.while_key_stands(async { Ok(()) }).await
     }
 
     /// As it will be in each sandbox: with what the steps have set.

@@ -15,7 +15,7 @@ use cabana_e2b_wire::{
 };
 use cabana_runtime::{
     Build, BuildId, BuildState, Caller, Error,
-    acts::build::{Ask as AskBuild, Remove},
+    acts::build::{Ask as AskBuild, Begin, Remove},
 };
 
 use super::{
@@ -145,17 +145,17 @@ async fn begin(
             format!("{MOST_BUILDS} builds are under way or in the queue: wait until one of them has ended"),
         )
     })?;
-    if !app.runtime.begin_build(&caller.tenant, found.id, found.about.clone()).await? {
+    // Before it is begun: a revocation that comes from here on ends it.
+    let key = app.runtime.access().life(caller.key).await?;
+    let begin = Begin { template: found.template, build: found.id };
+    if !app.runtime.call(nowhere(caller.clone()), begin).await?.answer().await? {
         return Err(begun_before());
     }
     let wishes = Brought::of_note(Some(&found.about));
     let runtime = app.runtime.clone();
-    let job = Job { app, caller, build: found, asked, wishes, log: log.clone() };
-    runtime.in_background(async move {
-        let Some(_turn) = seat.turn().await else { return };
-        Box::pin(job.run()).await;
-        drop(seat); // its record has all by now
-    });
+    let job = Job { app, caller, build: found, asked, wishes, log, key };
+    // It gives its seat back once its record has all.
+    runtime.in_background(async move { Box::pin(job.run(seat)).await });
     Ok(StatusCode::ACCEPTED)
 }
 
