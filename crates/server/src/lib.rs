@@ -1,12 +1,14 @@
 //! The fronts: what speaks HTTP. They take a credential, translate, and do nothing else.
 #![allow(unused_qualifications)] // by what the macro of the routes writes
 
+mod answers;
 mod auth;
 mod e2b;
 mod error;
 mod extract;
 mod follow_pace;
 mod health;
+mod hosts;
 mod linger;
 mod listen;
 mod long_answer;
@@ -170,6 +172,8 @@ pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> 
         .layer(axum::middleware::from_fn(e2b::in_their_words))
         .layer(axum::middleware::from_fn_with_state(app.clone(), ports::by_host))
         .layer(axum::middleware::from_fn_with_state(app.clone(), e2b::by_name))
+        .layer(axum::middleware::from_fn_with_state(app.clone(), answers::guard))
+        .layer(axum::middleware::from_fn(hosts::check))
         .with_state(app);
     if is_traced { router.layer(axum::middleware::from_fn(traced::traced)) } else { router }
 }
