@@ -6,7 +6,6 @@ mod auth;
 mod e2b;
 mod error;
 mod extract;
-mod follow_pace;
 mod health;
 mod hosts;
 mod linger;
@@ -14,6 +13,7 @@ mod listen;
 mod long_answer;
 mod metrics;
 mod openapi;
+mod pace;
 mod parse;
 mod ports;
 mod rest;
@@ -138,6 +138,8 @@ pub(crate) struct App {
     pub(crate) bodies: MemoryLedger,
     pub(crate) parsers: Arc<parse::Parsers>,
     pub(crate) gzip: Arc<e2b::Gzip>,
+    /// Of what comes out of ports in small chunks.
+    pub(crate) port_pace: Arc<pace::TenantPace>,
     /// Of templates.
     pub(crate) builds: Arc<e2b::Builds>,
 }
@@ -159,6 +161,7 @@ pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> 
         bodies: extract::memory_of_bodies(),
         parsers: Arc::default(),
         gzip: Arc::default(),
+        port_pace: Arc::default(),
         builds: Arc::default(),
     };
     let (router, api) = openapi::routes().split_for_parts();
