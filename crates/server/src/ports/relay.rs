@@ -78,10 +78,12 @@ pub(super) async fn relay(app: &App, visitor: Visitor, door: &Door, request: Req
             too_many.cancel();
         }
     });
-    let mut answer = sender.send_request(asked).await.map_err(|error| match babbles.is_cancelled() {
-        true => failed(door.port, format!("more than {MAX_INFORMATIONAL} informational responses came before it")),
-        false => failed(door.port, error),
-    })?;
+    let answered = sender.send_request(asked).await;
+    if babbles.is_cancelled() {
+        let why = format!("more than {MAX_INFORMATIONAL} informational responses came before it");
+        return Err(failed(door.port, why));
+    }
+    let mut answer = answered.map_err(|error| failed(door.port, error))?;
     let upgraded = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
     if upgraded {
         let outside = outside.ok_or_else(|| failed(door.port, "it changes to a protocol that nobody asked for"))?;
