@@ -69,7 +69,7 @@ pub enum Error {
     KeyReused,
     #[error("the user of this chat is not known yet")]
     UserRequired,
-    #[error("the lists that are under way take all the memory that there is for them")]
+    #[error("the answers that are under way take all the memory that there is for them")]
     ListsTooLarge,
     #[error("calls that wait, and commands that have not read their input, hold all the memory that there is for them")]
     HeldTooLarge,
@@ -81,6 +81,8 @@ pub enum Error {
     TooManyListeners(usize),
     #[error("as many files and outputs are being read as may be at once, by this tenant or by all")]
     TooManyReaders,
+    #[error("as many uploads are under way as may be at once, of this tenant or of all")]
+    TooManyUploads,
     #[error("as many searches are under way as one tenant may have: {0}")]
     TooManySearches(usize),
     #[error("as many directories are watched as can be")]
@@ -158,7 +160,7 @@ impl Error {
             Self::UserRequired => Code::UserRequired,
             Self::ListsTooLarge | Self::HeldTooLarge | Self::TooManyInputs(_) => Code::ServerBusy,
             Self::TooManyPortConnections => Code::TooManyConnections,
-            Self::TooManyReaders | Self::TooManyListeners(_) => Code::TooManyStreams,
+            Self::TooManyReaders | Self::TooManyUploads | Self::TooManyListeners(_) => Code::TooManyStreams,
             Self::TooManySearches(_) => Code::TooManySearches,
             Self::TooManyWatches => Code::TooManyWatches,
             Self::LowDisk { .. } => Code::NoSpace,

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use cabana_model::{KeyId, SandboxId};
+use cabana_model::{KeyId, SandboxId, Tenant};
 use cabana_sandbox::{Duplex, Holder};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -52,6 +52,10 @@ impl Visitor {
     /// The one that is theirs, or stands behind what they show.
     pub fn key(&self) -> KeyId {
         self.caller().key
+    }
+
+    pub fn tenant(&self) -> &Tenant {
+        &self.caller().tenant
     }
 
     fn caller(&self) -> &Caller {

@@ -36,6 +36,11 @@ impl Runtime {
         self.0.lists.open(tenant)
     }
 
+    /// For an answer that waits until its client takes it.
+    pub fn answer_memory(&self, tenant: &Tenant) -> MemoryCharge {
+        self.0.answers.open(tenant)
+    }
+
     pub async fn call_row(&self, tenant: &Tenant, id: CallId) -> Result<CallRow> {
         self.0.store.call(tenant, id).await?.ok_or(Error::NoCall(id))
     }

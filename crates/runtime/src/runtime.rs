@@ -70,6 +70,7 @@ pub(crate) struct Inner {
     pub(crate) parsing: Turns,
     /// Of what clients sent with calls that wait, and of input that commands have not read.
     pub(crate) held: MemoryLedger,
+    pub(crate) answers: MemoryLedger,
     pub(crate) series: AllSeries,
     pub(crate) visits: Visits,
     pub(crate) url_calls: UrlCalls,
@@ -108,7 +109,11 @@ const LISTS_OF_ALL: usize = 512 << 20;
 /// Memory of what clients sent and nothing has read yet, in bytes. Calls and commands may hold it for days, so little of each is free.
 const HELD_OF_TENANT: usize = 64 << 20;
 const HELD_OF_ALL: usize = 512 << 20;
-const HELD_STEP: usize = 4 << 10;
+const SMALL_STEP: usize = 4 << 10;
+
+/// Memory of answers that their clients have not taken, in bytes. A client may have very many requests open, so little of each is free.
+const ANSWERS_OF_TENANT: usize = 64 << 20;
+const ANSWERS_OF_ALL: usize = 512 << 20;
 
 impl Runtime {
     pub fn new(provider: Arc<dyn Provider>, store: Store, settings: Settings, clock: Clock) -> Self {
@@ -149,7 +154,8 @@ impl Runtime {
             measuring: Measuring::default(),
             lists: MemoryLedger::new(LISTS_OF_TENANT, LISTS_OF_ALL),
             parsing: Turns::new(1, 2),
-            held: MemoryLedger::with_step(HELD_STEP, HELD_OF_TENANT, HELD_OF_ALL),
+            held: MemoryLedger::with_step(SMALL_STEP, HELD_OF_TENANT, HELD_OF_ALL),
+            answers: MemoryLedger::with_step(SMALL_STEP, ANSWERS_OF_TENANT, ANSWERS_OF_ALL),
             series: AllSeries::default(),
             visits: Visits::default(),
             url_calls: UrlCalls::default(),
@@ -308,7 +314,7 @@ impl Runtime {
         Ok(Call(call, PhantomData))
     }
 
-    fn hold(&self, tenant: &Tenant, bytes: usize) -> Result<MemoryCharge> {
+    pub(crate) fn hold(&self, tenant: &Tenant, bytes: usize) -> Result<MemoryCharge> {
         let mut memory = self.0.held.open(tenant);
         if memory.grow(bytes) { Ok(memory) } else { Err(Error::HeldTooLarge) }
     }

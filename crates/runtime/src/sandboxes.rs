@@ -8,6 +8,7 @@
 mod changing;
 mod left;
 mod life;
+mod long_specs;
 mod slot;
 #[cfg(test)]
 mod tests;

@@ -24,6 +24,9 @@ pub(crate) static PUBLIC_PORTS: LazyLock<Places> = LazyLock::new(|| Places::new(
 /// Files and outputs that are read, by tenant.
 pub(crate) static READERS: LazyLock<Places> = LazyLock::new(|| Places::with_each(descriptors() / 16 / OF_READER, 1024));
 
+/// Bodies that are taken as they come, by tenant: each may have a file and a directory open.
+pub(crate) static INCOMING: LazyLock<Places> = LazyLock::new(|| Places::with_each((descriptors() / 32).min(1024), 256));
+
 /// Archives that are packed, by tenant: each takes a processor as long as its client reads.
 pub(crate) static ARCHIVES: LazyLock<Places> = LazyLock::new(|| Places::with_each(32, 8));
 /// Who waits for a lease, by its sandbox.

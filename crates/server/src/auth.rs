@@ -6,7 +6,7 @@ use axum::{
 };
 use cabana_runtime::{Ask, Caller, Credential, Error, IdempotencyKey, Place, Role, Tenant, Token};
 
-use crate::{App, error::Refused, extract::OfTenant, listen::Peer};
+use crate::{App, answers::OfTenant, error::Refused, listen::Peer};
 
 /// Anybody with a valid key.
 pub(crate) struct Reader(pub(crate) Caller);
@@ -46,9 +46,9 @@ async fn caller(parts: &Parts, app: &App, needs: Role) -> Result<Caller, Refused
     admitted(parts, app, key(&parts.headers), needs).await
 }
 
-/// For whoever reads the body next.
+/// For what reads the body next, and for what answers.
 fn known(parts: &mut Parts, caller: Caller) -> Caller {
-    parts.extensions.insert(OfTenant(caller.tenant.clone()));
+    OfTenant::note(&mut parts.extensions, &caller.tenant);
     caller
 }
 

@@ -30,7 +30,7 @@ pub(crate) use self::{
     signers::Signers,
     templates::Builds,
     wakes::Wakes,
-    words::{in_their_words, worded},
+    words::{in_their_words, is_for_theirs, said_anew, worded},
 };
 use crate::{App, listen::Peer};
 

@@ -9,7 +9,7 @@ use axum::{
     http::{header, request::Parts},
 };
 use bytes::{Bytes, BytesMut};
-use cabana_runtime::{Code, MemoryCharge, MemoryLedger, Tenant};
+use cabana_runtime::{Code, MemoryCharge, MemoryLedger};
 use http_body_util::BodyExt as _;
 use serde::{
     Deserialize, Deserializer,
@@ -17,7 +17,7 @@ use serde::{
 };
 use tokio::time::timeout;
 
-use crate::{App, error::Refused, linger::lingering, parse::Received};
+use crate::{App, answers::OfTenant, error::Refused, linger::lingering, parse::Received};
 
 /// A JSON body, whatever the client calls it: no page of another site can send one along with a key. None at all, or
 /// null, is an empty object: where every field has a default, nothing need be sent.
@@ -39,16 +39,12 @@ fn or_empty(bytes: &[u8]) -> &[u8] {
 
 /// A body as a whole, within the bounds.
 pub(crate) async fn all_of(request: Request, app: &App) -> Result<Received, Refused> {
-    let tenant = request.extensions().get().map(|OfTenant(tenant)| tenant.clone());
+    let tenant = OfTenant::of(request.extensions());
     let mut memory = tenant.as_ref().map(|tenant| app.bodies.open(tenant));
     let reading = timeout(WHOLE, whole(request, app.bounds.body, app.bounds.head, memory.as_mut())).await;
     let bytes = reading.map_err(|_| Refused::late("the body took too long to come"))??;
     Ok(Received { bytes, tenant, memory })
 }
-
-/// Whose request it is, once that is known: who sends many bodies at once takes no other tenant's room for them.
-#[derive(Clone)]
-pub(crate) struct OfTenant(pub(crate) Tenant);
 
 /// What bodies take that are on their way.
 pub(crate) fn memory_of_bodies() -> MemoryLedger {

@@ -1,17 +1,19 @@
 //! The fronts: what speaks HTTP. They take a credential, translate, and do nothing else.
 #![allow(unused_qualifications)] // by what the macro of the routes writes
 
+mod answers;
 mod auth;
 mod e2b;
 mod error;
 mod extract;
-mod follow_pace;
 mod health;
+mod hosts;
 mod linger;
 mod listen;
 mod long_answer;
 mod metrics;
 mod openapi;
+mod pace;
 mod parse;
 mod ports;
 mod rest;
@@ -136,6 +138,8 @@ pub(crate) struct App {
     pub(crate) bodies: MemoryLedger,
     pub(crate) parsers: Arc<parse::Parsers>,
     pub(crate) gzip: Arc<e2b::Gzip>,
+    /// Of what comes out of ports in small chunks.
+    pub(crate) port_pace: Arc<pace::TenantPace>,
     /// Of templates.
     pub(crate) builds: Arc<e2b::Builds>,
 }
@@ -157,6 +161,7 @@ pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> 
         bodies: extract::memory_of_bodies(),
         parsers: Arc::default(),
         gzip: Arc::default(),
+        port_pace: Arc::default(),
         builds: Arc::default(),
     };
     let (router, api) = openapi::routes().split_for_parts();
@@ -170,6 +175,8 @@ pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> 
         .layer(axum::middleware::from_fn(e2b::in_their_words))
         .layer(axum::middleware::from_fn_with_state(app.clone(), ports::by_host))
         .layer(axum::middleware::from_fn_with_state(app.clone(), e2b::by_name))
+        .layer(axum::middleware::from_fn_with_state(app.clone(), answers::guard))
+        .layer(axum::middleware::from_fn(hosts::check))
         .with_state(app);
     if is_traced { router.layer(axum::middleware::from_fn(traced::traced)) } else { router }
 }

@@ -87,6 +87,9 @@ impl io::Write for Charged {
 }
 
 fn sent(bytes: Bytes, memory: MemoryCharge) -> Response {
+    if bytes.len() <= AT_ONCE {
+        return ([(header::CONTENT_TYPE, "application/json")], bytes).into_response(); // charged as all short ones are
+    }
     let head =
         [(header::CONTENT_TYPE, "application/json".to_owned()), (header::CONTENT_LENGTH, bytes.len().to_string())];
     let chunks = stream::unfold((bytes, memory), |(mut rest, memory)| async move {

@@ -8,6 +8,7 @@ mod address;
 mod admit;
 mod cookie;
 mod headers;
+mod pieces;
 mod relay;
 
 use axum::{

@@ -14,13 +14,13 @@ use futures_util::{
 use crate::{
     App, Bounds,
     error::{Answer, Refused},
-    follow_pace::FollowPace,
+    pace::TenantPace,
 };
 
 pub(crate) struct Streams {
     bounds: Arc<Live<Bounds>>,
     open: Mutex<HashMap<Tenant, usize>>,
-    follow_pace: FollowPace,
+    follow_pace: TenantPace,
 }
 
 /// One stream. It is open as long as this is held.
@@ -46,7 +46,7 @@ impl App {
 
 impl Streams {
     pub(crate) fn new(bounds: Arc<Live<Bounds>>) -> Self {
-        Self { bounds, open: Mutex::default(), follow_pace: FollowPace::default() }
+        Self { bounds, open: Mutex::default(), follow_pace: TenantPace::default() }
     }
 
     fn sit(self: &Arc<Self>, tenant: &Tenant, key: KeyLife) -> Answer<StreamSeat> {

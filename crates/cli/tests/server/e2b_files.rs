@@ -108,3 +108,20 @@ async fn a_list_of_processes_says_how_each_was_begun() {
     });
     assert_eq!(found.await, "GIVEN=it\n");
 }
+
+#[tokio::test]
+async fn a_form_has_so_many_files() {
+    let sdk = Sdk::start().await;
+    let part = "--xx\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\nx\r\n";
+    let write = async |files: usize| {
+        let form = format!("{}--xx--\r\n", part.repeat(files));
+        let request = sdk.ask(Method::POST, "/files").header("content-type", "multipart/form-data; boundary=xx");
+        request.body(form).send().await.unwrap()
+    };
+    let told = good(write(3).await).await;
+    assert_eq!(told.as_array().unwrap().len(), 3, "{told}");
+    let answer = write(2049).await;
+    assert_eq!(answer.status(), 413);
+    let told: Value = answer.json().await.unwrap();
+    assert_eq!(told["error_code"], "too_large", "{told}");
+}

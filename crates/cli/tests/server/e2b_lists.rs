@@ -180,3 +180,21 @@ async fn sandboxes_with_long_records_are_listed_in_their_order_and_none_is_left_
         assert_eq!(sdk.control(Method::GET, &path).send().await.unwrap().status(), 400, "{bad}");
     }
 }
+
+#[tokio::test]
+async fn lists_that_look_through_long_records_are_made_a_few_at_a_time() {
+    let sdk = Sdk::start().await;
+    let spec = json!({ "env": { "A": "\u{1}".repeat(60_000) } });
+    for _ in 0..12 {
+        good(sdk.server.post("/v1/sandboxes", &spec).send().await.unwrap()).await;
+    }
+    let list = async || {
+        let listed = sdk.control(Method::GET, "/v2/sandboxes?metadata=name%3Dnone").send().await.unwrap();
+        assert_eq!(good(listed).await, json!([]));
+    };
+    list().await;
+    let before = peak_memory(&sdk);
+    join_all((0..120).map(|_| list())).await;
+    let more = peak_memory(&sdk) - before;
+    assert!(more < 150, "{more} MiB for lists that look through 4 MiB"); // each would have these
+}

@@ -77,6 +77,14 @@ class Handler(BaseHTTPRequestHandler):
             open("left", "w").close()
         self.close_connection = True
 
+    def crumbs(self):
+        head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Late\r\n\r\n"
+        self.wfile.write(head + b"1\r\nx\r\n" * 20000 + b"0\r\nX-Late: 1\r\n\r\n")
+
+    def hints(self):
+        self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n" * int(self.path.split("/")[2]))
+        self.answer(b"at last")
+
     def silent(self):
         open("asked", "w").close()
         self.rfile.read(1)

@@ -7,6 +7,7 @@ mod accounts;
 mod backup;
 mod bad_input;
 mod bounds;
+mod caches;
 mod calls;
 mod chat_files;
 mod clients;

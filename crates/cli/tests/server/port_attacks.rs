@@ -27,6 +27,47 @@ async fn a_server_inside_that_answers_badly_harms_nobody() {
     good(at_path(&server, &sandbox, "echo").send().await.unwrap()).await;
 }
 
+/// The lengths of the chunks of an answer.
+fn chunks(answer: &str) -> Vec<usize> {
+    let (head, mut rest) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.to_ascii_lowercase().contains("transfer-encoding: chunked"), "{head}");
+    let mut lengths = Vec::new();
+    loop {
+        let (length, behind) = rest.split_once("\r\n").unwrap();
+        let length = usize::from_str_radix(length, 16).unwrap();
+        if length == 0 {
+            assert_eq!(behind, "\r\n", "nothing comes after the end");
+            return lengths;
+        }
+        lengths.push(length);
+        rest = behind[length..].strip_prefix("\r\n").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn chunks_of_one_byte_go_on_together_and_trailers_do_not_go_on() {
+    let server = Server::start();
+    let sandbox = listening(&server, "one").await;
+    let key = &server.key;
+    let crumbs =
+        format!("GET /p/{sandbox}/8000/crumbs HTTP/1.1\r\nHost: x\r\nX-API-KEY: {key}\r\nConnection: close\r\n\r\n");
+    let lengths = chunks(&raw(&server, &crumbs).await);
+    assert_eq!(lengths.iter().sum::<usize>(), 20_000, "nothing is lost");
+    assert!(lengths.len() < 2000, "{} chunks", lengths.len());
+}
+
+#[tokio::test]
+async fn an_answer_has_few_informational_ones_before_it() {
+    let server = Server::start();
+    let sandbox = listening(&server, "one").await;
+    let few = at_path(&server, &sandbox, "hints/16").send().await.unwrap();
+    assert_eq!((few.status(), few.text().await.unwrap().as_str()), (StatusCode::OK, "at last"));
+    for many in ["hints/17", "hints/100000"] {
+        let answer = at_path(&server, &sandbox, many).send().await.unwrap();
+        assert_eq!(refused(answer).await, (502, "port_failed".into()), "{many}");
+    }
+}
+
 /// Sends bytes as they are, and reads until the other side has no more to say.
 pub(crate) async fn raw(server: &Server, bytes: &str) -> String {
     let mut stream = TcpStream::connect(server.url.trim_start_matches("http://")).await.unwrap();

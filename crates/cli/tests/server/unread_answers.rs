@@ -1,9 +1,9 @@
-//! Answers of searches that their clients do not read.
+//! Answers that their clients do not read.
 
-use reqwest::{Method, RequestBuilder};
+use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::json;
 
-use crate::stage::{Server, good, refused, until};
+use crate::stage::{Server, client, good, refused, until};
 
 /// Of what one search finds, as JSON.
 const MOST: u64 = 4 << 20;
@@ -40,4 +40,41 @@ async fn what_searches_find_is_charged_until_it_is_read() {
     fill(|| server.post(&files, &json!({ "grep": "." }))).await;
     let few = json!({ "grep": ".", "limit": 1 });
     assert_eq!(good(server.post(&files, &few).send().await.unwrap()).await["cut_off"], "limit");
+}
+
+/// One that takes next to nothing of its answers.
+fn slow_client() -> Client {
+    client(); // what all clients need is there then
+    Client::builder().http2_prior_knowledge().http2_initial_stream_window_size(1).build().unwrap()
+}
+
+#[tokio::test]
+async fn short_answers_are_charged_together_until_they_are_taken() {
+    let server = Server::start();
+    let names: Vec<_> = (0..2000).map(|n| format!("host{n:06}.example.com")).collect();
+    let spec = json!({ "network": { "mode": "allowlist", "allow": names } });
+    let made = good(server.post("/v1/sandboxes", &spec).send().await.unwrap()).await;
+    let url = format!("{}/v1/sandboxes/{}", server.url, made["id"].as_str().unwrap());
+    let ask = async |client: &Client| client.get(&url).bearer_auth(&server.key).send().await.unwrap();
+    let length = ask(&client()).await.content_length().unwrap();
+    assert!((40_000..60_000).contains(&length), "{length}");
+    let most = usize::try_from((64 << 20) / (length - (4 << 10)) + 1).unwrap();
+    let mut unread: Vec<Response> = Vec::new();
+    let (mut slow, mut late) = (slow_client(), None);
+    while late.is_none() {
+        assert!(unread.len() <= most, "so many are let be unread");
+        if unread.len() % 200 == 199 {
+            slow = slow_client(); // a connection has so many requests at once
+        }
+        let answer = ask(&slow).await;
+        match answer.status().as_u16() {
+            200 => unread.push(answer),
+            _ => late = Some(answer),
+        }
+    }
+    assert_eq!(refused(late.unwrap()).await, (503, "server_busy".into()));
+    assert!(unread.len() > most / 2, "{}", unread.len());
+    assert_eq!(server.request(Method::GET, "/livez").send().await.unwrap().status(), 200);
+    drop((unread, slow));
+    until(async || (ask(&client()).await.status() == 200).then_some(())).await;
 }

@@ -1,8 +1,11 @@
-//! Input that no command reads, of clients that do not wait.
+//! Input that no command reads, of clients that do not wait, and uploads that stand still.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use futures_util::{StreamExt, stream::FuturesUnordered};
-use reqwest::{Method, Response};
+use futures_util::{
+    StreamExt,
+    stream::{self, FuturesUnordered},
+};
+use reqwest::{Body, Method, Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::{
@@ -31,7 +34,7 @@ async fn send_until_refused(server: &Server, send: impl AsyncFn() -> Response) -
             refused = waiting.next() => return (refused.unwrap(), waiting.len()),
             () = accepted => {}
         }
-        assert!(waiting.len() < 100, "all of them are held");
+        assert!(waiting.len() < 300, "all of them are held");
     }
 }
 
@@ -102,4 +105,61 @@ async fn input_that_is_typed_to_a_command_that_does_not_read_is_bounded() {
     let (late, waiting) = send_until_refused(&sdk.server, async || send(pid, 70_000).await).await;
     assert_eq!(late.status(), 429);
     assert!(waiting < 70, "{waiting} calls wait for one command");
+}
+
+/// So many bytes, and no end.
+fn standing_still(length: usize) -> Body {
+    let piece = stream::iter([Ok::<_, std::io::Error>(vec![b'x'; length])]);
+    Body::wrap_stream(piece.chain(stream::pending()))
+}
+
+#[tokio::test]
+async fn uploads_that_stand_still_are_charged_and_take_no_other_tenants_room() {
+    const GATHERED: usize = 1 << 20;
+    let sdk = Sdk::start().await;
+    let sandbox = sdk.server.ensure("one").await["id"].as_str().unwrap().to_owned();
+    let path = format!("/v1/sandboxes/{sandbox}/files?path=file");
+    let put = || sdk.server.request(Method::PUT, &path);
+    let post = || sdk.ask(Method::POST, "/files?path=file");
+    let raw = || post().header("content-type", "application/octet-stream");
+    let form = || post().header("content-type", "multipart/form-data; boundary=xx");
+    let (late, waiting) =
+        send_until_refused(&sdk.server, async || put().body(standing_still(1_000_000)).send().await.unwrap()).await;
+    assert_eq!(refused(late).await, (503, "server_busy".into()));
+    assert_eq!(waiting, (64 << 20) / (GATHERED - (4 << 10)));
+    until(async || (under_way(&sdk.server).await == 0).then_some(())).await;
+
+    let waiting: FuturesUnordered<_> = (0..64).map(|_| put().body(standing_still(1_000_000)).send()).collect();
+    let held = tokio::spawn(waiting.collect::<Vec<_>>());
+    until(async || (under_way(&sdk.server).await == 64).then_some(())).await;
+    for late in [raw(), form()] {
+        assert_eq!(late.body(standing_still(1_000_000)).send().await.unwrap().status(), 503);
+    }
+    good(put().body("short").send().await.unwrap()).await;
+    let other = sdk.server.key_for("other", "use").await;
+    let theirs = json!({ "scope": { "scheme": "fixed", "name": "theirs" } });
+    let theirs = client().post(format!("{}/v1/sandboxes:ensure", sdk.server.url)).bearer_auth(&other).json(&theirs);
+    let theirs = good(theirs.send().await.unwrap()).await["id"].as_str().unwrap().to_owned();
+    let url = format!("{}/v1/sandboxes/{theirs}/files?path=file", sdk.server.url);
+    good(client().put(url).bearer_auth(&other).body(vec![b'x'; LARGE]).send().await.unwrap()).await;
+    held.abort();
+    until(async || {
+        let answer = put().body(vec![b'x'; LARGE]).send().await.unwrap();
+        (answer.status() == StatusCode::OK).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn uploads_of_one_tenant_that_stand_still_have_a_number() {
+    let server = Server::start();
+    let sandbox = server.ensure("one").await["id"].as_str().unwrap().to_owned();
+    let path = format!("/v1/sandboxes/{sandbox}/files?path=file");
+    let send = async || {
+        let request = server.request(Method::PUT, &path).header("content-length", "2");
+        request.body(standing_still(1)).send().await.unwrap()
+    };
+    let (late, waiting) = send_until_refused(&server, send).await;
+    assert_eq!(refused(late).await, (429, "too_many_streams".into()));
+    assert!(waiting <= 256, "{waiting}");
 }

@@ -6,7 +6,7 @@ use cabana_store::By;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{Act, Cx, Mounts, Needs, Result, Wanted, check_kept_env, memory::json_len};
+use crate::{Act, Cx, MemoryCharge, Mounts, Needs, Result, Wanted, check_kept_env, memory::json_len};
 
 /// Absent: made. Stopped or paused: started. Running: as it is.
 pub struct Ensure;
@@ -84,7 +84,7 @@ impl Act for Wake {
             }
             Ok(before)
         };
-        let before = sandboxes.change(&slot, give).await?;
+        let before = sandboxes.change(&slot, 0, give).await?;
         match sandboxes.running(&slot, Self::VERB).await {
             Ok(_) => Ok(()),
             Err(error) => {
@@ -95,7 +95,7 @@ impl Act for Wake {
                     }
                     Ok(())
                 };
-                sandboxes.change(&slot, take_back).await?;
+                sandboxes.change(&slot, 0, take_back).await?;
                 Err(error)
             }
         }
@@ -213,6 +213,7 @@ impl Act for Change {
     async fn run(self, cx: Cx) -> Result<Changed> {
         let slot = cx.runtime.0.sandboxes.of_id(&cx.caller.tenant, &cx.record()?.id).await?;
         let capabilities = cx.runtime.0.sandboxes.provider().capabilities();
+        let sent = cx.note(|notes| notes.memory.as_ref().map_or(0, MemoryCharge::used));
         let was = slot.wanted()?;
         let altered = cx.runtime.settings().altered(&was, self.limits, self.network.as_ref());
         let (limits, network, mut clamped) = altered;
@@ -245,6 +246,6 @@ impl Act for Change {
             wanted.notes.extend(self.note);
             Ok(Changed { clamped })
         };
-        sandboxes.change(&slot, alter).await
+        sandboxes.change(&slot, sent, alter).await
     }
 }

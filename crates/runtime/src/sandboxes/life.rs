@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tracing::{Instrument as _, debug_span};
 use uuid::Uuid;
 
-use super::{Sandboxes, Slot, Wanted};
+use super::{Sandboxes, Slot, Wanted, long_specs::off_if_long};
 use crate::{
     Error, Mounts, Result, SandboxId, Tenant,
     events::{Event, Happened},
@@ -633,14 +633,22 @@ impl Sandboxes {
     }
 
     /// Other limits, another network, other variables: of the sandbox first, and then of its record. What is altered is what those
-    /// before it in the line have left.
-    pub(crate) async fn change<T>(&self, slot: &Slot, alter: impl FnOnce(&mut Wanted) -> Result<T>) -> Result<T> {
+    /// before it in the line have left. `sent`: how many bytes of it came with the request.
+    pub(crate) async fn change<T>(
+        &self,
+        slot: &Slot,
+        sent: usize,
+        alter: impl FnOnce(&mut Wanted) -> Result<T>,
+    ) -> Result<T> {
         self.taken_up(slot).await?;
         let _alone = slot.changing.lock_to_change().await?;
-        let was = slot.wanted()?;
-        let mut wanted = Wanted::clone(&was);
+        let (record, was) = (slot.record(), slot.wanted()?);
+        let (tenant, length) = (&record.tenant, record.spec.len());
+        let cloned = was.clone();
+        let mut wanted = off_if_long(tenant, length, move || Wanted::clone(&cloned)).await?;
         let altered = alter(&mut wanted)?;
-        let spec = wanted.to_spec()?;
+        let write = move || wanted.to_spec().map(|spec| (spec, wanted));
+        let (spec, wanted) = off_if_long(tenant, length + sent, write).await??;
         let (mut resized, mut _grown) = (None, None);
         let limits = wanted.sandbox.limits;
         let sandbox = match wanted.sandbox != was.sandbox {

@@ -24,7 +24,7 @@ use super::{
     refused::{Refused, Unreached},
     wakes::wake,
 };
-use crate::{App, extract::OfTenant, long_answer};
+use crate::{App, answers::OfTenant, long_answer};
 
 /// For pages of any origin: what opens a sandbox is no cookie, and so nothing that a browser adds by itself.
 pub(super) async fn serve(app: &App, named: Named, request: Request) -> Response {
@@ -49,7 +49,7 @@ async fn answered(app: &App, named: Named, mut request: Request) -> Response {
         Ok(guest) => guest,
         Err(unreached) => return unreached.into_response(),
     };
-    request.extensions_mut().insert(OfTenant(guest.caller.tenant.clone()));
+    OfTenant::note(request.extensions_mut(), &guest.caller.tenant);
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let admitted = guest.admits(request.headers());
     let is_health = (&method, path.as_str()) == (&Method::GET, "/health");

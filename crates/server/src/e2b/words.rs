@@ -29,11 +29,14 @@ pub(crate) async fn in_their_words(request: Request, next: Next) -> Response {
 
 /// The same for what is said at the door, where a sandbox that is named is all that tells of its agent.
 pub(crate) fn worded(path: &str, headers: &HeaderMap, response: Response) -> Response {
-    let is_theirs = is_theirs(path) || headers.contains_key(names::SANDBOX_ID);
-    if is_theirs { said_anew(response) } else { response }
+    if is_for_theirs(path, headers) { said_anew(response) } else { response }
 }
 
-fn said_anew(mut response: Response) -> Response {
+pub(crate) fn is_for_theirs(path: &str, headers: &HeaderMap) -> bool {
+    is_theirs(path) || headers.contains_key(names::SANDBOX_ID)
+}
+
+pub(crate) fn said_anew(mut response: Response) -> Response {
     if let Some(ours) = response.extensions_mut().remove::<Ours>() {
         return Refused::from(ours).into_response();
     }

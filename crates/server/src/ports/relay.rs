@@ -5,7 +5,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
     time::{Duration, Instant},
@@ -18,14 +18,15 @@ use axum::{
     response::Response,
 };
 use cabana_runtime::{Code, Connection, Visitor};
-use hyper::{client::conn::http1, upgrade::OnUpgrade};
+use hyper::{client::conn::http1, ext::on_informational, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     address::{Door, Way},
     admit::without_token,
-    failed, headers,
+    failed, headers, pieces,
 };
 use crate::{
     App,
@@ -35,10 +36,13 @@ use crate::{
 
 /// Of the head of an answer.
 const HEAD: usize = 64 << 10;
+/// Informational ones before an answer: each is a few bytes of a guest, and is parsed.
+const MAX_INFORMATIONAL: usize = 16;
 
 /// One connection for each request: what one left behind in it cannot reach the next.
 pub(super) async fn relay(app: &App, visitor: Visitor, door: &Door, request: Request) -> Answer<Response> {
     let key = app.runtime.access().life(visitor.key()).await?;
+    let tenant = visitor.tenant().clone();
     let stream = reach(app, visitor, door).await?;
     let (mut parts, body) = request.into_parts();
     let wants_socket = headers::is_websocket(&parts);
@@ -53,19 +57,33 @@ pub(super) async fn relay(app: &App, visitor: Visitor, door: &Door, request: Req
     let handshake = builder.handshake::<_, Body>(stream).await;
     let (mut sender, connection) = handshake.map_err(|error| failed(door.port, error))?;
     let (idle, watched, seat, ended) = (app.bounds.idle, moved.clone(), peer.clone(), key.clone().ended());
+    let babbles = CancellationToken::new();
+    let cut = babbles.clone();
     app.tasks.spawn(async move {
         let _seat = seat;
         tokio::select! {
             _ = connection.with_upgrades() => {} // how it ended is told by the answer, or by its end
             () = stands_still(&watched, idle) => {}
             () = ended => {}
+            () = cut.cancelled() => {}
         }
     });
 
     let mut asked = Request::new(body);
     (*asked.method_mut(), *asked.uri_mut(), *asked.version_mut()) = (parts.method, uri, Version::HTTP_11);
     *asked.headers_mut() = headers;
-    let mut answer = sender.send_request(asked).await.map_err(|error| failed(door.port, error))?;
+    let (informational, too_many) = (AtomicUsize::new(0), babbles.clone());
+    on_informational(&mut asked, move |_| {
+        if informational.fetch_add(1, Ordering::Relaxed) >= MAX_INFORMATIONAL {
+            too_many.cancel();
+        }
+    });
+    let answered = sender.send_request(asked).await;
+    if babbles.is_cancelled() {
+        let why = format!("more than {MAX_INFORMATIONAL} informational responses came before it");
+        return Err(failed(door.port, why));
+    }
+    let mut answer = answered.map_err(|error| failed(door.port, error))?;
     let upgraded = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
     if upgraded {
         let outside = outside.ok_or_else(|| failed(door.port, "it changes to a protocol that nobody asked for"))?;
@@ -85,7 +103,7 @@ pub(super) async fn relay(app: &App, visitor: Visitor, door: &Door, request: Req
     }
     *answer.version_mut() = Version::HTTP_11; // the inside may speak 1.0; how we speak is between us and the client
     headers::outwards(door, answer.headers_mut(), upgraded);
-    Ok(answer.map(Body::new))
+    Ok(answer.map(|body| if upgraded { Body::empty() } else { pieces::gather(app, tenant, body) }))
 }
 
 async fn reach(app: &App, visitor: Visitor, door: &Door) -> Answer<Connection> {

@@ -10,7 +10,7 @@ use axum::{
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use cabana_runtime::{
-    Call, CallId, Caller, Clamped, Place, Text,
+    Call, CallId, Caller, Clamped, Error, Place, Text,
     acts::{
         Asked,
         exec::{self, Ending, Exec, ExitTold, Keep},
@@ -32,6 +32,7 @@ use crate::{
     auth::{Once, User, ask},
     error::{Answer, ErrorBody, Refused},
     extract::{Body, Path, maybe_object},
+    long_answer,
     seats::StreamSeat,
     stream::{events, named},
 };
@@ -293,8 +294,14 @@ async fn run(
         return Ok(streamed(seat, call));
     }
     let id = call.id();
-    let answer = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
-    Ok(Json(ExecBody::of(id, &answer)).into_response())
+    let of_call = |error| Refused::from(error).of_call(id);
+    let answer = call.answer().await.map_err(of_call)?;
+    let mut memory = app.runtime.list_memory(&tenant);
+    let said = [&answer.stdout, &answer.stderr].map(|said| said.head.0.len() + said.tail.0.len());
+    if !memory.grow(said.iter().sum()) {
+        return Err(of_call(Error::ListsTooLarge));
+    }
+    long_answer::json(memory, move || ExecBody::of(id, &answer)).await.map_err(of_call)
 }
 
 fn streams(headers: &HeaderMap) -> bool {

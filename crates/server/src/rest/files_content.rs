@@ -12,7 +12,7 @@ use axum::{
 };
 use bytes::Bytes;
 use cabana_runtime::{
-    Ask, Caller, Place, Runtime,
+    Ask, Caller, Place, Runtime, Tenant,
     acts::files::{Alter, At, Opened, Part, Read, Step, Write, Zip},
 };
 use cabana_sandbox::{Error as SandboxError, SandboxPath, Stream, WriteMode};
@@ -212,14 +212,15 @@ async fn put(
         Some("create_new") => WriteMode::CreateNew,
         Some(_) => return Err(Refused::invalid("mode", "is `replace`, `in_place`, `append` or `create_new`")),
     };
+    let len = length_of(&headers);
     let write = Write {
         at: at(query.path, query.user)?,
         mode,
         perm: query.perm.as_deref().map(|perm| octal("perm", perm)).transpose()?,
-        len: headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok()),
+        len,
         parents: query.parents,
         tags: None,
-        body: received(body),
+        body: received(&app, &caller.tenant, len, body)?,
         held: 0,
     };
     write_file(&app, caller, Place::Sandbox(id(&sandbox)?), once, write).await.map(Json)
@@ -231,18 +232,30 @@ pub(super) async fn write_file(app: &App, caller: Caller, place: Place, once: On
     Ok(call.answer().await.map_err(|error| Refused::from(error).of_call(id))?.entry.into())
 }
 
-pub(crate) fn received(body: HttpBody) -> Stream<Bytes> {
-    let pieces = stream::try_unfold(body.into_data_stream(), |mut body| async move {
+/// A body as it comes, which has a seat as long as this is there.
+pub(crate) fn received(
+    app: &App,
+    tenant: &Tenant,
+    length: Option<u64>,
+    body: HttpBody,
+) -> Result<Stream<Bytes>, cabana_runtime::Error> {
+    let seat = app.runtime.seat_incoming(tenant, length)?;
+    let pieces = stream::try_unfold((body.into_data_stream(), seat), |(mut body, seat)| async move {
         match tokio::time::timeout(STALLED, body.next()).await {
             Ok(None) => Ok(None),
-            Ok(Some(Ok(bytes))) => Ok(Some((bytes, body))),
+            Ok(Some(Ok(bytes))) => Ok(Some((bytes, (body, seat)))),
             Ok(Some(Err(error))) => Err(SandboxError::invalid("body", format!("it broke off: {error}"))),
             Err(_) => {
                 Err(SandboxError::invalid("body", format!("it stopped: nothing came for {} s", STALLED.as_secs())))
             }
         }
     });
-    pieces.boxed()
+    Ok(pieces.boxed())
+}
+
+/// As its client says it.
+pub(crate) fn length_of(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 #[derive(Deserialize, IntoParams)]

@@ -1,6 +1,6 @@
 //! Sandboxes: found by their scope, listed, changed, stopped, deleted.
 
-use axum::{Json, extract::State, http::StatusCode, response::Response};
+use axum::{extract::State, http::StatusCode, response::Response};
 use cabana_runtime::{
     Place, Runtime, SandboxId, SandboxState, Tenant, Wanted,
     acts::sandbox::{Become, Change, Ensure, Shape},
@@ -72,7 +72,7 @@ async fn ensure(
     User(caller): User,
     once: Once,
     Body(body): Body<EnsureBody>,
-) -> Answer<Json<EnsuredBody>> {
+) -> Answer<Response> {
     let (wanted, clamped) = body.spec.map(|spec| spec.wanted(app.runtime.settings())).transpose()?.unzip();
     let place = Place::Scope(body.scope.scope()?, wanted);
     let tenant = caller.tenant.clone();
@@ -80,8 +80,7 @@ async fn ensure(
     let id = call.id();
     let done = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
     let clamped = ClampedBody::all(clamped.filter(|_| done.created).unwrap_or_default());
-    let sandbox = told(&app, &tenant, &done.sandbox).await?;
-    Ok(Json(EnsuredBody { sandbox, created: done.created, clamped }))
+    told(&app, &tenant, &done.sandbox, move |sandbox| EnsuredBody { sandbox, created: done.created, clamped }).await
 }
 
 /// A new sandbox that belongs to no scope.
@@ -94,14 +93,14 @@ async fn create(
     User(caller): User,
     once: Once,
     Body(spec): Body<SpecBody>,
-) -> Answer<(StatusCode, Json<MadeBody>)> {
+) -> Answer<(StatusCode, Response)> {
     let (wanted, clamped) = spec.wanted(app.runtime.settings())?;
     let tenant = caller.tenant.clone();
     let call = app.runtime.call(ask(caller, Place::New(Some(wanted)), once), Ensure).await?;
     let id = call.id();
     let done = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
-    let (sandbox, clamped) = (told(&app, &tenant, &done.sandbox).await?, ClampedBody::all(clamped));
-    Ok((StatusCode::CREATED, Json(MadeBody { sandbox, clamped })))
+    let made = move |sandbox| MadeBody { sandbox, clamped: ClampedBody::all(clamped) };
+    Ok((StatusCode::CREATED, told(&app, &tenant, &done.sandbox, made).await?))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -146,9 +145,18 @@ async fn list(State(app): State<App>, Reader(caller): Reader, Query(which): Quer
     long_answer::try_json(memory, list).await
 }
 
-async fn told(app: &App, tenant: &Tenant, id: &SandboxId) -> Answer<SandboxBody> {
+/// What `body` makes of it, as it is now.
+async fn told<T: Serialize>(
+    app: &App,
+    tenant: &Tenant,
+    id: &SandboxId,
+    body: impl FnOnce(SandboxBody) -> T + Send + 'static,
+) -> Answer<Response> {
     let (record, spec) = app.sandbox(tenant, id).await?;
-    Ok(SandboxBody::of(&app.runtime, &record, &spec.wanted))
+    let mut memory = app.runtime.list_memory(tenant);
+    long_answer::charge(&mut memory, std::slice::from_ref(&record))?;
+    let runtime = app.runtime.clone();
+    Ok(long_answer::json(memory, move || body(SandboxBody::of(&runtime, &record, &spec.wanted))).await?)
 }
 
 /// One sandbox. Nothing is started for it.
@@ -157,11 +165,7 @@ async fn told(app: &App, tenant: &Tenant, id: &SandboxId) -> Answer<SandboxBody>
     (status = "default", body = ErrorBody),
 ))]
 async fn get(State(app): State<App>, Reader(caller): Reader, Path(sandbox): Path<String>) -> Answer<Response> {
-    let (record, spec) = app.sandbox(&caller.tenant, &id(&sandbox)?).await?;
-    let mut memory = app.runtime.list_memory(&caller.tenant);
-    long_answer::charge(&mut memory, std::slice::from_ref(&record))?;
-    let body = move || SandboxBody::of(&app.runtime, &record, &spec.wanted);
-    Ok(long_answer::json(memory, body).await?)
+    told(&app, &caller.tenant, &id(&sandbox)?, |sandbox| sandbox).await
 }
 
 /// What is to be different. What is not said stays as it is.
@@ -194,7 +198,7 @@ async fn change(
     Path(sandbox): Path<String>,
     once: Once,
     Body(body): Body<ChangeBody>,
-) -> Answer<Json<MadeBody>> {
+) -> Answer<Response> {
     let change = Change {
         limits: body.limits.map(LimitsBody::limits),
         network: body.network.map(NetworkBody::policy).transpose()?,
@@ -208,8 +212,8 @@ async fn change(
     let call = app.runtime.call(ask(caller, Place::Sandbox(sandbox.clone()), once), change).await?;
     let id = call.id();
     let done = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
-    let sandbox = told(&app, &tenant, &sandbox).await?;
-    Ok(Json(MadeBody { sandbox, clamped: ClampedBody::all(done.clamped) }))
+    let changed = move |sandbox| MadeBody { sandbox, clamped: ClampedBody::all(done.clamped) };
+    told(&app, &tenant, &sandbox, changed).await
 }
 
 /// Ends it, with its files.
@@ -249,12 +253,12 @@ async fn start(
     User(caller): User,
     Path(sandbox): Path<String>,
     once: Once,
-) -> Answer<Json<SandboxBody>> {
+) -> Answer<Response> {
     let (sandbox, tenant) = (id(&sandbox)?, caller.tenant.clone());
     let call = app.runtime.call(ask(caller, Place::Sandbox(sandbox.clone()), once), Ensure).await?;
     let id = call.id();
     call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
-    told(&app, &tenant, &sandbox).await.map(Json)
+    told(&app, &tenant, &sandbox, |sandbox| sandbox).await
 }
 
 /// Ends its processes and keeps its files.
@@ -262,15 +266,10 @@ async fn start(
     (status = 200, body = SandboxBody),
     (status = "default", body = ErrorBody),
 ))]
-async fn stop(
-    State(app): State<App>,
-    User(caller): User,
-    Path(sandbox): Path<String>,
-    once: Once,
-) -> Answer<Json<SandboxBody>> {
+async fn stop(State(app): State<App>, User(caller): User, Path(sandbox): Path<String>, once: Once) -> Answer<Response> {
     let tenant = caller.tenant.clone();
     become_(&app.runtime, caller, &sandbox, once, Shape::Stopped).await?;
-    told(&app, &tenant, &id(&sandbox)?).await.map(Json)
+    told(&app, &tenant, &id(&sandbox)?, |sandbox| sandbox).await
 }
 
 /// Lets its processes stand still, with all that they have in memory.
@@ -283,10 +282,10 @@ async fn pause(
     User(caller): User,
     Path(sandbox): Path<String>,
     once: Once,
-) -> Answer<Json<SandboxBody>> {
+) -> Answer<Response> {
     let tenant = caller.tenant.clone();
     become_(&app.runtime, caller, &sandbox, once, Shape::Paused).await?;
-    told(&app, &tenant, &id(&sandbox)?).await.map(Json)
+    told(&app, &tenant, &id(&sandbox)?, |sandbox| sandbox).await
 }
 
 /// Packs its files away, stopped first if it has to be. The next call brings it back.
@@ -299,8 +298,8 @@ async fn archive(
     User(caller): User,
     Path(sandbox): Path<String>,
     once: Once,
-) -> Answer<Json<SandboxBody>> {
+) -> Answer<Response> {
     let tenant = caller.tenant.clone();
     become_(&app.runtime, caller, &sandbox, once, Shape::Archived).await?;
-    told(&app, &tenant, &id(&sandbox)?).await.map(Json)
+    told(&app, &tenant, &id(&sandbox)?, |sandbox| sandbox).await
 }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::files_content::received;
+use super::files_content::{length_of, received};
 use crate::{
     App,
     auth::{Admin, Once, Reader, ask},
@@ -152,7 +152,7 @@ async fn add(
         sudo: query.sudo,
         service: service(query.start, query.ready)?,
     };
-    let add = Add { name: query.name, wishes, body: received(body) };
+    let add = Add { name: query.name, wishes, body: received(&app, &caller.tenant, length_of(&headers), body)? };
     let call = app.runtime.call(ask(caller, Place::Nowhere, once), add).await?;
     let id = call.id();
     let added = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;

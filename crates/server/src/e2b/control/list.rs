@@ -1,6 +1,6 @@
 //! Lists of sandboxes, with filters and pages.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::LazyLock};
 
 use axum::{
     extract::{Query, State, rejection::QueryRejection},
@@ -11,12 +11,14 @@ use cabana_e2b_wire::{
     control::{ListSandboxes, ListedSandbox, Order},
     header, metadata,
 };
-use cabana_runtime::{Begun, BegunPage, Error, Record, SandboxState, Time};
+use cabana_runtime::{Begun, BegunPage, Error, Record, SandboxState, Time, Turn, Turns};
 
 use super::{super::refused::Refused, told};
 use crate::{App, auth::Reader, long_answer, specs::Spec};
 
 const MOST: u32 = 100;
+/// Of those who read a part of a list, from the store until it was looked through: it has megabytes, and takes a thread.
+static READERS: LazyLock<Turns> = LazyLock::new(|| Turns::new(2, 4));
 
 pub(super) async fn list_v1(
     state: State<App>,
@@ -52,19 +54,22 @@ pub(super) async fn list(
     });
     let filter = Filter { metadata: metadata.into_iter().collect(), template: asked.template };
     let (most, mut page) = (limit as usize, Vec::new());
+    let mut memory = app.runtime.list_memory(&caller.tenant);
     // A part at a time: what another front made, and what is not asked for, is not known before it is read.
     while let Some(part) = next.take().filter(|_| page.len() <= most) {
+        let turn = READERS.take(Some(&caller.tenant)).await;
         let records = app.runtime.sandboxes_by_start(&caller.tenant, part.clone()).await?;
         next = part.next(&records);
-        page.extend(filter.clone().chosen(records, most + 1 - page.len()).await?);
+        let chosen = filter.clone().chosen(records, most + 1 - page.len(), turn).await?;
+        // Held while the next part waits for its turn.
+        if !memory.grow(chosen.iter().map(size).sum()) {
+            return Err(Error::ListsTooLarge.into());
+        }
+        page.extend(chosen);
     }
     let more = page.len() > most;
     page.truncate(most);
     let token = page.last().filter(|_| more).map(write_token);
-    let mut memory = app.runtime.list_memory(&caller.tenant);
-    if !memory.grow(page.iter().map(size).sum()) {
-        return Err(Error::ListsTooLarge.into());
-    }
     let mut response = long_answer::json(memory, move || page).await?;
     if let Some(Ok(token)) = token.map(|token| HeaderValue::from_str(&token)) {
         response.headers_mut().insert(header::NEXT_TOKEN, token);
@@ -81,8 +86,9 @@ struct Filter {
 
 impl Filter {
     /// Off the workers: records may be long, and each is parsed.
-    async fn chosen(self, records: Vec<Record>, most: usize) -> Result<Vec<ListedSandbox>, Refused> {
+    async fn chosen(self, records: Vec<Record>, most: usize, turn: Turn) -> Result<Vec<ListedSandbox>, Refused> {
         let choose = move || {
+            let _turn = turn; // also where the client has gone
             let listed = records.iter().filter_map(|record| told::listed(record, &Spec::parse(&record.spec).ok()?));
             listed.filter(|sandbox| self.admits(sandbox)).take(most).collect()
         };

@@ -1,6 +1,6 @@
 //! What is done to one sandbox.
 
-use axum::{Json, extract::State, http::StatusCode};
+use axum::{Json, extract::State, http::StatusCode, response::Response};
 use cabana_e2b_wire::control::{
     self, ConnectSandbox, ConnectSandboxV2, PauseSandbox, RefreshSandbox, ResumeSandbox, SetTimeout,
 };
@@ -14,6 +14,7 @@ use crate::{
     App,
     auth::{Reader, User},
     extract::{Body, Path},
+    long_answer,
 };
 
 type Made = Result<(StatusCode, Json<control::Sandbox>), Refused>;
@@ -47,9 +48,12 @@ pub(super) async fn show(
     State(app): State<App>,
     Reader(caller): Reader,
     Path(sandbox): Path<String>,
-) -> Result<Json<control::SandboxDetail>, Refused> {
+) -> Result<Response, Refused> {
     let one = One::find(&app, caller, &sandbox).await?;
-    Ok(Json(told::detail(&one).await?))
+    let mut memory = app.runtime.list_memory(&one.caller.tenant);
+    long_answer::charge(&mut memory, std::slice::from_ref(&one.record))?;
+    let detail = told::detail(&one).await?;
+    Ok(long_answer::json(memory, move || detail).await?)
 }
 
 pub(super) async fn kill(

@@ -3,7 +3,7 @@
 use axum::{
     Json,
     extract::{Request, State},
-    http::{HeaderMap, StatusCode, Uri, header},
+    http::{HeaderMap, StatusCode, Uri},
 };
 use cabana_e2b_wire::control::FileUpload;
 use cabana_runtime::{Ask, Hash, MOST_UPLOADED, Place, acts::build::Upload};
@@ -18,7 +18,7 @@ use crate::{
     extract::Path,
     linger::lingering,
     ports::{authority, is_secure},
-    rest::files_content::received,
+    rest::files_content::{length_of, received},
 };
 
 /// The address is of the host that the client knows the server by.
@@ -46,16 +46,17 @@ pub(super) async fn put(
     request: Request,
 ) -> Result<StatusCode, Refused> {
     let (caller, hash) = app.runtime.open_upload(&token).await?;
-    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    let length = length_of(request.headers());
     let body = lingering(request.into_body());
-    if length.is_some_and(|length: u64| length > MOST_UPLOADED) {
+    if length.is_some_and(|length| length > MOST_UPLOADED) {
         drop(body); // it goes on to be read for a while, so that the answer is heard
         return Err(Refused::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             format!("the files of a step have at most {MOST_UPLOADED} bytes"),
         ));
     }
+    let body = received(&app, &caller.tenant, length, body)?;
     let ask = Ask { caller, place: Place::Nowhere, key: None, lease: None, front: FRONT };
-    app.runtime.call(ask, Upload { hash, body: received(body) }).await?.answer().await?;
+    app.runtime.call(ask, Upload { hash, body }).await?.answer().await?;
     Ok(StatusCode::OK)
 }

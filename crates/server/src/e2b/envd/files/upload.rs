@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use axum::{
-    Json,
     extract::Request,
     http::{HeaderMap, header},
-    response::{IntoResponse, Response},
+    response::Response,
 };
 use bytes::Bytes;
 use cabana_e2b_wire::{
@@ -14,7 +13,7 @@ use cabana_e2b_wire::{
     metadata,
 };
 use cabana_runtime::{
-    Error,
+    Code, Error, MemoryCharge,
     acts::files::{At, Write},
 };
 use cabana_sandbox::{Result as Piece, Stream, User, WriteMode};
@@ -30,10 +29,18 @@ use super::{
     multipart::Form,
     of_path, user_of,
 };
-use crate::{App, linger::lingering, rest::files_content::received};
+use crate::{
+    App,
+    error::Refused as Ours,
+    linger::lingering,
+    long_answer,
+    rest::files_content::{length_of, received},
+};
 
 /// Pieces on their way from a form to a file.
 const AHEAD: usize = 4;
+/// Of one form. Each is a call, and an entry of the answer that is many times as long as what it was sent with.
+const MAX_FILES: usize = 2048;
 
 pub(super) async fn upload(
     app: &App,
@@ -45,20 +52,45 @@ pub(super) async fn upload(
     let headers = request.headers().clone();
     let writing = Writing { app, guest, by, user: user_of(guest, query, &headers)?, tags: tags(&headers)? };
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let body = received(lingering(request.into_body()));
+    let (tenant, body) = (&guest.caller.tenant, lingering(request.into_body()));
     let body = match text(header::CONTENT_ENCODING).to_ascii_lowercase().as_str() {
-        "" | "identity" => body,
-        "gzip" => app.gzip.unpack(&guest.caller.tenant, body),
+        "" | "identity" => received(app, tenant, length_of(&headers), body)?,
+        "gzip" => app.gzip.unpack(tenant, received(app, tenant, None, body)?),
         other => return Err(Refused::bad(format!("the encoding {other} is not known here"))),
     };
+    let mut written = WrittenFiles { files: Vec::new(), memory: app.runtime.list_memory(tenant) };
     let kind = text(header::CONTENT_TYPE);
     if kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/octet-stream") {
         let path = query.path.as_deref().ok_or_else(|| Refused::bad("the query names no path"))?;
         let at = writing.at(path).await?;
-        return Ok(Json([writing.write(&at, body).await?]).into_response());
+        written.add(writing.write(&at, body).await?)?;
+        return written.answer().await;
     }
     let form = Form::new(kind, body).ok_or_else(|| Refused::bad(format!("{kind:?} is neither a form nor a file")))?;
-    Ok(Json(writing.write_all(query.path.as_deref(), form).await?).into_response())
+    writing.write_all(query.path.as_deref(), form, &mut written).await?;
+    written.answer().await
+}
+
+/// What is told of those that were written.
+struct WrittenFiles {
+    files: Vec<WrittenFile>,
+    memory: MemoryCharge,
+}
+
+impl WrittenFiles {
+    fn add(&mut self, file: WrittenFile) -> Result<(), Refused> {
+        let metadata = file.metadata.iter().map(|(name, value)| name.len() + value.len() + 64);
+        let size = size_of::<WrittenFile>() + file.path.len() + file.name.len() + metadata.sum::<usize>();
+        if !self.memory.grow(size) {
+            return Err(Error::ListsTooLarge.into());
+        }
+        self.files.push(file);
+        Ok(())
+    }
+
+    async fn answer(self) -> Result<Response, Refused> {
+        Ok(long_answer::json(self.memory, move || self.files).await?)
+    }
 }
 
 /// What each header of its kind says of the file.
@@ -86,12 +118,15 @@ impl Writing<'_> {
     }
 
     /// The query names the only one; else each part names its own.
-    async fn write_all(&self, path: Option<&str>, mut form: Form) -> Result<Vec<WrittenFile>, Refused> {
+    async fn write_all(&self, path: Option<&str>, mut form: Form, written: &mut WrittenFiles) -> Result<(), Refused> {
         let broken = |error| Refused::from(Error::from(error));
-        let mut written = Vec::new();
         while let Some(head) = form.next_file().await.map_err(broken)? {
-            if path.is_some() && !written.is_empty() {
+            if path.is_some() && !written.files.is_empty() {
                 return Err(Refused::bad("the query names one path, and there are several files"));
+            }
+            if written.files.len() == MAX_FILES {
+                let why = format!("a form has at most {MAX_FILES} files: send the others in another one");
+                return Err(Ours::new(Code::TooLarge, why).into());
             }
             let named = path.map(str::to_owned).or(head.filename);
             let named = named.ok_or_else(|| Refused::bad("a part names no file"))?;
@@ -99,9 +134,9 @@ impl Writing<'_> {
             let (pass, mut passed) = mpsc::channel::<Piece<Bytes>>(AHEAD);
             let body = stream::poll_fn(move |cx| passed.poll_recv(cx)).boxed();
             let (_, file) = tokio::join!(part(&mut form, pass), self.write(&at, body));
-            written.push(file?);
+            written.add(file?)?;
         }
-        Ok(written)
+        Ok(())
     }
 
     /// In place: that is what watchers of these clients know, and count.

@@ -1,5 +1,8 @@
-//! How fast the outputs of a tenant's commands are told to all that follow them. What one of them is told is written for it alone, so
-//! many of them behind a command that says much would take the processors of all.
+//! How fast the server works for each tenant, where guests decide how much there is to do.
+//!
+//! Outputs that are followed: what one of their followers is told is written for it alone, so many of them behind a command that says much
+//! would take the processors of all. And answers of ports: a guest sends very many chunks with one call of the kernel, and each is work
+//! of ours.
 
 use std::{
     collections::HashMap,
@@ -10,16 +13,16 @@ use std::{
 use cabana_runtime::Tenant;
 use tokio::time::Instant;
 
-/// Bytes of output, to all of a tenant's followers together; and what is told at once after a quiet while.
+/// Bytes, of all that one tenant has of its kind; and what is done at once after a quiet while.
 const PER_SEC: u32 = 64 << 20;
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// When each tenant that was told something lately may be told all of what it may be told at once.
+/// When each tenant that had something lately may have all again of what is done at once.
 #[derive(Default)]
-pub(crate) struct FollowPace(Mutex<HashMap<Tenant, Instant>>);
+pub(crate) struct TenantPace(Mutex<HashMap<Tenant, Instant>>);
 
-impl FollowPace {
-    /// Returns when so many bytes may be told.
+impl TenantPace {
+    /// Returns when so many bytes may be worked off.
     pub(crate) async fn wait(&self, tenant: &Tenant, bytes: usize) {
         tokio::time::sleep_until(self.reserve(tenant, bytes, Instant::now())).await;
     }
@@ -42,7 +45,7 @@ mod tests {
 
     #[test]
     fn a_tenants_followers_share_one_pace_and_anothers_have_their_own() {
-        let (pace, now) = (FollowPace::default(), Instant::now());
+        let (pace, now) = (TenantPace::default(), Instant::now());
         let [one, two] = ["one", "two"].map(|name| Tenant::new(name).unwrap());
         let second = PER_SEC as usize;
         let wait = |tenant: &Tenant, bytes: usize, after: u64| {

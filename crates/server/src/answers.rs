@@ -1,0 +1,81 @@
+//! What all answers of ours have in common whose tenant is known: no cache keeps them, and what a client has not taken is charged.
+//!
+//! Any of them may have secrets: keys, tokens, links, variables. And each that is there as a whole stays in memory until its client takes
+//! it. What comes out of a port of a sandbox is no answer of ours: its tenant is not noted.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, OnceLock},
+    task::{Context, Poll},
+};
+
+use axum::{
+    body::{Body, Bytes, HttpBody},
+    extract::{Request, State},
+    http::{Extensions, HeaderValue, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use cabana_runtime::{Error, MemoryCharge, Tenant};
+use hyper::body::{Frame, SizeHint};
+
+use crate::{App, e2b, error::Refused};
+
+/// Whose request it is, from when that is known.
+#[derive(Clone, Default)]
+pub(crate) struct OfTenant(Arc<OnceLock<Tenant>>);
+
+impl OfTenant {
+    /// For what reads the body, and for what answers.
+    pub(crate) fn note(extensions: &mut Extensions, tenant: &Tenant) {
+        let _ = extensions.get_or_insert_default::<Self>().0.set(tenant.clone());
+    }
+
+    pub(crate) fn of(extensions: &Extensions) -> Option<Tenant> {
+        extensions.get::<Self>()?.0.get().cloned()
+    }
+}
+
+pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let of_tenant = OfTenant::default();
+    request.extensions_mut().insert(of_tenant.clone());
+    let is_theirs = e2b::is_for_theirs(request.uri().path(), request.headers());
+    let mut response = next.run(request).await;
+    let Some(tenant) = of_tenant.0.get() else { return response };
+    let length = response.body().size_hint().exact().unwrap_or(0); // one that is made as it is sent says no length
+    let mut memory = app.runtime.answer_memory(tenant);
+    if !memory.grow(usize::try_from(length).unwrap_or(usize::MAX)) {
+        let refused = Refused::from(Error::ListsTooLarge).into_response();
+        response = if is_theirs { e2b::said_anew(refused) } else { refused };
+    } else if length > 0 {
+        response = response.map(|body| Body::new(Charged { body, _memory: memory }));
+    }
+    response.headers_mut().entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
+/// A body that is there as a whole.
+struct Charged {
+    body: Body,
+    _memory: MemoryCharge,
+}
+
+impl HttpBody for Charged {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
