@@ -29,7 +29,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     cgroup::Cgroup,
     channel::Channel,
-    disk::Disk,
+    disk::{Disk, StoredOnce},
     disk_rate::DiskRate,
     exec::{self, Execs, set_size},
     fault::{self, Point},
@@ -99,6 +99,7 @@ pub(crate) struct Live {
     limits: Mutex<Limits>,
     pub(crate) disk: Disk,
     pub(crate) disk_rate: DiskRate,
+    pub(crate) stored: StoredOnce,
     network: tokio::sync::Mutex<Option<Network>>,
     /// Held by whoever changes what it is asked to be: the record and what is in force change together.
     pub(crate) changing: tokio::sync::Mutex<()>,
@@ -202,6 +203,7 @@ impl Live {
             limits: Mutex::new(limits),
             disk: Disk::new(own),
             disk_rate,
+            stored: StoredOnce::default(),
             network: tokio::sync::Mutex::default(),
             changing: tokio::sync::Mutex::default(),
             holds: Mutex::new(Some(holds)),
