@@ -395,6 +395,11 @@ impl Live {
         self.with_lease(|lease| lease.cgroup.as_ref().map(Cgroup::pids)).flatten().unwrap_or_default()
     }
 
+    /// Whether its own limit leaves no process to start.
+    pub(crate) fn is_full_of_processes(&self) -> bool {
+        self.with_lease(|lease| lease.limiter.is_full_of_processes()).unwrap_or(false)
+    }
+
     /// Those of its commands alone.
     pub(crate) fn commands(&self) -> Vec<u32> {
         self.with_lease(|lease| lease.cgroup.as_ref().map(Cgroup::commands)).flatten().unwrap_or_default()
