@@ -15,7 +15,7 @@ use std::{
 
 use cabana_guest::{Account, IdMap, Rooted};
 use cabana_sandbox::{
-    Defaults, Error, Exit, Holder, Limits, NetworkPolicy, Result, SandboxEvent, SandboxId, Status, TermSize,
+    Defaults, Error, Exit, Holder, Limits, NetworkPolicy, Place, Result, SandboxEvent, SandboxId, Status, TermSize,
 };
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, ResolveFlags};
 use tokio::{
@@ -120,6 +120,8 @@ struct Inside {
 pub(crate) struct Holds {
     pub(crate) lease: Lease,
     pub(crate) home: Owned,
+    /// Of all sandboxes that may live.
+    pub(crate) place: Place,
 }
 
 /// What a new sandbox is made of.
