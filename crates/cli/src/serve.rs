@@ -116,6 +116,7 @@ async fn serve(source: Source, serving: Serving, show_key: bool, stop_all: bool)
     runtime.tidy();
     runtime.retain();
     runtime.measure();
+    runtime.watch_room();
     runtime.send_webhooks(network.upstream.as_deref(), authorities(&network)?.as_deref()).await?;
     let bounds = Arc::new(Live::new(bounds));
     let reload = reload::through(source, runtime.clone(), bounds.clone(), tls.clone(), level);

@@ -310,7 +310,7 @@ pub(crate) async fn exec(live: &Arc<Live>, spec: ExecSpec) -> Result<Process> {
             return Err(Error::TimedOut("init did not start the program, and the sandbox was ended"));
         }
     };
-    let pid = started.map_err(|failure| refused(failure, &spec))?;
+    let pid = started.map_err(|failure| refused(live, failure, &spec))?;
     fault::at(Point::ExecStarted);
     let control = Arc::new(ExecControl { live: Arc::downgrade(live), exec });
     Ok(Process { pid: Some(pid), stdin, events: reader.events(), control })
@@ -517,12 +517,16 @@ fn candidates(program: &str, path: &str) -> Vec<String> {
     if found.is_empty() { vec![program.to_owned()] } else { found }
 }
 
-fn refused(failure: Failure, spec: &ExecSpec) -> Error {
+fn refused(live: &Live, failure: Failure, spec: &ExecSpec) -> Error {
     let program = match &spec.command {
         Command::Argv(argv) => argv[0].clone(),
         Command::Shell(_) => "the shell".to_owned(),
     };
     match (failure.step, failure.errno) {
+        (Step::Fork, libc::EAGAIN) => match live.limits().pids.filter(|_| live.is_full_of_processes()) {
+            Some(limit) => Error::TooManyProcesses { limit },
+            None => Error::Exhausted("processes (kernel.pid_max, kernel.threads-max)"),
+        },
         (Step::Workdir, _) => Error::NoWorkdir(spec.cwd.clone()),
         (Step::Exec, libc::ENOENT | libc::ENOTDIR) => Error::NoProgram { program, why: NotRun::Missing },
         (Step::Exec, libc::EACCES | libc::EPERM) => Error::NoProgram { program, why: NotRun::Forbidden },

@@ -25,6 +25,8 @@ pub(crate) enum Reason {
     DiskRate,
     /// It is looked at how much of the disk it takes, and that lasts.
     DiskLook,
+    /// The same, where the disk of all is short, or its tenant stores too much.
+    RoomLook,
 }
 
 /// All of it blocks.
@@ -92,7 +94,8 @@ impl Freezer {
     /// disk, so that is done.
     pub(crate) fn close(&self) {
         let mut state = self.state();
-        let watched = [Reason::DiskRate, Reason::DiskLook].map(|reason| state.reasons.remove(&reason));
+        let watched =
+            [Reason::DiskRate, Reason::DiskLook, Reason::RoomLook].map(|reason| state.reasons.remove(&reason));
         if watched.contains(&true) && state.reasons.is_empty() {
             let _ = self.group().and_then(|group| group.set_frozen(false));
         }
@@ -125,7 +128,7 @@ mod tests {
         fs::create_dir(dir.path().join("run")).unwrap();
         let frozen = || fs::read_to_string(dir.path().join("run/cgroup.freeze")).unwrap() == "1";
         let freezer = Freezer::new(Some(Cgroup::at(dir.path())));
-        let all = [Reason::Pause, Reason::Hold, Reason::DiskRate, Reason::DiskLook];
+        let all = [Reason::Pause, Reason::Hold, Reason::DiskRate, Reason::DiskLook, Reason::RoomLook];
         for first in all {
             for second in all.into_iter().filter(|second| *second != first) {
                 freezer.begin_freeze(first).unwrap();
@@ -183,7 +186,7 @@ mod tests {
     #[test]
     fn a_sandbox_that_is_left_stays_paused_and_nothing_else() {
         for (reasons, stays) in [
-            (vec![Reason::DiskRate, Reason::DiskLook], "0"),
+            (vec![Reason::DiskRate, Reason::DiskLook, Reason::RoomLook], "0"),
             (vec![Reason::Pause, Reason::DiskRate], "1"),
             (vec![Reason::Pause], "1"),
         ] {

@@ -37,7 +37,7 @@ const STORAGE: u32 = 0x7ffe_0000;
 
 /// Live ranges: above what container managers hand out, below the storage range.
 const FIRST_LIVE: u32 = 0x7000_0000;
-const RANGES: u32 = (STORAGE - FIRST_LIVE) / COUNT;
+pub(crate) const RANGES: u32 = (STORAGE - FIRST_LIVE) / COUNT;
 
 /// Where the ranges of this machine are leased.
 const RUN: &str = "/run/cabana";
@@ -286,19 +286,18 @@ impl Ranges {
         self.cgroups.as_ref().map(|cgroups| &cgroups.controllers)
     }
 
-    pub(crate) fn lease(&self) -> io::Result<Lease> {
+    pub(crate) fn lease(&self) -> Result<Lease> {
         if let Some(lease) = self.take_free(Self::RESTING) {
             return Ok(lease);
         }
         // Each sandbox another one.
         for _ in 0..RANGES {
             let number = self.next.fetch_add(1, Ordering::Relaxed) % RANGES;
-            if let Some(lease) = self.try_lease(number)? {
+            if let Some(lease) = self.try_lease(number).map_err(|error| Error::failed("leasing ids", error))? {
                 return Ok(lease);
             }
         }
-        let none = || io::Error::other(format!("all {RANGES} ranges of ids are in use"));
-        self.take_free(0).ok_or_else(none)
+        self.take_free(0).ok_or(Error::Exhausted("ranges of ids, for the sandboxes that live on this machine"))
     }
 
     /// The one that has been free for longest, if more than so many are.
@@ -328,7 +327,7 @@ impl Ranges {
     pub(crate) fn take_up(&self, number: u32, lock: OwnedFd, limits: &Limits) -> Result<Lease> {
         let failed = |error| Error::failed("taking the sandbox's ids up again", error);
         self.check_lock(number, &lock).map_err(failed)?;
-        let cgroup = self.cgroups.as_ref().map(|cgroups| cgroups.open(number)).transpose().map_err(failed)?;
+        let cgroup = self.cgroups.as_ref().map(|cgroups| cgroups.take_up(number)).transpose().map_err(failed)?;
         let mut lease = self.lease_of(number, Some(lock), cgroup);
         lease.restore(limits)?;
         Ok(lease)
@@ -461,6 +460,35 @@ mod tests {
             leased.iter().skip(first.len()).all(|number| first.contains(&number)),
             "they are used again: {leased:?}"
         );
+    }
+
+    #[test]
+    fn a_free_group_is_not_taken_by_an_engine_that_sees_other_leases() {
+        let data = tempfile::tempdir().unwrap();
+        let open = |run: &Path| Ranges {
+            mode: Mode::Root,
+            cgroups: Cgroups::find(Mode::Root, data.path()),
+            locks: Some(make_locks(run).unwrap()),
+            free: Mutex::default(),
+            next: AtomicU32::new(0),
+        };
+        let (here, container) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (ours, theirs) = (open(here.path()), open(container.path()));
+        if ours.cgroups.is_none() {
+            return; // nothing to take
+        }
+        let number =
+            (0..RANGES).rev().find(|number| !ours.cgroups.as_ref().unwrap().numbers().contains(number)).unwrap();
+        let lease = ours.try_lease(number).unwrap().unwrap();
+        ours.give_back(lease);
+        theirs.clear(number);
+        assert!(theirs.try_lease(number).unwrap().is_none(), "it is another's");
+        assert!(ours.cgroups.as_ref().unwrap().open(number).is_ok(), "and is there");
+        drop(ours);
+        assert!(theirs.try_lease(number).unwrap().is_some());
+        theirs.clear(number);
+        let lease = theirs.try_lease(number).unwrap().unwrap();
+        theirs.end(lease);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::{
 
 use cabana_guest::{Account, IdMap, Rooted};
 use cabana_sandbox::{
-    Defaults, Error, Exit, Holder, Limits, NetworkPolicy, Result, SandboxEvent, SandboxId, Status, TermSize,
+    Defaults, Error, Exit, Holder, Limits, NetworkPolicy, Place, Result, SandboxEvent, SandboxId, Status, TermSize,
 };
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, ResolveFlags};
 use tokio::{
@@ -29,7 +29,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     cgroup::Cgroup,
     channel::Channel,
-    disk::Disk,
+    disk::{Disk, StoredOnce},
     disk_rate::DiskRate,
     exec::{self, Execs, set_size},
     fault::{self, Point},
@@ -99,6 +99,7 @@ pub(crate) struct Live {
     limits: Mutex<Limits>,
     pub(crate) disk: Disk,
     pub(crate) disk_rate: DiskRate,
+    pub(crate) stored: StoredOnce,
     network: tokio::sync::Mutex<Option<Network>>,
     /// Held by whoever changes what it is asked to be: the record and what is in force change together.
     pub(crate) changing: tokio::sync::Mutex<()>,
@@ -119,6 +120,8 @@ struct Inside {
 pub(crate) struct Holds {
     pub(crate) lease: Lease,
     pub(crate) home: Owned,
+    /// Of all sandboxes that may live.
+    pub(crate) place: Place,
 }
 
 /// What a new sandbox is made of.
@@ -202,6 +205,7 @@ impl Live {
             limits: Mutex::new(limits),
             disk: Disk::new(own),
             disk_rate,
+            stored: StoredOnce::default(),
             network: tokio::sync::Mutex::default(),
             changing: tokio::sync::Mutex::default(),
             holds: Mutex::new(Some(holds)),
@@ -391,6 +395,11 @@ impl Live {
     /// Its processes as the host numbers them; none where nobody knows them.
     pub(crate) fn pids(&self) -> Vec<u32> {
         self.with_lease(|lease| lease.cgroup.as_ref().map(Cgroup::pids)).flatten().unwrap_or_default()
+    }
+
+    /// Whether its own limit leaves no process to start.
+    pub(crate) fn is_full_of_processes(&self) -> bool {
+        self.with_lease(|lease| lease.limiter.is_full_of_processes()).unwrap_or(false)
     }
 
     /// Those of its commands alone.

@@ -9,8 +9,12 @@ use cabana_egress::Lookups;
 use cabana_sandbox::{Holder, Places, SandboxId, SandboxSpec};
 use rustix::process::{Resource, getrlimit};
 
+use crate::identity;
+
 /// Output, errors, input or a terminal, and what is kept of them.
 const OF_COMMAND: usize = 6;
+/// Its init, root, terminals and locks.
+const OF_SANDBOX: usize = 8;
 /// To the guest, and to where it is connected to.
 const OF_CONNECTION: usize = 2;
 
@@ -19,6 +23,11 @@ pub(crate) static CONNECTIONS: LazyLock<Places> = LazyLock::new(|| Places::new(d
 
 /// Names that are looked up for sandboxes: each holds a thread of those that all else that may block has, too.
 pub(crate) static LOOKUPS: LazyLock<Lookups> = LazyLock::new(|| Lookups::new(1024));
+
+/// Sandboxes that live: each has ids of this machine, namespaces and a cgroup, beside its descriptors. No more than could have them if
+/// nothing else did.
+pub(crate) static SANDBOXES: LazyLock<Places> =
+    LazyLock::new(|| Places::new((descriptors() / 2 / OF_SANDBOX).min(identity::RANGES as usize)));
 
 /// As which the sandbox has places.
 pub(crate) fn holder(id: &SandboxId, spec: &SandboxSpec) -> Holder {

@@ -5,12 +5,12 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use cabana_sandbox::{
     Defaults, Duplex, Error, ExecId, ExecSpec, Files, Limits, NetworkPolicy, Position, Process, Reattached, Result,
-    Sandbox, SandboxId, SandboxSpec, Usage, User, Wanted,
+    Sandbox, SandboxId, SandboxSpec, Stored, Usage, User, Wanted,
 };
 use tokio::task::spawn_blocking;
 
 use crate::{
-    disk_rate,
+    disk, disk_rate,
     engine::Shared,
     exec,
     fault::{self, Point},
@@ -136,6 +136,15 @@ impl Sandbox for EngineSandbox {
             Wanted::Network(policy) => self.network(policy).await,
             Wanted::Views(views) => self.shared.change_views(&self.live, views).await,
         }
+    }
+
+    async fn stored(&self) -> Result<Stored> {
+        self.live.root()?;
+        disk::stored(&self.live, &self.shared).await
+    }
+
+    async fn end_for_want_of_room(&self) -> Result<()> {
+        disk::end_for_want_of_room(&self.live).await
     }
 
     async fn usage(&self) -> Result<Usage> {

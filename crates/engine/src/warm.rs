@@ -175,7 +175,7 @@ impl Shared {
     }
 
     async fn make_warm(&self) -> Result<Warm> {
-        let lease = self.ranges.lease().map_err(|error| Error::failed("leasing ids", error))?;
+        let lease = self.ranges.lease()?;
         match self.heat(&lease).await {
             Ok((channel, pidfd, maps)) => Ok(Warm { lease, channel, pidfd, maps, equipped: None }),
             Err(error) => {

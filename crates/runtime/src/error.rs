@@ -92,6 +92,10 @@ pub enum Error {
         /// How full it is of what: the operator's to know.
         about: Option<String>,
     },
+    #[error(
+        "the disk of the server is nearly full, and commands of this tenant took the most of what was left: remove files, volumes or sandboxes"
+    )]
+    TookTheDisk,
     #[error("what it said is not kept any more")]
     OutputGone,
     #[error("{0}")]
@@ -163,7 +167,7 @@ impl Error {
             Self::TooManyReaders | Self::TooManyUploads | Self::TooManyListeners(_) => Code::TooManyStreams,
             Self::TooManySearches(_) => Code::TooManySearches,
             Self::TooManyWatches => Code::TooManyWatches,
-            Self::LowDisk { .. } => Code::NoSpace,
+            Self::LowDisk { .. } | Self::TookTheDisk => Code::NoSpace,
             Self::OutputGone => Code::OutputGone,
             Self::Exceeded(_) => Code::QuotaExceeded,
             Self::RateLimited { .. } | Self::UrlRateLimited { .. } | Self::TooManyUrlWrites(_) => Code::RateLimited,

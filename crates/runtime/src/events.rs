@@ -60,7 +60,7 @@ pub enum Event {
     #[serde(rename = "sandbox.out_of_memory")]
     OutOfMemory,
     #[serde(rename = "sandbox.disk_full")]
-    DiskFull,
+    DiskFull { reason: String },
     #[serde(rename = "sandbox.base_changed")]
     BaseChanged { was: String, now: String },
     #[serde(rename = "task.started")]
@@ -102,7 +102,7 @@ impl Event {
             Self::Archived { .. } => "sandbox.archived",
             Self::Hook { .. } => "sandbox.hook",
             Self::OutOfMemory => "sandbox.out_of_memory",
-            Self::DiskFull => "sandbox.disk_full",
+            Self::DiskFull { .. } => "sandbox.disk_full",
             Self::BaseChanged { .. } => "sandbox.base_changed",
             Self::TaskStarted { .. } => "task.started",
             Self::TaskEnded { .. } => "task.ended",
@@ -125,7 +125,7 @@ impl Event {
             | Self::TaskEnded { .. } => true,
             Self::Hook { .. }
             | Self::OutOfMemory
-            | Self::DiskFull
+            | Self::DiskFull { .. }
             | Self::BaseChanged { .. }
             | Self::TaskStarted { .. }
             | Self::NetworkAllowed { .. }
@@ -310,7 +310,7 @@ mod tests {
             at: Time::UNIX_EPOCH,
             tenant: Tenant::new(tenant).unwrap(),
             sandbox: SandboxId::new(sandbox).ok(),
-            event: Event::DiskFull,
+            event: Event::DiskFull { reason: "full".to_owned() },
         }
     }
 

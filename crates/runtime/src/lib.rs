@@ -14,6 +14,7 @@ mod access;
 mod builds;
 mod call;
 mod clock;
+mod disk_pressure;
 mod error;
 mod events;
 mod exec;

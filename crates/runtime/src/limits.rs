@@ -182,6 +182,17 @@ impl Runtime {
         Ok(())
     }
 
+    /// False where its files take long, and were measured not long ago.
+    pub(crate) async fn measure_now(&self, tenant: &Tenant) -> bool {
+        if !self.0.measuring.begin(tenant) {
+            return false;
+        }
+        let begun = Instant::now();
+        let measured = self.measure_tenant(tenant).await;
+        self.0.measuring.end(tenant.clone(), begun);
+        measured.is_ok()
+    }
+
     async fn measure_tenant(&self, tenant: &Tenant) -> Result<()> {
         self.0.sandboxes.measure(tenant).await;
         let (mut said, mut in_all) = (HashMap::new(), 0u128);

@@ -506,6 +506,11 @@ impl Sandboxes {
         Ok(())
     }
 
+    /// Those that run.
+    pub(crate) fn all_live(&self) -> Vec<Arc<Slot>> {
+        self.slots(|slots| slots.live.values().cloned().collect())
+    }
+
     /// How many run, of one tenant.
     pub(crate) fn live_of(&self, tenant: &Tenant) -> usize {
         self.slots(|slots| slots.live.values().filter(|slot| slot.record().tenant == *tenant).count())

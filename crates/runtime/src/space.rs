@@ -28,8 +28,13 @@ pub struct Supply {
 }
 
 impl Supply {
-    fn is_low(self) -> bool {
+    pub(crate) fn is_low(self) -> bool {
         self.free < self.least
+    }
+
+    /// Not low yet, and soon to be.
+    fn is_scarce(self) -> bool {
+        self.free < self.least.saturating_mul(2)
     }
 }
 
@@ -54,6 +59,10 @@ impl Room {
 
     pub fn is_low(self) -> bool {
         self.bytes.is_low() || self.inodes.is_some_and(Supply::is_low)
+    }
+
+    pub(crate) fn is_scarce(self) -> bool {
+        self.bytes.is_scarce() || self.inodes.is_some_and(Supply::is_scarce)
     }
 
     /// For people: what there is too little of.
@@ -92,15 +101,20 @@ impl Space {
 
     /// `None`: nobody wants it watched, or nobody can.
     pub(crate) fn room(&self) -> Option<Room> {
-        let (dir, least) = (self.dir.as_ref()?, self.least?);
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, room)) = seen.filter(|(at, _)| at.elapsed() < FRESH) {
             return Some(room);
         }
+        drop(seen);
+        self.look()
+    }
+
+    /// As it is at this moment.
+    pub(crate) fn look(&self) -> Option<Room> {
+        let (dir, least) = (self.dir.as_ref()?, self.least?);
         let disk = rustix::fs::statvfs(dir).ok()?;
         let room = Room::of(&disk, least);
-        *seen = Some((Instant::now(), room));
-        drop(seen);
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), room));
         if room.is_low() != self.low.swap(room.is_low(), Ordering::Relaxed) {
             if room.is_low() {
                 tracing::warn!("the disk is nearly full, and nothing new is made: {}", room.shortage());

@@ -83,6 +83,11 @@ pub enum Error {
     /// It comes back when others let go.
     #[error("this host has run out of what all sandboxes share: {0}")]
     Exhausted(&'static str),
+    /// Of the sandbox's own limit: it comes back when some of them end.
+    #[error(
+        "the sandbox has as many processes and threads as its limit allows ({limit}): end some, or raise limits.pids"
+    )]
+    TooManyProcesses { limit: u32 },
     #[error("no space left")]
     NoSpace,
     #[error("timed out: {0}")]
@@ -164,6 +169,7 @@ impl Error {
             Self::MountBusy { .. } => Code::MountBusy,
             Self::Host(_) => Code::HostUnsupported,
             Self::Exhausted(_) => Code::HostExhausted,
+            Self::TooManyProcesses { .. } => Code::QuotaExceeded,
             Self::NoSpace => Code::NoSpace,
             Self::TimedOut(_) => Code::TimedOut,
             Self::Gone => Code::SandboxGone,

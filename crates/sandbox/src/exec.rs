@@ -162,7 +162,7 @@ pub enum Status {
     Signal(i32),
     TimedOut,
     OutOfMemory,
-    /// Ended because the sandbox's own layer was over its limit.
+    /// Ended because the sandbox's own layer was over its limit, or there was no room for what it wrote.
     DiskFull,
 }
 

@@ -145,6 +145,11 @@ pub trait Sandbox: Send + Sync {
     /// At run time, without making it again.
     async fn update(&self, wanted: Wanted) -> Result<()>;
     async fn usage(&self) -> Result<Usage>;
+    /// What its own layer takes, with the volumes that it may write to, as of when it last ran. Its commands stand still where it takes
+    /// long to find that out.
+    async fn stored(&self) -> Result<Stored>;
+    /// Ends its commands as at its own limit of the disk: there is no room for what they write. One that stands still writes nothing.
+    async fn end_for_want_of_room(&self) -> Result<()>;
 }
 
 /// The whole wanted state, not a step to it.
@@ -153,6 +158,13 @@ pub enum Wanted {
     Limits(Limits),
     Network(NetworkPolicy),
     Views(Vec<View>),
+}
+
+/// What files take of a disk, also those that have no name any more and are still open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    pub bytes: u64,
+    pub inodes: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -134,7 +134,7 @@ impl Exit {
                 by_signal(run::KILL)
             }
             ("disk_full", ..) => {
-                tell("cabana: the disk limit is reached: the command was killed");
+                tell("cabana: no room on the disk, or its limit is reached: the command was killed");
                 by_signal(run::KILL)
             }
             (_, _, Some(signal)) => by_signal(signal),

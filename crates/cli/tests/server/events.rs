@@ -10,14 +10,14 @@ use tokio::time::timeout;
 
 use crate::stage::{PATIENCE, Server, client, good, refused};
 
-struct Listener {
+pub(crate) struct Listener {
     body: BoxStream<'static, reqwest::Result<bytes::Bytes>>,
     text: Vec<u8>,
 }
 
 impl Listener {
     /// Once it hears.
-    async fn at(server: &Server, key: &str, query: &str) -> Self {
+    pub(crate) async fn at(server: &Server, key: &str, query: &str) -> Self {
         let request = client().get(format!("{}/v1/events{query}", server.url)).bearer_auth(key);
         let answer = request.send().await.unwrap();
         assert_eq!(answer.headers()["content-type"], "text/event-stream");
@@ -49,7 +49,7 @@ impl Listener {
     }
 
     /// Up to the first of this type.
-    async fn until(&mut self, kind: &str) -> Vec<Value> {
+    pub(crate) async fn until(&mut self, kind: &str) -> Vec<Value> {
         let mut all = vec![self.next().await];
         while all.last().unwrap()["type"] != kind {
             all.push(self.next().await);

@@ -90,6 +90,33 @@ impl Tenant {
 }
 
 #[tokio::test]
+async fn sandboxes_of_one_tenant_leave_some_to_another_also_after_a_restart() {
+    have_few_descriptors(600); // 37 sandboxes
+    let mut server = Server::start();
+    let (mut greedy, mut modest) = (Tenant::new(&server, "greedy").await, Tenant::new(&server, "modest").await);
+    good(modest.post("/v1/sandboxes", &json!({})).await).await;
+    let mut count = 0;
+    loop {
+        let answer = greedy.post("/v1/sandboxes", &json!({})).await;
+        if !answer.status().is_success() {
+            assert_eq!(refused(answer).await, (503, "host_exhausted".into()));
+            break;
+        }
+        count += 1;
+    }
+    assert_eq!(count, 18, "half of them");
+    good(modest.post("/v1/sandboxes", &json!({})).await).await;
+    server.kill();
+    server.run();
+    (greedy.url, modest.url) = (server.url.clone(), server.url.clone());
+    let metrics = || async { server.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap() };
+    until(|| async { metrics().await.contains("\ncabana_recovering 0\n").then_some(()) }).await;
+    let answer = greedy.post("/v1/sandboxes", &json!({})).await;
+    assert_eq!(refused(answer).await, (503, "host_exhausted".into()), "what runs still counts");
+    good(modest.post("/v1/sandboxes", &json!({})).await).await;
+}
+
+#[tokio::test]
 async fn commands_of_one_tenant_leave_some_to_another_also_after_a_restart() {
     have_few_descriptors(600); // 50 commands
     let mut server = Server::start();

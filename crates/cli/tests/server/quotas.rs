@@ -250,3 +250,69 @@ async fn usage_says_what_the_ledger_says_also_after_a_kill() {
         assert_eq!(refused(answer).await, (400, "bad_request".into()), "{bad}");
     }
 }
+
+#[tokio::test]
+async fn a_command_that_writes_on_beyond_what_its_tenant_may_store_is_ended() {
+    const WRITES: &str = "cd /workspace; while :; do head -c 262144 /dev/zero >> large; sleep 0.01; done";
+    let server = Server::start();
+    let key = server.key_for("us", "use").await;
+    set(&server, "/v1/quotas/us", json!({ "stored_bytes": 20 << 20 })).await;
+    let mut quiet = exec("quiet", "sleep 600");
+    quiet["background"] = json!(true);
+    let quiet =
+        good(send(&server, &key, Method::POST, "/v1/exec", &quiet).await).await["id"].as_str().unwrap().to_owned();
+    good(send(&server, &key, Method::POST, "/v1/volumes", &json!({ "name": "v" })).await).await;
+    for (name, spec) in [("volume", json!({ "mount": { "volume": "v" } })), ("own", json!({}))] {
+        let body = |command: &str| {
+            let mut body = exec(name, command);
+            body["spec"] = spec.clone();
+            body
+        };
+        let ended = good(send(&server, &key, Method::POST, "/v1/exec", &body(WRITES)).await).await;
+        assert_eq!(ended["status"], "disk_full", "{ended}");
+        let again = send(&server, &key, Method::POST, "/v1/exec", &body("true")).await;
+        assert_eq!(exceeded(again).await["quota"], "stored_bytes");
+        let list = good(send(&server, &key, Method::GET, "/v1/sandboxes", &json!({})).await).await;
+        let of_name = |sandbox: &&Value| sandbox["scope"]["value"] == name;
+        let id = list["sandboxes"].as_array().unwrap().iter().find(of_name).unwrap()["id"].as_str().unwrap().to_owned();
+        let large = format!("/v1/sandboxes/{id}/files?path=/workspace/large");
+        let removed = send(&server, &key, Method::DELETE, &large, &json!({})).await;
+        assert!(removed.status().is_success(), "{removed:?}");
+        until(|| async {
+            let again = send(&server, &key, Method::POST, "/v1/exec", &body("true")).await;
+            again.status().is_success().then_some(())
+        })
+        .await;
+    }
+    let task = good(send(&server, &key, Method::GET, &format!("/v1/tasks/{quiet}"), &json!({})).await).await;
+    assert_eq!(task["state"], "running", "who writes nothing goes on");
+}
+
+#[tokio::test]
+async fn a_sandbox_with_as_many_processes_as_it_may_have_says_so_and_the_log_does_not() {
+    let server = Server::start();
+    let made = good(server.post("/v1/sandboxes", &json!({ "limits": { "pids": 32 } })).send().await.unwrap()).await;
+    let sandbox = format!("/v1/sandboxes/{}", made["id"].as_str().unwrap());
+    let fill = json!({ "command": "for n in $(seq 60); do sleep 600 & done 2>/dev/null; wait", "background": true });
+    good(server.post(&format!("{sandbox}/exec"), &fill).send().await.unwrap()).await;
+    for background in [false, true] {
+        let one = json!({ "argv": ["/bin/true"], "background": background });
+        let refused = until(|| async {
+            let answer = server.post(&format!("{sandbox}/exec"), &one).send().await.unwrap();
+            (!answer.status().is_success()).then_some(answer)
+        });
+        let (status, told) = {
+            let refused = refused.await;
+            (refused.status().as_u16(), refused.json::<Value>().await.unwrap()["error"].clone())
+        };
+        assert_eq!(
+            (status, &told["code"], &told["retryable"]),
+            (429, &json!("quota_exceeded"), &json!(true)),
+            "{told}"
+        );
+        assert!(told["message"].as_str().unwrap().contains("limits.pids"), "{told}");
+    }
+    let put = server.request(Method::PUT, &format!("{sandbox}/files?path=note")).body("text");
+    assert!(put.send().await.unwrap().status().is_success(), "files need no process");
+    assert!(!server.said().iter().any(|line| line.contains("ERROR")), "{:?}", server.said());
+}

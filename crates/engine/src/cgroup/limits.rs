@@ -79,10 +79,14 @@ impl Controllers {
         };
         let counts = |group: &Group| group.version == Version::Two || group.path.join(COUNTS_ONE).exists();
         let io = disk.and_then(|_| find("io", "blkio")).filter(counts);
+        let pids = find("pids", "pids");
+        if let (Some(group), Some(most)) = (&pids, processes_of_all(Path::new("/proc/sys/kernel"))) {
+            let _ = group.write("pids.max", &most.to_string());
+        }
         Self {
             memory: find("memory", "memory"),
             cpu: find("cpu", "cpu"),
-            pids: find("pids", "pids"),
+            pids,
             disk: disk.filter(|_| io.is_some()),
             io,
         }
@@ -214,6 +218,13 @@ impl Limiter {
         Some(DiskMeter { group: self.0.io.clone()?, disk: self.0.disk? })
     }
 
+    /// Whether it has as many processes as it may. Some may have ended since the kernel refused one for it, so a few less are as many.
+    pub(crate) fn is_full_of_processes(&self) -> bool {
+        let number = |file: &str| self.0.pids.as_ref()?.read(file)?.trim().parse::<u64>().ok();
+        let (now, most) = (number("pids.current"), number("pids.max"));
+        now.zip(most).is_some_and(|(now, most)| now >= most - most / 8)
+    }
+
     /// How often the kernel ended a process of this sandbox for want of memory.
     pub(crate) fn oom_kills(&self) -> u64 {
         let Some(group) = &self.0.memory else { return 0 };
@@ -255,6 +266,10 @@ impl Limiter {
 impl Group {
     fn write(&self, file: &str, text: &str) -> io::Result<()> {
         fs::write(self.path.join(file), text)
+    }
+
+    fn read(&self, file: &str) -> Option<String> {
+        fs::read_to_string(self.path.join(file)).ok()
     }
 
     /// What cannot be reclaimed.
@@ -344,6 +359,13 @@ impl DiskTraffic {
     pub(crate) fn since(self, before: Self) -> Self {
         Self { read: self.read.saturating_sub(before.read), written: self.written.saturating_sub(before.written) }
     }
+}
+
+/// As many as all sandboxes may have together: a quarter of those of the machine is left to it.
+fn processes_of_all(settings: &Path) -> Option<u64> {
+    let number = |name| fs::read_to_string(settings.join(name)).ok()?.trim().parse::<u64>().ok();
+    let most = number("pid_max")?.min(number("threads-max")?);
+    Some(most - most / 4)
 }
 
 /// Of what is asked, what groups hold.
@@ -486,6 +508,27 @@ mod tests {
         let one = "cache 1000\nrss 1\nrss_huge 7\nshmem 20\ntotal_rss 9\n";
         assert_eq!(held(Version::One, one, "300\n"), 321);
         assert_eq!(held(Version::One, "", ""), 0);
+    }
+
+    #[test]
+    fn all_sandboxes_together_leave_a_quarter_of_the_processes_to_the_machine() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("pid_max"), "32768\n").unwrap();
+        assert_eq!(processes_of_all(dir.path()), None);
+        fs::write(dir.path().join("threads-max"), "192686\n").unwrap();
+        assert_eq!(processes_of_all(dir.path()), Some(24_576));
+    }
+
+    #[test]
+    fn as_many_processes_as_may_be_are_told_from_a_kernel_that_has_no_more() {
+        let full = |now: &str, most: &str| {
+            let (dir, group) = group(Version::Two, &[]);
+            fs::write(dir.path().join("pids.current"), now).unwrap();
+            fs::write(dir.path().join("pids.max"), most).unwrap();
+            Limiter(Controllers { pids: Some(group), ..Controllers::default() }).is_full_of_processes()
+        };
+        assert!(full("64\n", "64\n") && full("60\n", "64\n") && full("8", "8"));
+        assert!(!full("40\n", "64\n") && !full("40\n", "max\n") && !full("", ""));
     }
 
     #[test]

@@ -13,11 +13,13 @@ use std::{
     io::{self, Read, Seek},
     os::{fd::OwnedFd, unix::fs::chown},
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
+    fs::FlockOperation,
     io::Errno,
 };
 
@@ -44,6 +46,8 @@ pub(crate) struct Cgroups {
 #[derive(Clone)]
 pub(crate) struct Cgroup {
     path: PathBuf,
+    /// Whose it is, as every engine on this kernel sees it: those in containers may have other files in /run, and so other leases.
+    held: Option<Arc<OwnedFd>>,
 }
 
 impl Cgroups {
@@ -92,6 +96,9 @@ impl Cgroups {
     /// Removes what is left of a group, unless something lives in it. The caller has leased the range.
     pub(crate) fn remove_left_over(&self, number: u32) {
         let Ok(cgroup) = self.open(number) else { return self.controllers.limiter(&self.name(number)).remove() };
+        if let Ok(None) = hold(&cgroup.path) {
+            return; // another engine has it, for its next sandbox
+        }
         if cgroup.is_empty() {
             cgroup.remove();
             self.controllers.limiter(&self.name(number)).remove();
@@ -105,17 +112,27 @@ impl Cgroups {
     pub(crate) fn open(&self, number: u32) -> io::Result<Cgroup> {
         let path = self.parent.join(self.name(number));
         match fs::metadata(&path)?.is_dir() {
-            true => Ok(Cgroup { path }),
+            true => Ok(Cgroup { path, held: None }),
             false => Err(io::ErrorKind::NotADirectory.into()),
         }
     }
 
-    /// A group whose files belong to `owner`; `None` when there is one with living processes in it.
+    /// The same, for who takes it up. Where its last owner has not let go of it yet, its processes keep it all the same.
+    pub(crate) fn take_up(&self, number: u32) -> io::Result<Cgroup> {
+        let Cgroup { path, .. } = self.open(number)?;
+        let held = hold(&path)?.map(Arc::new);
+        Ok(Cgroup { path, held })
+    }
+
+    /// A group whose files belong to `owner`; `None` when there is one with living processes in it, or another engine has it.
     pub(crate) fn make(&self, number: u32, owner: u32) -> io::Result<Option<Cgroup>> {
         let path = self.parent.join(self.name(number));
         if let Err(error) = fs::create_dir(&path) {
             if error.kind() != io::ErrorKind::AlreadyExists {
                 return Err(error);
+            }
+            if let Ok(None) = hold(&path) {
+                return Ok(None);
             }
             // What an owner that was killed left in it may be frozen: nothing of it is used again.
             remove_tree(&path);
@@ -124,8 +141,8 @@ impl Cgroups {
                 made => made?,
             }
         }
-        let cgroup = self.open(number)?;
-        if !cgroup.is_empty() {
+        let cgroup = self.take_up(number)?;
+        if cgroup.held.is_none() || !cgroup.is_empty() {
             return Ok(None);
         }
         // Init makes groups below it, and starts processes from its own group into them.
@@ -225,7 +242,17 @@ impl Cgroup {
 
     #[cfg(test)]
     pub(crate) fn at(path: &Path) -> Self {
-        Self { path: path.to_owned() }
+        Self { path: path.to_owned(), held: None }
+    }
+}
+
+/// Until the descriptor is closed. `None`: somebody else has it.
+fn hold(group: &Path) -> io::Result<Option<OwnedFd>> {
+    let group = fs::File::open(group)?;
+    match rustix::fs::flock(&group, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(group.into())),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(errno) => Err(errno.into()),
     }
 }
 

@@ -14,22 +14,29 @@ use crate::kernel::sys::{self, Common};
 
 const OVERLAY: u64 = 0x794c_7630;
 
-/// Blocks. `pids` are the processes of the sandbox, as the host numbers them.
-pub(crate) fn measure(own: &Path, pids: &[u32]) -> io::Result<Measured> {
-    let measured = tree::usage(fs::File::open(own)?.as_fd())?;
-    let nameless = nameless(pids);
-    let with_nameless = |named: Usage| Usage {
-        bytes: named.bytes.saturating_add(nameless.bytes),
-        entries: named.entries.saturating_add(nameless.entries),
-    };
-    Ok(match measured {
-        Measured::Whole(named) => Measured::Whole(with_nameless(named)),
-        Measured::AtLeast(named) => Measured::AtLeast(with_nameless(named)),
-    })
+/// Blocks, with those of these volumes. `pids` are the processes of the sandbox, as the host numbers them.
+pub(crate) fn measure(own: &Path, volumes: &[PathBuf], pids: &[u32]) -> io::Result<Measured> {
+    let (mut sum, mut is_whole, mut devices) = (Usage::default(), true, HashSet::new());
+    for tree in [own].into_iter().chain(volumes.iter().map(PathBuf::as_path)) {
+        let tree = fs::File::open(tree)?;
+        let measured = tree::usage(tree.as_fd())?;
+        is_whole &= matches!(measured, Measured::Whole(_));
+        sum = both(sum, measured.found());
+        devices.insert(tree.metadata()?.dev());
+    }
+    if volumes.is_empty() {
+        devices.clear(); // its own layer is seen through an overlay alone
+    }
+    sum = both(sum, nameless(pids, &devices));
+    Ok(if is_whole { Measured::Whole(sum) } else { Measured::AtLeast(sum) })
 }
 
-/// Files that were removed while a process has them open or mapped: they take the disk until it lets go.
-fn nameless(pids: &[u32]) -> Usage {
+fn both(one: Usage, other: Usage) -> Usage {
+    Usage { bytes: one.bytes.saturating_add(other.bytes), entries: one.entries.saturating_add(other.entries) }
+}
+
+/// Files that were removed while a process has them open or mapped: they take the disk until it lets go. `devices` are those of volumes.
+fn nameless(pids: &[u32], devices: &HashSet<u64>) -> Usage {
     let (mut usage, mut seen) = (Usage::default(), HashSet::new());
     let mut tables = [("fd", Tables::of(Common::Files)), ("map_files", Tables::of(Common::Memory))];
     // Each thread may have a table of its own, and one whose leader has ended is seen nowhere else.
@@ -43,7 +50,8 @@ fn nameless(pids: &[u32]) -> Usage {
             let program = PathBuf::from(format!("/proc/{thread}/exe"));
             for path in entries.map(|entry| entry.path()).chain([program]) {
                 let Ok(file) = fs::metadata(&path) else { continue };
-                let gone = file.is_file() && file.nlink() == 0 && is_on_an_overlay(&path);
+                let is_ours = || devices.contains(&file.dev()) || is_on_an_overlay(&path);
+                let gone = file.is_file() && file.nlink() == 0 && is_ours();
                 if gone && seen.insert((file.dev(), file.ino())) {
                     usage.bytes = usage.bytes.saturating_add(file.blocks().saturating_mul(512));
                     usage.entries += 1;

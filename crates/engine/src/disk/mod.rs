@@ -8,13 +8,17 @@
 
 mod measure;
 pub(crate) mod pool;
+mod stored;
 mod watch;
 
 use std::{
     collections::HashSet,
     io,
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Instant,
 };
 
@@ -23,7 +27,10 @@ use cabana_sandbox::{Error, Limits, Result};
 use tokio::sync::Notify;
 
 use self::measure::measure;
-pub(crate) use self::watch::{measured, watch};
+pub(crate) use self::{
+    stored::{StoredOnce, end_for_want_of_room, stored},
+    watch::{measured, watch},
+};
 
 /// What a full sandbox may grow by: deleting takes some room too.
 const SLACK: Usage = Usage { bytes: 1 << 20, entries: 64 };
@@ -34,6 +41,8 @@ pub(crate) struct Disk {
     state: Mutex<State>,
     /// Something may have been written, or the limit is another.
     changed: Notify,
+    /// Counts what was changed through the file interface.
+    changes: AtomicU64,
     /// One at a time measures because it was asked; until when its answer holds, if nothing is removed.
     asking: tokio::sync::Mutex<Instant>,
 }
@@ -101,7 +110,13 @@ impl Most {
 impl Disk {
     /// `own` is the sandbox's own directory.
     pub(crate) fn new(own: PathBuf) -> Self {
-        Self { own, state: Mutex::default(), changed: Notify::new(), asking: tokio::sync::Mutex::new(Instant::now()) }
+        Self {
+            own,
+            state: Mutex::default(),
+            changed: Notify::new(),
+            changes: AtomicU64::new(0),
+            asking: tokio::sync::Mutex::new(Instant::now()),
+        }
     }
 
     pub(crate) fn own(&self) -> &Path {
@@ -125,6 +140,7 @@ impl Disk {
 
     /// Something may have been written that was not asked for.
     pub(crate) fn touch(&self) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state();
         if state.most.is_some() {
             (state.touched, state.removed) = (true, true);

@@ -14,6 +14,7 @@ use crate::{
     home::{Owned, Record},
     kernel::readiness,
     live::{self, Holds, Live},
+    places,
     presence::{self, Presence},
 };
 
@@ -149,7 +150,8 @@ impl Shared {
         let (shared, limits) = (self.clone(), spec.limits);
         let lease = blocking(move || shared.ranges.take_up(presence.range, lock, &limits)).await?;
         fault::at(Point::FoundLeased);
-        let holds = Holds { lease, home };
+        let place = places::SANDBOXES.hold(&places::holder(id, &spec));
+        let holds = Holds { lease, home, place };
         let parts = self.parts(id, &spec, plan, holds, channel, pidfd);
         let stillness = found.stillness;
         let live = Live::found(parts, found)?;

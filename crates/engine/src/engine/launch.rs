@@ -119,6 +119,9 @@ impl Shared {
         let Prepared { record: Record { mut spec, plan, .. }, mounts, home } = prepared;
         spec.sudo |= plan.sudo;
         let overlays = plan.overlays();
+        let Some(place) = places::SANDBOXES.take(&places::holder(id, &spec)) else {
+            return Err((Error::Exhausted("places for sandboxes that live, of this tenant or of all"), Some(home)));
+        };
         let (warm, outlet) = match self.begin(mounts, &spec).await {
             Ok(begun) => begun,
             Err(error) => return Err((error, Some(home))),
@@ -138,8 +141,8 @@ impl Shared {
                 Ok(warm) => warm,
                 Err(error) => return Err((error, Some(home))),
             };
-            let parts = self.parts(id, &spec, plan, Holds { lease, home }, channel, pidfd);
-            Live::new(parts).await.map_err(|(error, Holds { lease, home })| {
+            let parts = self.parts(id, &spec, plan, Holds { lease, home, place }, channel, pidfd);
+            Live::new(parts).await.map_err(|(error, Holds { lease, home, .. })| {
                 self.ranges.give_back(lease);
                 match error {
                     SetupError::Refused(Failure { step: Step::View, errno: libc::ELOOP }) => {

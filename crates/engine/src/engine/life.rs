@@ -199,9 +199,10 @@ impl Shared {
 
     /// Gives back what a sandbox had that lives no more.
     fn ended(&self, live: &Live) -> Option<Owned> {
-        let Holds { lease, home } = live.take_holds()?;
+        let Holds { lease, home, place } = live.take_holds()?;
         fault::at(Point::StopEnded);
         self.ranges.give_back(lease);
+        drop(place);
         if live.is_kept()
             && let Ok(home) = self.homes.open_home(&live.id)
         {

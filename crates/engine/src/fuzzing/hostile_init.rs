@@ -25,6 +25,7 @@ use crate::{
     identity::Lease,
     kernel::{fdpass, readiness},
     live::{Holds, Live, Parts},
+    places,
     wire::{Ended, Failure, FromInit, KeptExec, PROTOCOL, Step, Stillness},
 };
 
@@ -196,12 +197,14 @@ fn parts(channel: Channel, gone: OwnedFd) -> Option<Parts> {
         env: std::collections::BTreeMap::new(),
     };
     let id = SandboxId::random();
+    let holder = Holder::sandbox(None, &id);
+    let place = places::SANDBOXES.hold(&holder);
     Some(Parts {
-        holder: Holder::sandbox(None, &id),
+        holder,
         id,
         defaults,
         limits: Limits::default(),
-        holds: Holds { lease: Lease::of_nothing(), home: Owned::nothing() },
+        holds: Holds { lease: Lease::of_nothing(), home: Owned::nothing(), place },
         kept: true,
         own: "/nonexistent".into(),
         overlays: vec![b"/".to_vec()],

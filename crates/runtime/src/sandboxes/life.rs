@@ -550,7 +550,9 @@ impl Sandboxes {
                 return;
             }
             SandboxEvent::OutOfMemory(_) => Event::OutOfMemory,
-            SandboxEvent::DiskFull => Event::DiskFull,
+            SandboxEvent::DiskFull => {
+                Event::DiskFull { reason: "its own files have reached their limit on the disk".to_owned() }
+            }
             SandboxEvent::BaseChanged { was, now } => Event::BaseChanged { was, now },
             SandboxEvent::Network { host, port, allowed: true, rule, reason } => {
                 Event::NetworkAllowed { host, port, rule, reason }
@@ -701,8 +703,7 @@ impl Sandboxes {
 
     /// What the files of those take that run, of one tenant. The rest was measured when it stopped.
     pub(crate) async fn measure(&self, tenant: &Tenant) {
-        let live: Vec<_> = self.slots(|slots| slots.live.values().cloned().collect());
-        for slot in live.iter().filter(|slot| slot.record().tenant == *tenant) {
+        for slot in self.all_live().iter().filter(|slot| slot.record().tenant == *tenant) {
             self.measure_one(slot).await;
         }
     }

@@ -11,7 +11,7 @@ use std::{
 use async_trait::async_trait;
 use cabana_sandbox::{
     Capabilities, Defaults, Duplex, Error, ExecId, ExecSpec, Files, Position, Process, Provider, Reattached, Result,
-    Sandbox, SandboxId, SandboxPath, SandboxSpec, Usage, User, Wanted,
+    Sandbox, SandboxId, SandboxPath, SandboxSpec, Stored, Usage, User, Wanted,
 };
 use tokio::sync::RwLock;
 
@@ -141,5 +141,14 @@ impl Sandbox for FakeSandbox {
         // Files are measured also where it stops meanwhile.
         let _held = self.measuring.read().await;
         Ok(Usage { disk: lock(&self.session.fs).bytes(), ..Usage::default() })
+    }
+
+    async fn stored(&self) -> Result<Stored> {
+        Ok(Stored { bytes: self.usage().await?.disk, inodes: 0 })
+    }
+
+    /// It runs none.
+    async fn end_for_want_of_room(&self) -> Result<()> {
+        self.session.fs().map(drop)
     }
 }

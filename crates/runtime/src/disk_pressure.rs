@@ -1,0 +1,419 @@
+//! Ends commands that write on where there is no room for it: on a disk that is nearly full, and beyond what their tenant may store.
+//!
+//! What is new is refused there already (`space`, `quotas`); this is about what runs. Nobody can make just the writing fail, so commands
+//! end as at the limit of a sandbox's own disk. What sandboxes have taken since there was room says whose: on a nearly full disk those of
+//! a tenant that took an eighth of what is left, so that who writes little goes on for as long as possible; and of a tenant that
+//! stores too much those that write on. Until there is room again, or it has deleted enough, such a tenant begins no command.
+//!
+//! What is left says when to look next, at the fastest rate that a disk may be expected to fill. Who has not run is not measured again.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use cabana_model::{SandboxId, Tenant};
+use cabana_sandbox::Stored;
+use cabana_store::Owner;
+use futures_util::{StreamExt, future::ready, stream};
+use tokio::time::{Instant, timeout};
+
+use crate::{
+    Error, Result, Runtime,
+    events::Event,
+    sandboxes::Slot,
+    space::{Room, Supply},
+};
+
+const FASTEST: Stored = Stored { bytes: 1 << 30, inodes: 50_000 };
+const SOONEST: Duration = Duration::from_millis(20);
+const LATEST: Duration = Duration::from_secs(1);
+/// Of what a tenant stores: it is less exact, and some more of it harms nobody else.
+const SOONEST_OF_TENANT: Duration = Duration::from_secs(1);
+const LATEST_OF_TENANT: Duration = Duration::from_secs(30);
+/// A measurement takes at most a tenth of the time, or a half where it is urgent.
+const REST: u32 = 9;
+/// As old may be what was measured before the disk was low.
+const FRESH: Duration = Duration::from_secs(30);
+/// So many are measured at once, and each for so long. Who takes longer stands still until that is done.
+const AT_ONCE: usize = 8;
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Of what is left of a disk one tenant takes this part at most; and what nobody has to ask for, since deleting takes some room too.
+const SHARE: u64 = 8;
+const SLACK: Stored = Stored { bytes: 1 << 20, inodes: 64 };
+
+/// Whose commands have taken too much of a disk that is nearly full.
+#[derive(Default)]
+pub(crate) struct DiskPressure(Mutex<HashSet<Tenant>>);
+
+impl DiskPressure {
+    /// Before a command begins.
+    pub(crate) fn check(&self, tenant: &Tenant) -> Result<()> {
+        if self.over().contains(tenant) { Err(Error::TookTheDisk) } else { Ok(()) }
+    }
+
+    fn set(&self, over: HashSet<Tenant>) {
+        *self.over() = over;
+    }
+
+    fn over(&self) -> MutexGuard<'_, HashSet<Tenant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What sandboxes have taken since the least that was measured of each.
+#[derive(Default)]
+struct Growth(HashMap<SandboxId, Grown>);
+
+struct Grown {
+    tenant: Tenant,
+    least: Stored,
+    last: Stored,
+    /// Since the look before.
+    grows: bool,
+    /// Its tenant has heard that its commands end.
+    told: bool,
+}
+
+impl Growth {
+    /// Whether something of it is not as it was.
+    fn note(&mut self, measured: impl IntoIterator<Item = (SandboxId, Tenant, Stored)>) -> bool {
+        let mut is_changed = false;
+        self.0.values_mut().for_each(|grown| grown.grows = false);
+        for (id, tenant, now) in measured {
+            let new = || Grown { tenant, least: now, last: now, grows: false, told: false };
+            let grown = self.0.entry(id).or_insert_with(new);
+            grown.grows = now.bytes > grown.last.bytes || now.inodes > grown.last.inodes;
+            is_changed |= now != grown.last;
+            grown.last = now;
+            grown.least.bytes = grown.least.bytes.min(now.bytes);
+            grown.least.inodes = grown.least.inodes.min(now.inodes);
+        }
+        is_changed
+    }
+
+    /// Of each tenant.
+    fn taken(&self) -> HashMap<&Tenant, Stored> {
+        let mut taken: HashMap<&Tenant, Stored> = HashMap::new();
+        for grown in self.0.values() {
+            let sum = taken.entry(&grown.tenant).or_default();
+            sum.bytes = sum.bytes.saturating_add(grown.last.bytes - grown.least.bytes);
+            sum.inodes = sum.inodes.saturating_add(grown.last.inodes - grown.least.inodes);
+        }
+        taken
+    }
+
+    /// Who has taken more than a tenant's share of what is left.
+    fn over(&self, room: Room) -> HashSet<Tenant> {
+        let takes_much =
+            |taken: u64, supply: Supply, slack: u64| supply.is_low() && taken > (supply.free / SHARE).max(slack);
+        let is_over = |taken: &Stored| {
+            takes_much(taken.bytes, room.bytes, SLACK.bytes)
+                || room.inodes.is_some_and(|inodes| takes_much(taken.inodes, inodes, SLACK.inodes))
+        };
+        let over = self.taken().into_iter().filter(|(_, taken)| is_over(taken));
+        over.map(|(tenant, _)| tenant.clone()).collect()
+    }
+
+    /// What of one tenant grows, if its tenant took more than it needs to delete something.
+    fn grows(&self, id: &SandboxId) -> bool {
+        self.0.get(id).is_some_and(|grown| grown.grows)
+    }
+
+    /// Whether this is the first time since there was room.
+    fn tell(&mut self, id: &SandboxId) -> bool {
+        self.0.get_mut(id).is_some_and(|grown| !std::mem::replace(&mut grown.told, true))
+    }
+}
+
+/// Of the disk of all.
+#[derive(Default)]
+struct DiskWatch {
+    growth: Growth,
+    last: Option<Look>,
+}
+
+struct Look {
+    ended: Instant,
+    took: Duration,
+    room: Room,
+}
+
+impl DiskWatch {
+    fn is_due(&self, room: Room, now: Instant) -> bool {
+        let Some(last) = &self.last else { return true };
+        let since = now.saturating_duration_since(last.ended);
+        match (last.room.is_low(), room.is_low()) {
+            (false, true) | (true, false) => true,
+            (false, false) => since >= FRESH.max(last.took * REST),
+            (true, true) if room == last.room => false, // all together have taken nothing
+            (true, true) => since >= last.took * if has_fallen(last.room, room) { 1 } else { REST },
+        }
+    }
+}
+
+/// By so much that nobody can wait.
+fn has_fallen(before: Room, now: Room) -> bool {
+    let fell = |before: Supply, now: Supply| now.free < before.free - before.free / (2 * SHARE);
+    fell(before.bytes, now.bytes) || before.inodes.zip(now.inodes).is_some_and(|(before, now)| fell(before, now))
+}
+
+/// How long nothing can happen, or nothing that matters.
+fn next(room: Room) -> Duration {
+    let left = |supply: Supply| match supply.free.checked_sub(supply.least) {
+        Some(left) => left.checked_sub(supply.least).unwrap_or(left),
+        None => supply.free / (2 * SHARE),
+    };
+    let bytes = until(left(room.bytes), FASTEST.bytes);
+    let inodes = room.inodes.map_or(LATEST, |inodes| until(left(inodes), FASTEST.inodes));
+    bytes.min(inodes).clamp(SOONEST, LATEST)
+}
+
+fn until(left: u64, fastest: u64) -> Duration {
+    Duration::from_secs_f64((left as f64 / fastest as f64).min(LATEST_OF_TENANT.as_secs_f64()))
+}
+
+/// Of one tenant whose quota says how much it may store.
+#[derive(Default)]
+struct TenantWatch {
+    growth: Growth,
+    /// What it stored, as far as is known, when the growth began.
+    before: u128,
+    due: Option<Instant>,
+}
+
+type TenantWatches = HashMap<Tenant, Arc<tokio::sync::Mutex<TenantWatch>>>;
+
+impl Runtime {
+    /// Until the runtime closes.
+    pub fn watch_room(&self) {
+        let runtime = self.clone();
+        self.0.tasks.spawn(async move {
+            let mut watch = DiskWatch::default();
+            while let Some(wait) = runtime.0.closing.run_until_cancelled(runtime.look_at_disk(&mut watch)).await {
+                if !runtime.closing_after(wait).await {
+                    return;
+                }
+            }
+        });
+        let runtime = self.clone();
+        self.0.tasks.spawn(async move {
+            let mut watches = TenantWatches::new();
+            loop {
+                runtime.look_at_tenants(&mut watches);
+                if !runtime.closing_after(SOONEST_OF_TENANT).await {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Says when to look again.
+    async fn look_at_disk(&self, watch: &mut DiskWatch) -> Duration {
+        let Some(room) = self.0.keeper.space.look() else { return LATEST };
+        if !room.is_scarce() {
+            *watch = DiskWatch::default();
+            self.0.pressure.set(HashSet::new());
+            return next(room);
+        }
+        let begun = Instant::now();
+        if !watch.is_due(room, begun) {
+            return next(room);
+        }
+        let live = self.0.sandboxes.all_live();
+        let measured = self.stored_by(&live).await;
+        if !room.is_low() {
+            watch.growth = Growth::default();
+        }
+        watch.growth.note(measured);
+        self.forget_deleted(&mut watch.growth, &live).await;
+        let over = watch.growth.over(room);
+        self.0.pressure.set(over.clone());
+        for slot in live.iter().filter(|slot| over.contains(&slot.record().tenant)) {
+            self.end_growing(
+                &mut watch.growth,
+                slot,
+                "the disk of the server is nearly full, and its tenant took the most",
+            )
+            .await;
+        }
+        watch.last = Some(Look { ended: Instant::now(), took: begun.elapsed(), room });
+        next(room)
+    }
+
+    /// What a sandbox took counts also while it is stopped, and until it is deleted.
+    async fn forget_deleted(&self, growth: &mut Growth, live: &[Arc<Slot>]) {
+        let live: HashSet<_> = live.iter().map(|slot| slot.record().physical.clone()).collect();
+        let resting: Vec<_> = growth.0.keys().filter(|id| !live.contains(*id)).cloned().collect();
+        for id in resting {
+            if let Ok(None) = self.0.store.by_physical(&id).await {
+                growth.0.remove(&id);
+            }
+        }
+    }
+
+    /// Each in a task of its own: a guest decides how long it takes to measure what its tenant stores.
+    fn look_at_tenants(&self, watches: &mut TenantWatches) {
+        let mut by_tenant: HashMap<Tenant, Vec<Arc<Slot>>> = HashMap::new();
+        if !self.0.quotas.measures_somebody() {
+            watches.clear();
+            return;
+        }
+        for slot in self.0.sandboxes.all_live() {
+            by_tenant.entry(slot.record().tenant.clone()).or_default().push(slot);
+        }
+        watches.retain(|tenant, _| by_tenant.contains_key(tenant));
+        for (tenant, live) in by_tenant {
+            let owner = Owner { tenant, key: None };
+            let Some(limit) = self.0.quotas.of(&owner).1.stored_bytes else { continue };
+            let watch = watches.entry(owner.tenant.clone()).or_default();
+            let Ok(mut watch) = watch.clone().try_lock_owned() else { continue };
+            if watch.due.is_some_and(|due| Instant::now() < due) {
+                continue;
+            }
+            let runtime = self.clone();
+            self.0.tasks.spawn(async move {
+                let look = runtime.look_at_tenant(&mut watch, &owner, &live, limit.into());
+                runtime.0.closing.run_until_cancelled(look).await;
+            });
+        }
+    }
+
+    async fn look_at_tenant(&self, watch: &mut TenantWatch, owner: &Owner, live: &[Arc<Slot>], limit: u128) {
+        let begun = Instant::now();
+        let measured = self.stored_by(live).await;
+        let is_changed = watch.growth.note(measured);
+        let taken = watch.growth.taken().get(&owner.tenant).copied().unwrap_or_default();
+        let known = || self.0.quotas.now(owner).stored_bytes;
+        let mut stored = known().max(watch.before + u128::from(with_names(taken)));
+        let wants_measure = watch.due.is_none() || (stored > limit && is_changed);
+        if wants_measure && self.measure_now(&owner.tenant).await {
+            stored = known();
+        }
+        if stored <= limit {
+            watch.before = stored;
+            watch.growth.0.retain(|_, grown| {
+                (grown.least, grown.told) = (grown.last, false);
+                true
+            });
+        } else if with_names(taken) > SLACK.bytes {
+            for slot in live {
+                self.end_growing(&mut watch.growth, slot, "its tenant stores more than the quota stored_bytes allows")
+                    .await;
+            }
+        }
+        let left = u64::try_from(limit.saturating_sub(stored)).unwrap_or(u64::MAX);
+        let wait = until(left, FASTEST.bytes).clamp(SOONEST_OF_TENANT, LATEST_OF_TENANT);
+        watch.due = Some(Instant::now() + wait.max(begun.elapsed() * REST));
+    }
+
+    /// Those that can be measured in time.
+    async fn stored_by(&self, slots: &[Arc<Slot>]) -> Vec<(SandboxId, Tenant, Stored)> {
+        let measured = stream::iter(slots.to_vec()).map(|slot| async move {
+            let (sandbox, record) = (slot.live()?, slot.record());
+            let stored = timeout(PATIENCE, sandbox.stored()).await.ok()?.ok()?;
+            Some((record.physical.clone(), record.tenant.clone(), stored))
+        });
+        measured.buffer_unordered(AT_ONCE).filter_map(ready).collect().await
+    }
+
+    async fn end_growing(&self, growth: &mut Growth, slot: &Slot, reason: &str) {
+        let record = slot.record();
+        let Some(sandbox) = slot.live().filter(|_| growth.grows(&record.physical)) else { return };
+        if let Err(error) = sandbox.end_for_want_of_room().await {
+            tracing::debug!(sandbox = %record.id, %error, "commands could not be ended"); // it has ended
+            return;
+        }
+        if growth.tell(&record.physical) {
+            tracing::info!(tenant = %record.tenant, sandbox = %record.id, reason, "commands were ended");
+            let event = Event::DiskFull { reason: reason.to_owned() };
+            self.0.sandboxes.tell_of(&record.tenant, &record.id, event);
+        }
+    }
+}
+
+/// As it counts to what a tenant stores.
+fn with_names(stored: Stored) -> u64 {
+    stored.bytes.saturating_add(stored.inodes.saturating_mul(4096))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn id(name: &str) -> SandboxId {
+        SandboxId::new(name.repeat(16)).unwrap()
+    }
+
+    fn measured(rows: &[(&str, &str, u64, u64)]) -> Vec<(SandboxId, Tenant, Stored)> {
+        let row = |(name, tenant, mib, inodes): &(&str, &str, u64, u64)| {
+            (id(name), Tenant::new(*tenant).unwrap(), Stored { bytes: mib * MIB, inodes: *inodes })
+        };
+        rows.iter().map(row).collect()
+    }
+
+    fn room(mib: u64, inodes: u64) -> Room {
+        let bytes = Supply { free: mib * MIB, least: 1024 * MIB };
+        Room { bytes, inodes: Some(Supply { free: inodes, least: 10_000 }) }
+    }
+
+    fn over(growth: &Growth, room: Room) -> Vec<String> {
+        let mut over: Vec<_> = growth.over(room).iter().map(ToString::to_string).collect();
+        over.sort();
+        over
+    }
+
+    #[test]
+    fn who_takes_an_eighth_of_what_is_left_is_over_and_who_writes_little_is_not() {
+        let mut growth = Growth::default();
+        growth.note(measured(&[
+            ("a", "large", 90_000, 5),
+            ("b", "greedy", 1, 5),
+            ("c", "greedy", 1, 5),
+            ("d", "names", 1, 5),
+        ]));
+        assert_eq!(over(&growth, room(1000, 9_000)), [""; 0], "what was there before is nobody's growth");
+        growth.note(measured(&[
+            ("a", "large", 90_050, 5),
+            ("b", "greedy", 70, 5),
+            ("c", "greedy", 70, 5),
+            ("d", "names", 1, 1500),
+        ]));
+        assert_eq!(over(&growth, room(1000, 9_000)), ["greedy", "names"]);
+        assert_eq!(over(&growth, room(1000, 20_000)), ["greedy"], "there are enough inodes");
+        assert!(["a", "b", "c", "d"].iter().all(|name| growth.grows(&id(name))));
+        // Who deletes is not over any more, and who stands still does not grow.
+        growth.note(measured(&[("b", "greedy", 2, 5), ("c", "greedy", 70, 5)]));
+        assert_eq!(over(&growth, room(1000, 20_000)), [""; 0]);
+        assert!(!growth.grows(&id("a")) && !growth.grows(&id("b")) && !growth.grows(&id("c")));
+        // The less is left the smaller a share.
+        assert_eq!(over(&growth, room(100, 20_000)), ["greedy", "large"]);
+        assert!(growth.tell(&id("a")) && !growth.tell(&id("a")));
+    }
+
+    #[test]
+    fn a_disk_is_looked_at_the_sooner_the_less_is_left() {
+        assert_eq!(next(room(100_000, 1_000_000)), LATEST);
+        assert_eq!(next(room(2048 + 512, 1_000_000)), Duration::from_millis(500));
+        assert_eq!(next(room(1024 + 512, 1_000_000)), Duration::from_millis(500));
+        assert_eq!(next(room(512, 1_000_000)), Duration::from_micros(31_250));
+        assert_eq!(next(room(100_000, 9_000)), SOONEST);
+    }
+
+    #[test]
+    fn a_long_measurement_is_repeated_soon_only_when_the_disk_has_filled() {
+        let (ended, took) = (Instant::now(), Duration::from_secs(1));
+        let after = |seconds| ended + Duration::from_secs(seconds);
+        let watch = |room| DiskWatch { growth: Growth::default(), last: Some(Look { ended, took, room }) };
+        let low = watch(room(1000, 1_000_000));
+        assert!(!low.is_due(room(1000, 1_000_000), after(100)), "nothing was taken");
+        assert!(!low.is_due(room(990, 1_000_000), after(5)) && low.is_due(room(990, 1_000_000), after(9)));
+        assert!(!low.is_due(room(900, 1_000_000), ended) && low.is_due(room(900, 1_000_000), after(1)));
+        let scarce = watch(room(2000, 1_000_000));
+        assert!(scarce.is_due(room(1000, 1_000_000), ended));
+        assert!(!scarce.is_due(room(1900, 1_000_000), after(20)) && scarce.is_due(room(1900, 1_000_000), after(30)));
+    }
+}
