@@ -34,7 +34,7 @@ use crate::{
         body,
         head::{self, Head},
     },
-    late_hello::{HelloWatch, hides_another},
+    late_hello::HelloWatch,
     relay::{Activity, After, write},
     tls::{self, Hello},
 };
@@ -73,13 +73,14 @@ pub(crate) async fn open(
         return Ok(After::Stream);
     }
     match collect(gateway, &mut bytes, from).await? {
-        First::Other => pass_watched(&bytes, to).await,
+        First::Other => pass_watched(HelloWatch::default(), &bytes, to).await,
         First::OpenLine => rest_of_line(gateway, flow, &bytes, from, to, activity).await,
-        First::Tls(_, len) if hides_another(&bytes[..len]) => Err(refused(gateway, flow, Reason::Unreadable)),
         First::Tls(name, len) => {
+            let watch = HelloWatch::behind(&bytes[..len]);
+            let watch = watch.ok_or_else(|| refused(gateway, flow, Reason::Unreadable))?;
             check_server_name(gateway, flow, name)?;
             write(to, &bytes[..len]).await?;
-            Ok(After::ServersAnswer(bytes.split_off(len)))
+            Ok(After::ServersAnswer(watch, bytes.split_off(len)))
         }
         First::Http(head, len) => request(gateway, flow, &head, &bytes[len..], from, to, activity).await,
         First::ClearHttp2 => Err(refused(gateway, flow, Reason::ClearHttp2)),
@@ -88,8 +89,11 @@ pub(crate) async fn open(
 }
 
 /// Passes on what is no TLS so far, up to where it becomes that.
-pub(crate) async fn pass_watched(bytes: &[u8], to: &mut (impl AsyncWrite + Unpin)) -> io::Result<After> {
-    let mut watch = HelloWatch::default();
+pub(crate) async fn pass_watched(
+    mut watch: HelloWatch,
+    bytes: &[u8],
+    to: &mut (impl AsyncWrite + Unpin),
+) -> io::Result<After> {
     match watch.look(bytes) {
         ControlFlow::Break(hello) => Ok(After::LateHello(hello)),
         ControlFlow::Continue(()) => {

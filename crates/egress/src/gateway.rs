@@ -12,6 +12,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use cabana_sandbox::{Holder, Places};
 use tokio::{sync::watch, time::timeout};
 
 use crate::{
@@ -36,6 +37,8 @@ pub(crate) struct Gateway {
     pub reporter: Reporter,
     pub lookup: Lookup,
     pub connect: Arc<dyn Connect>,
+    /// For connections with long queues, and whose they are.
+    pub long_queues: (Places, Holder),
     pub pool: Mutex<Pool>,
     /// Of questions of the DNS, whatever way they come.
     pub questions: Pace,
@@ -169,7 +172,10 @@ impl Gateway {
         let mut last = NotDialed::Unreachable;
         for address in tried {
             match timeout(patience, self.connect.connect(SocketAddr::new(*address, port))).await {
-                Ok(Ok(stream)) => return Ok((*address, stream)),
+                Ok(Ok(stream)) => {
+                    let (places, holder) = &self.long_queues;
+                    return Ok((*address, stream.with_long_queues(places, holder)));
+                }
                 Ok(Err(error)) if error.kind() == io::ErrorKind::TimedOut => last = NotDialed::TimedOut,
                 Ok(Err(_)) => last = NotDialed::Unreachable,
                 Err(_) => last = NotDialed::TimedOut,

@@ -34,8 +34,9 @@ pub(crate) struct LateHello {
 
 /// What a hello turned out to be.
 pub(crate) enum Judged {
-    /// Its name is in order. What of it, and what behind it, is still to be sent.
-    InOrder { hello: Vec<u8>, behind: Vec<u8> },
+    /// Its name is in order. What of it, and what behind it, is still to be sent; and what to look for there, where the server takes
+    /// it for something else.
+    InOrder { hello: Vec<u8>, watch: HelloWatch, behind: Vec<u8> },
     /// It only looked like one.
     None(NoHello),
 }
@@ -59,11 +60,13 @@ impl LateHello {
             loop {
                 match (self.is_framed(), tls::client_hello(&self.bytes)) {
                     (Some(false), _) => return Ok(Found::NoHello),
-                    (_, Hello::Whole(_, len)) if hides_another(&self.bytes[..len]) => return Ok(Found::Unreadable),
-                    (_, Hello::Whole(name, len)) => return Ok(Found::Whole(name, len)),
-                    (None, _) => {}
+                    (_, Hello::Whole(name, len)) => {
+                        let found = HelloWatch::behind(&self.bytes[..len]).map(|watch| Found::Whole(name, len, watch));
+                        return Ok(found.unwrap_or(Found::Unreadable));
+                    }
+                    (None, _) if self.bytes.len() <= MOST => {}
                     (Some(true), Hello::More) if self.bytes.len() <= MOST => {}
-                    (Some(true), Hello::More | Hello::Malformed) => return Ok(Found::Unreadable),
+                    (Some(true) | None, Hello::More | Hello::Malformed) => return Ok(Found::Unreadable),
                 }
                 if from.read_buf(&mut self.bytes).await? == 0 {
                     // Nothing comes of what has no end.
@@ -73,10 +76,10 @@ impl LateHello {
             }
         };
         match timeout(gateway.limits.handshake, whole).await.unwrap_or(Ok(Found::Unreadable))? {
-            Found::Whole(name, len) => {
+            Found::Whole(name, len, watch) => {
                 check_server_name(gateway, flow, name)?;
                 let behind = self.bytes.split_off(len);
-                Ok(Judged::InOrder { hello: self.bytes.split_off(self.sent), behind })
+                Ok(Judged::InOrder { hello: self.bytes.split_off(self.sent), watch, behind })
             }
             Found::NoHello => Ok(Judged::None(NoHello { bytes: self.bytes, sent: self.sent })),
             Found::Unreadable => Err(refused(gateway, flow, Reason::Unreadable)),
@@ -88,25 +91,8 @@ impl LateHello {
     }
 }
 
-/// Whether another hello begins inside of this one: a server for which the outer one is something else would take that.
-pub(crate) fn hides_another(hello: &[u8]) -> bool {
-    /// Each is read. A hello that is cut into very small records has some, and no client sends more.
-    const MAX_CANDIDATES: usize = 64;
-    let mut from = 1;
-    for _ in 0..MAX_CANDIDATES {
-        let ControlFlow::Break(inner) = HelloWatch::default().find(hello, 0, from, |_| false) else { return false };
-        let at = inner.before.len();
-        // A record of the outer one can begin like a hello, which it seldom goes on like.
-        if !tls::begins_record(hello, at) || tls::client_hello(&inner.bytes) != Hello::Malformed {
-            return true;
-        }
-        from = at + 1;
-    }
-    true
-}
-
 enum Found {
-    Whole(Option<Vec<u8>>, usize),
+    Whole(Option<Vec<u8>>, usize, HelloWatch),
     NoHello,
     Unreadable,
 }
@@ -122,6 +108,25 @@ pub(crate) struct HelloWatch {
 }
 
 impl HelloWatch {
+    /// Watches what comes behind a hello, with which another one can have begun. `None`: another one is inside of it, which a server for
+    /// which the outer one is something else would take.
+    pub(crate) fn behind(hello: &[u8]) -> Option<HelloWatch> {
+        let mut begun = Vec::new();
+        for at in 1..hello.len() {
+            let rest = &hello[at..];
+            let found = match tls::begins_hello(rest) {
+                Some(true) => tls::is_framed_as_hello(rest),
+                can_begin => can_begin,
+            };
+            match found {
+                Some(true) => return None,
+                None if begun.is_empty() => begun = rest.to_vec(),
+                _ => {}
+            }
+        }
+        Some(HelloWatch { begun, leads: false })
+    }
+
     /// Breaks at a piece in which a hello has begun, as it seems.
     pub(crate) fn look(&mut self, piece: &[u8]) -> ControlFlow<LateHello> {
         let Self { begun, leads } = std::mem::take(self);
@@ -212,6 +217,26 @@ mod tests {
             assert_eq!(held(&pieces), whole(b"STARTTLS\r\n", 0));
         }
         assert_eq!(held(&[b"x\x16", &[b"x\x16\x03", &HELLO[..]].concat()]), whole(b"x\x16\x03", 0));
+    }
+
+    #[test]
+    fn a_hello_that_begins_inside_of_another_one_is_found_wherever_that_ends() {
+        // The outer one says nothing of itself here: any bytes will do.
+        let inner = [&[22, 3, 1, 0, 45, 1, 0, 0, 41, 3, 3][..], &[7; 32], &[0, 0, 2, 0x13, 1, 1, 0]].concat();
+        for end in 1..inner.len() {
+            let outer = [&[22, 9, 9][..], &inner[..end]].concat();
+            match HelloWatch::behind(&outer) {
+                None => assert!(end >= 46, "{end}: what is there decides nothing"),
+                Some(mut watch) => {
+                    let ControlFlow::Break(hello) = watch.look(&inner[end..]) else { panic!("{end}: it is missed") };
+                    assert_eq!((hello.bytes, hello.sent), (inner.clone(), end));
+                }
+            }
+        }
+        let malformed = [&[22, 3, 1, 0, 48, 1, 0, 0, 44], &inner[9..], &[0, 5, 9]].concat();
+        assert_eq!(tls::client_hello(&malformed), Hello::Malformed, "the control: of which servers differ");
+        assert!(HelloWatch::behind(&[&[22, 9, 9][..], &malformed].concat()).is_none());
+        assert!(HelloWatch::behind(b"\x16\x03\x01 and nothing more \x16 \x16\x03").is_some());
     }
 
     #[test]

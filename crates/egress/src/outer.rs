@@ -6,63 +6,106 @@ use std::{
     task::{Context, Poll},
 };
 
+use cabana_sandbox::{Holder, Places};
+use rustls::pki_types::ServerName;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
 };
-use tokio_rustls::client::TlsStream;
+use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use crate::relay::reset;
+use crate::{
+    queues::{Queues, shorten},
+    relay::reset,
+};
 
-pub enum Outer {
+pub struct Outer {
+    stream: Stream,
+    queues: Queues,
+}
+
+enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Outer {
+    /// Over TLS, if it is not yet.
+    pub(crate) async fn secured(self, connector: &TlsConnector, name: ServerName<'static>) -> io::Result<Outer> {
+        let stream = match self.stream {
+            Stream::Plain(stream) => Stream::Tls(Box::new(connector.connect(name, stream).await?)),
+            secured => secured,
+        };
+        Ok(Outer { stream, queues: self.queues })
+    }
+
+    /// Once it carries much, and while there is a place.
+    pub(crate) fn with_long_queues(self, places: &Places, holder: &Holder) -> Outer {
+        Outer { queues: Queues::lengthening(places, holder), ..self }
+    }
+
     /// The peer sees a reset when it is dropped.
     pub(crate) fn reset(&self) {
+        reset(self.stream.socket());
+    }
+
+    fn carry(&mut self, bytes: usize) {
+        self.queues.carry(bytes, self.stream.socket());
+    }
+}
+
+impl Stream {
+    fn socket(&self) -> &TcpStream {
         match self {
-            Outer::Plain(stream) => reset(stream),
-            Outer::Tls(stream) => reset(stream.get_ref().0),
+            Stream::Plain(stream) => stream,
+            Stream::Tls(stream) => stream.get_ref().0,
         }
     }
 }
 
 impl From<TcpStream> for Outer {
     fn from(stream: TcpStream) -> Outer {
-        Outer::Plain(stream)
+        shorten(&stream);
+        Outer { stream: Stream::Plain(stream), queues: Queues::default() }
     }
 }
 
 impl AsyncRead for Outer {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Outer::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Outer::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
-        }
+        let (outer, before) = (self.get_mut(), buffer.filled().len());
+        let read = match &mut outer.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
+        };
+        outer.carry(buffer.filled().len() - before);
+        read
     }
 }
 
 impl AsyncWrite for Outer {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Outer::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Outer::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        let outer = self.get_mut();
+        let written = match &mut outer.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Stream::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        };
+        if let Poll::Ready(Ok(bytes)) = written {
+            outer.carry(bytes);
         }
+        written
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Outer::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Outer::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        match &mut self.get_mut().stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Outer::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Outer::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        match &mut self.get_mut().stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

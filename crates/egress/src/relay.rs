@@ -42,8 +42,9 @@ pub(crate) enum After {
     Other(HelloWatch),
     /// It has become TLS.
     LateHello(LateHello),
-    /// A TLS hello was sent. Whether another one may follow is the server's to say; these bytes were read behind it.
-    ServersAnswer(Vec<u8>),
+    /// A TLS hello was sent. Whether another one may follow is the server's to say; these bytes were read behind it. Where it speaks something
+    /// else, they are watched.
+    ServersAnswer(HelloWatch, Vec<u8>),
     /// One request was sent. Whatever the guest sends now was not checked and goes nowhere.
     Nothing,
 }
@@ -115,10 +116,10 @@ async fn relay(
                 After::LateHello(hello) => {
                     write(&mut to_outer, &hello.before).await?;
                     match hello.judge(gateway, flow, &mut from_guest, &activity).await? {
-                        Judged::InOrder { hello, behind } => {
+                        Judged::InOrder { hello, watch, behind } => {
                             answers.expect_late_one();
                             write(&mut to_outer, &hello).await?;
-                            After::ServersAnswer(behind)
+                            After::ServersAnswer(watch, behind)
                         }
                         Judged::None(bytes) => {
                             let mut watch = HelloWatch::default();
@@ -132,8 +133,8 @@ async fn relay(
                         }
                     }
                 }
-                After::ServersAnswer(held) => match answers.next().await? {
-                    Answer::NotTls => gate::pass_watched(&held, &mut to_outer).await?,
+                After::ServersAnswer(watch, held) => match answers.next().await? {
+                    Answer::NotTls => gate::pass_watched(watch, &held, &mut to_outer).await?,
                     answer => {
                         gate::follow_hello(gateway, flow, answer, held, &mut from_guest, &mut to_outer, &activity)
                             .await?;

@@ -64,6 +64,8 @@ pub struct Config {
     pub holder: Holder,
     /// For the connections of all sandboxes together. One that finds none is reset.
     pub places: Places,
+    /// For those that carry much, and are given long queues. One that finds none is slower over a long way.
+    pub long_queues: Places,
     /// For their lookups of names. One that finds none fails.
     pub lookups: Lookups,
 }
@@ -80,6 +82,7 @@ impl Config {
             original,
             holder: Holder::tenant(""),
             places: Places::default(),
+            long_queues: Places::default(),
             lookups: Lookups::default(),
         }
     }
@@ -128,11 +131,12 @@ pub struct Egress {
 
 /// Takes the listeners and serves them. Must be called within a tokio runtime.
 pub fn serve(listeners: Listeners, config: Config) -> io::Result<Egress> {
-    let Config { policy, limits, outside, events, original, holder, places, lookups } = config;
+    let Config { policy, limits, outside, events, original, holder, places, long_queues, lookups } = config;
     let (policy, watched) = watch::channel(Arc::new(policy));
     let tasks = Tasks::new(&limits, holder.clone(), places);
     let (tracker, stop) = (tasks.tracker.clone(), tasks.stop.clone());
     let Limits { connect: patience, fresh, .. } = limits;
+    let long_queues = (long_queues, holder.clone());
     let lookup_bounds = lookup::Bounds { at_once: LOOKUPS, holder, of_all: lookups, patience, fresh };
     let gateway = Arc::new(Gateway {
         limits,
@@ -140,6 +144,7 @@ pub fn serve(listeners: Listeners, config: Config) -> io::Result<Egress> {
         reporter: Reporter::new(events),
         lookup: Lookup::new(outside.resolve, tracker, stop, lookup_bounds),
         connect: outside.connect,
+        long_queues,
         pool: Mutex::new(Pool::new(limits.names)),
         questions: Pace::new(limits.questions_per_sec, limits.questions_per_sec),
     });

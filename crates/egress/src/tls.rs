@@ -50,43 +50,93 @@ pub(crate) fn begins(bytes: &[u8]) -> bool {
     matches!(bytes, [20..=24, ..])
 }
 
+/// The first of three bytes of a hello's length: no server reads one that is longer.
+const MAX_LENGTH_HIGH: u8 = 2;
+
 /// What a hello begins with.
 pub(crate) const HELLO_FIRST: u8 = HANDSHAKE;
+
+/// Of a record: no server takes another one for TLS, and some take all of these.
+const MAX_MAJOR: u8 = 15;
 
 /// Do these bytes begin a client's hello, where anything else may stand as well? `None`: so far they can. Versions do not count:
 /// some servers look at none.
 pub(crate) fn begins_hello(bytes: &[u8]) -> Option<bool> {
-    /// The first of three bytes of its length: no server reads a hello that is longer.
-    const MAX_HIGH: u8 = 2;
     match bytes {
-        [HANDSHAKE, 3, _, high, low, CLIENT_HELLO, message @ ..] => {
+        [HANDSHAKE, 0..=MAX_MAJOR, _, high, low, CLIENT_HELLO, message @ ..] => {
             match (usize::from(u16::from_be_bytes([*high, *low])), message) {
                 (1, _) => Some(true), // the rest of it is in the next record
-                (2..=RECORD, [length, ..]) => Some(*length <= MAX_HIGH),
+                (2..=RECORD, [length, ..]) => Some(*length <= MAX_LENGTH_HIGH),
                 (2..=RECORD, []) => None,
                 _ => Some(false),
             }
         }
         [] | [HANDSHAKE] => None,
-        [HANDSHAKE, 3, rest @ ..] if rest.len() < 4 => None,
+        [HANDSHAKE, 0..=MAX_MAJOR, rest @ ..] if rest.len() < 4 => None,
         _ => Some(false),
     }
 }
 
-/// Whether what begins like a hello (see [`begins_hello`]) is framed as one: its message has the length of its record, or
-/// another record follows. `None`: that is not there yet. It keeps off what begins so by chance.
+/// Whether what begins like a hello (see [`begins_hello`]) goes on like one: its message has the length of its record, or another record
+/// follows; and what is before its extensions, in which servers differ, has room in it. `None`: that is not there yet. It
+/// keeps off what begins so by chance.
 pub(crate) fn is_framed_as_hello(bytes: &[u8]) -> Option<bool> {
     let [_, _, _, high, low, message @ ..] = bytes else { return None };
     let record = usize::from(u16::from_be_bytes([*high, *low]));
-    match message {
+    let is_framed = match message {
         // What is left of the record may be the client's next message.
         [_, a, b, c, ..] if 4 + u32::from_be_bytes([0, *a, *b, *c]) as usize <= record => Some(true),
         [_] | [_, _] | [_, _, _] if message.len() < record => None,
-        _ => match message.get(record..) {
-            Some([CHANGE_CIPHER_SPEC..=APPLICATION_DATA | HEARTBEAT, 3, ..]) => Some(true),
-            Some([] | [CHANGE_CIPHER_SPEC..=APPLICATION_DATA | HEARTBEAT]) | None => None,
-            Some(_) => Some(false),
-        },
+        _ => message.get(record..).and_then(begins_any_record),
+    };
+    match is_framed {
+        Some(true) => has_room_for_ciphers(bytes),
+        decided => decided,
+    }
+}
+
+fn begins_any_record(bytes: &[u8]) -> Option<bool> {
+    match bytes {
+        [] | [CHANGE_CIPHER_SPEC..=HEARTBEAT] => None,
+        [CHANGE_CIPHER_SPEC..=HEARTBEAT, 0..=MAX_MAJOR, ..] => Some(true),
+        _ => Some(false),
+    }
+}
+
+/// In the message that these records carry.
+fn has_room_for_ciphers(records: &[u8]) -> Option<bool> {
+    const BEFORE_SESSION: usize = 4 + 2 + 32;
+    let mut message = Vec::new();
+    let mut rest = records;
+    loop {
+        if let [_, high, b, c, body @ ..] = &message[..] {
+            let len = u32::from_be_bytes([0, *high, *b, *c]) as usize;
+            if *high > MAX_LENGTH_HIGH {
+                return Some(false);
+            }
+            let session = message.get(BEFORE_SESSION).map(|len| usize::from(*len));
+            if let Some(session) = session
+                && let Some([high, low]) = message.get(BEFORE_SESSION + 1 + session..BEFORE_SESSION + 3 + session)
+            {
+                let ciphers = usize::from(u16::from_be_bytes([*high, *low]));
+                let before = BEFORE_SESSION - 4 + 1 + session + 2;
+                return Some(ciphers > 0 && ciphers % 2 == 0 && before + ciphers < len);
+            }
+            if body.len() >= len {
+                return Some(false);
+            }
+        }
+        match begins_any_record(rest) {
+            Some(true) => {}
+            undecided => return undecided,
+        }
+        let [kind, _, _, high, low, after @ ..] = rest else { return None };
+        let len = usize::from(u16::from_be_bytes([*high, *low]));
+        let (fragment, after) = after.split_at(len.min(after.len()));
+        if *kind == HANDSHAKE {
+            message.extend_from_slice(fragment);
+        }
+        rest = after;
     }
 }
 
@@ -110,17 +160,6 @@ pub(crate) fn client_hello(bytes: &[u8]) -> Hello {
             Err(Malformed) => return Hello::Malformed,
         }
     }
-}
-
-/// Whether one of the records that these bytes consist of begins there.
-pub(crate) fn begins_record(records: &[u8], at: usize) -> bool {
-    let mut start = 0;
-    while let Some([_, _, _, high, low, ..]) = records.get(start..)
-        && start < at
-    {
-        start += 5 + usize::from(u16::from_be_bytes([*high, *low]));
-    }
-    start == at
 }
 
 /// How many of these bytes of a client are whole records that a server skips while it waits for a second hello. `None` where
@@ -410,7 +449,8 @@ mod tests {
             let known = (0..=7).find_map(|end| begins_hello(&hello[..end]));
             assert_eq!(known, Some(true), "records of {size}");
         }
-        for other in [&b"x"[..], &[HANDSHAKE, 4], &[HANDSHAKE, 3, 1, 0, 5, SERVER_HELLO], &[HANDSHAKE, 3, 1, 0, 0, 1]] {
+        for other in [&b"x"[..], &[HANDSHAKE, 16], &[HANDSHAKE, 3, 1, 0, 5, SERVER_HELLO], &[HANDSHAKE, 3, 1, 0, 0, 1]]
+        {
             assert_eq!(begins_hello(other), Some(false), "{other:?}");
         }
         assert_eq!(begins_hello(&[HANDSHAKE, 3, 1, 0x41, 0, CLIENT_HELLO, 0]), Some(false), "no record is so long");
@@ -427,11 +467,37 @@ mod tests {
         }
         let with_another = [&[HANDSHAKE, 3, 1, 0, 200][..], &message(&sni(b"a.com")), &[16, 0, 0]].concat();
         assert_eq!(is_framed_as_hello(&with_another), Some(true));
-        let interrupted = [HANDSHAKE, 3, 1, 0, 4, CLIENT_HELLO, 0, 0, 90, ALERT, 3, 3, 0, 2, 1, 0];
+        let parts = records(&message(&sni(b"a.com")), 4);
+        let interrupted = [&parts[..9], &[ALERT, 3, 3, 0, 2, 1, 0], &parts[9..]].concat();
         assert_eq!(is_framed_as_hello(&interrupted), Some(true));
+        assert_eq!(is_framed_as_hello(&[&parts[..18], b"STARTTLS\r\n"].concat()), Some(false), "it does not go on");
         let chance = [HANDSHAKE, 3, 1, 0, 4, CLIENT_HELLO, 0, 0, 90, 77];
         assert_eq!(is_framed_as_hello(&chance), Some(false));
         assert_eq!(is_framed_as_hello(&chance[..9]), None);
+    }
+
+    #[test]
+    fn a_hello_is_known_by_what_some_server_reads_of_it() {
+        let hello = message(&sni(b"a.com"));
+        for major in 0..=MAX_MAJOR {
+            let mut of_any_version = records(&hello, 20);
+            of_any_version.chunks_mut(25).for_each(|record| record[1] = major);
+            assert_eq!(begins_hello(&of_any_version), Some(true), "{major}");
+            assert_eq!(is_framed_as_hello(&of_any_version), Some(true), "{major}");
+            assert_eq!(client_hello(&of_any_version) == Hello::Malformed, major != 3, "refused, where it is found");
+        }
+        for session in [32_u8, 200] {
+            let mut long = [&hello[..38], &[session], &vec![9; session.into()], &hello[39..]].concat();
+            let len = u16::try_from(long.len() - 4).unwrap().to_be_bytes();
+            long[2..4].copy_from_slice(&len);
+            assert_eq!(is_framed_as_hello(&records(&long, RECORD)), Some(true), "a session of {session}");
+        }
+        let mut odd = hello.clone();
+        odd[40] = 3;
+        assert_eq!(is_framed_as_hello(&records(&odd, RECORD)), Some(false), "half a cipher");
+        let mut many = hello;
+        many[39] = 1;
+        assert_eq!(is_framed_as_hello(&records(&many, RECORD)), Some(false), "ciphers without room");
     }
 
     proptest! {

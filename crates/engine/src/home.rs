@@ -80,13 +80,6 @@ impl Homes {
         let (all, spare) = (data.path().join("ephemeral"), data.path().join("ephemeral.spare"));
         fs::create_dir_all(&all)?;
         let volumes = Volumes::new(data, ids);
-        sweep::beside({
-            let (all, spare, volumes) = (all.clone(), spare.clone(), volumes.clone());
-            move || {
-                remove_left_over(&all, &spare);
-                volumes.sweep();
-            }
-        });
         let (ephemeral, alive) = loop {
             let dir = make_owner(&all, &spare)?;
             // Between the two, another process may have taken it for something left over.
@@ -96,6 +89,13 @@ impl Homes {
                 _ => {}
             }
         };
+        sweep::beside({
+            let (all, spare, volumes) = (all.clone(), spare.clone(), volumes.clone());
+            move || {
+                remove_left_over(&all, &spare);
+                volumes.sweep();
+            }
+        });
         let _ = fs::create_dir(&spare); // the disk may have no room for it
         let shelf = Shelf::open(data.path().join("shelf"))?;
         let (persistent, spares) = (data.sandboxes(), Mutex::default());
@@ -418,19 +418,37 @@ fn make_owner(all: &Path, spare: &Path) -> io::Result<PathBuf> {
     let dir = all.join(uuid::Uuid::new_v4().simple().to_string());
     match fs::create_dir(&dir) {
         // Guests take each inode that becomes free; that of the spare never is.
-        Err(error) if error.kind() == io::ErrorKind::StorageFull => fs::rename(spare, &dir)?,
+        Err(error) if is_full(&error) => take_spare_owner(all, spare, &dir)?,
         made => made?,
     }
     Ok(dir)
 }
 
-/// Removes what ended with its process, and keeps the directory itself as the spare.
-fn retire(owner: &Path, spare: &Path) {
-    for entry in fs::read_dir(owner).into_iter().flatten().flatten() {
-        let _ = remove_tree(&entry.path());
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// A process that was killed has not put it back: then its own is there.
+fn take_spare_owner(all: &Path, spare: &Path, dir: &Path) -> io::Result<()> {
+    match fs::rename(spare, dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            remove_left_over(all, spare);
+            fs::rename(spare, dir)
+        }
+        taken => taken,
     }
-    if fs::rename(owner, spare).is_err() {
-        let _ = remove_tree(owner);
+}
+
+/// Removes what ended with its process, and keeps the directory itself as the spare. One that something is left in stays what it is: as the
+/// spare, its sandboxes would be those of the next process.
+fn retire(owner: &Path, spare: &Path) {
+    let Ok(entries) = fs::read_dir(owner) else { return };
+    let mut is_empty = true;
+    for entry in entries {
+        is_empty &= entry.and_then(|entry| remove_tree(&entry.path())).is_ok();
+    }
+    if is_empty && fs::rename(owner, spare).is_err() {
+        let _ = fs::remove_dir(owner);
     }
 }
 
@@ -440,5 +458,57 @@ fn remove_left_over(all: &Path, spare: &Path) {
         if let Ok(Some(_lock)) = Lock::try_exclusive(&owner.path()) {
             retire(&owner.path(), spare);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use super::*;
+
+    /// For as long as the test goes on.
+    struct Mounted<'a>(&'a Path);
+
+    impl<'a> Mounted<'a> {
+        fn tmpfs(at: &'a Path, options: &CStr) -> Self {
+            rustix::mount::mount("test", at, "tmpfs", rustix::mount::MountFlags::empty(), options).unwrap();
+            Self(at)
+        }
+    }
+
+    impl Drop for Mounted<'_> {
+        fn drop(&mut self) {
+            rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH).unwrap();
+        }
+    }
+
+    #[test]
+    fn on_a_disk_without_inodes_the_directory_of_a_killed_process_is_that_of_the_next() {
+        let disk = tempfile::tempdir().unwrap();
+        let _mounted = Mounted::tmpfs(disk.path(), c"nr_inodes=5");
+        let [all, killed, spare] = ["all", "all/killed", "spare"].map(|name| disk.path().join(name));
+        fs::create_dir_all(&killed).unwrap();
+        fs::write(killed.join("left"), b"").unwrap();
+        fs::write(disk.path().join("of a guest"), b"").unwrap();
+        let full = fs::create_dir(all.join("another")).unwrap_err();
+        assert!(is_full(&full), "the control: {full}");
+        let own = make_owner(&all, &spare).unwrap();
+        assert!(!killed.exists() && fs::read_dir(own).unwrap().next().is_none());
+        assert!(!spare.exists(), "it is taken once");
+    }
+
+    #[test]
+    fn a_directory_in_which_something_is_left_is_no_spare() {
+        let dir = tempfile::tempdir().unwrap();
+        let [all, owner, spare] = ["all", "all/ended", "spare"].map(|name| dir.path().join(name));
+        let busy = owner.join("sandbox/mounted");
+        fs::create_dir_all(&busy).unwrap();
+        let mounted = Mounted::tmpfs(&busy, c"");
+        remove_left_over(&all, &spare);
+        assert!(owner.join("sandbox").exists() && !spare.exists());
+        drop(mounted);
+        remove_left_over(&all, &spare);
+        assert!(!owner.exists() && fs::read_dir(&spare).unwrap().next().is_none());
     }
 }

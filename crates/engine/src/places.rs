@@ -21,6 +21,10 @@ const OF_CONNECTION: usize = 2;
 pub(crate) static COMMANDS: LazyLock<Places> = LazyLock::new(|| Places::new(descriptors() / 2 / OF_COMMAND));
 pub(crate) static CONNECTIONS: LazyLock<Places> = LazyLock::new(|| Places::new(descriptors() / 4 / OF_CONNECTION));
 
+/// Connections out of sandboxes that carry much: what can wait in them is an eighth of what the kernel has for all TCP of the machine.
+pub(crate) static LONG_QUEUES: LazyLock<Places> =
+    LazyLock::new(|| Places::new(tcp_memory().unwrap_or(0) / 8 / cabana_egress::LONG_QUEUES_BYTES));
+
 /// Names that are looked up for sandboxes: each holds a thread of those that all else that may block has, too.
 pub(crate) static LOOKUPS: LazyLock<Lookups> = LazyLock::new(|| Lookups::new(1024));
 
@@ -32,6 +36,13 @@ pub(crate) static SANDBOXES: LazyLock<Places> =
 /// As which the sandbox has places.
 pub(crate) fn holder(id: &SandboxId, spec: &SandboxSpec) -> Holder {
     Holder::sandbox(spec.tenant.as_deref(), id)
+}
+
+/// The most that the kernel lets wait.
+fn tcp_memory() -> Option<usize> {
+    let pages = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_mem").ok()?;
+    let most: usize = pages.split_whitespace().nth(2)?.parse().ok()?;
+    Some(most.saturating_mul(rustix::param::page_size()))
 }
 
 fn descriptors() -> usize {

@@ -167,11 +167,20 @@ async fn writing_to_the_files_of_process_1_in_proc() {
 /// A host may share its processors out by sessions, and root inside says how much the one of a process gets: with a session in common,
 /// that of one sandbox would slow down all.
 #[tokio::test]
-async fn init_has_a_session_of_its_own() {
-    for inside in [Inside::new().await, Inside::without_cgroups().await] {
+async fn init_has_a_session_of_its_own_and_so_has_each_of_its_supervisors() {
+    for (inside, supervisors) in [(Inside::new().await, 0), (Inside::without_cgroups().await, 2)] {
+        for _ in 0..2 {
+            inside.user("sleep 600 >/dev/null 2>&1 &").await.ok(); // its supervisor stays with it
+        }
         let all = HostProcess::all_of(&inside).await;
         let init = all.iter().find(|process| process.is_init()).expect("its init");
-        assert_eq!(init.session(), init.0.to_string());
+        // Of the last command it may just end.
+        let sessions = all.iter().filter(|process| process.is_ours()).map(|process| (process.0, process.session()));
+        let sessions: Vec<_> = sessions.filter(|(_, session)| !session.is_empty()).collect();
+        assert!(sessions.len() > supervisors, "{sessions:?}");
+        for (number, session) in sessions {
+            assert_eq!(session, number.to_string(), "init is {}", init.0);
+        }
         inside.end().await;
     }
 }

@@ -141,6 +141,58 @@ for what, request in [('bridges', 0x8940), ('set bridges', 0x8941), ('add bridge
     inside.end().await;
 }
 
+/// The kernel calls modprobe, of the host, for a socket of a protocol that it does not know by this kind, twice for each; and where it
+/// has bpfilter, for who asks about tables of iptables. It answers as the filter does, but for raw sockets that root may have.
+#[tokio::test]
+async fn loading_a_module_by_making_a_socket() {
+    const MAKE: &str = "import errno, socket as s
+def attempt(what, call):
+    try: call(); print(what, 'done')
+    except OSError as e: print(what, errno.errorcode[e.errno])
+for family in [s.AF_INET, s.AF_INET6]:
+    name = 'v4' if family == s.AF_INET else 'v6'
+    own, other = (1, 58) if name == 'v4' else (58, 1)
+    def made(what, *args): attempt(name + ' ' + what, lambda: s.socket(family, *args))
+    made('stream', s.SOCK_STREAM, 0); made('TCP', s.SOCK_STREAM, 6)
+    made('datagram', s.SOCK_DGRAM, 0); made('UDP', s.SOCK_DGRAM, 17)
+    for what, protocol in [('UDP', 17), ('ICMP', own), ('other ICMP', other), ('UDP-Lite', 136)]:
+        made('stream of ' + what, s.SOCK_STREAM, protocol)
+    for what, protocol in [('TCP', 6), ('other ICMP', other), ('UDP-Lite', 136)]:
+        made('datagram of ' + what, s.SOCK_DGRAM, protocol)
+    made('raw of nothing', s.SOCK_RAW, 0); made('raw of UDP', s.SOCK_RAW, 17)
+one = s.socket()
+attempt('a table', lambda: one.getsockopt(0, 64, 84)); attempt('its entries', lambda: one.getsockopt(0, 65, 84))
+attempt('a new table', lambda: one.setsockopt(0, 64, bytes(84)))
+attempt('an option', lambda: one.getsockopt(0, 2))";
+    let control = crate::attacks::in_own(&["--net"], &format!("python3 - <<'EOF'\n{MAKE}\nEOF")).report();
+    assert_eq!(control.of("v4 raw of UDP"), "done", "the kernel decides: {control:?}");
+    assert_eq!(control.of("v4 raw of nothing"), "EPROTONOSUPPORT", "it knows none: {control:?}");
+    assert_ne!(control.of("a table"), "EPERM");
+    let inside = Inside::new().await;
+    for user in ["root", "user"] {
+        let spec = ExecSpec::argv(["/usr/bin/python3", "-c", MAKE], SandboxPath::root());
+        let report = inside.command(user, spec).await.report();
+        for family in ["v4", "v6"] {
+            for what in ["stream", "TCP", "datagram", "UDP"] {
+                assert_eq!(report.of(&format!("{family} {what}")), "done", "{family} {what} as {user}");
+            }
+            for what in ["stream of UDP", "stream of ICMP", "stream of other ICMP", "stream of UDP-Lite"] {
+                assert_eq!(report.of(&format!("{family} {what}")), "EPROTONOSUPPORT", "{family} {what} as {user}");
+            }
+            for what in ["datagram of TCP", "datagram of other ICMP", "datagram of UDP-Lite"] {
+                assert_eq!(report.of(&format!("{family} {what}")), "EPROTONOSUPPORT", "{family} {what} as {user}");
+            }
+            assert_eq!(report.of(&format!("{family} raw of nothing")), "EPROTONOSUPPORT", "{family} as {user}");
+            assert_eq!(report.of(&format!("{family} raw of UDP")), "EPERM", "{family} as {user}");
+        }
+        for what in ["a table", "its entries", "a new table"] {
+            assert_eq!(report.of(what), "EPERM", "{what} as {user}");
+        }
+        assert_eq!(report.of("an option"), "done");
+    }
+    inside.end().await;
+}
+
 /// Pages that are merged tell by the time of a write what neighbours and virtual machines hold.
 #[tokio::test]
 async fn merging_memory_with_that_of_neighbours() {

@@ -1,8 +1,13 @@
 //! Floods: of connections, of questions, of ports. The neighbour and the server go on.
 
-use std::net::TcpListener;
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpListener,
+    sync::mpsc::{Receiver, channel},
+    time::Duration,
+};
 
-use cabana_sandbox::{NetworkPolicy, Provider, Wanted};
+use cabana_sandbox::{ExecSpec, NetworkPolicy, Provider, SandboxPath, Wanted};
 use cabana_testkit::world::{World, in_world};
 
 use crate::{
@@ -127,6 +132,83 @@ fn a_flood_of_network_namespaces() {
             "import ctypes\nheld, sent = [], 0\nlibc = ctypes.CDLL(None)\nNET, USER = 0x40000000, 0x10000000\nfor number in range(5000):\n  for flags in [NET, NET | USER]:\n    assert libc.unshare(flags) == -1; sent += 1",
         )
         .await;
+        servers.are_untouched();
+    });
+}
+
+const MIB: usize = 1 << 20;
+
+/// Sends on port 7001 until nothing more is taken, or `most` are, and tells how much that was.
+fn sender(world: &World, most: usize) -> Receiver<usize> {
+    let (tell, told) = channel();
+    world.inside(move || {
+        let listener = TcpListener::bind(("::", 7001)).unwrap();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let tell = tell.clone();
+                std::thread::spawn(move || {
+                    // Little of it waits on this side.
+                    rustix::net::sockopt::set_socket_send_buffer_size(&stream, 64 << 10).unwrap();
+                    stream.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
+                    let mut sent = 0;
+                    while sent < most
+                        && let Ok(written) = stream.write(&[0; 64 << 10])
+                    {
+                        sent += written;
+                    }
+                    tell.send(sent).unwrap();
+                    let _ = stream.read(&mut [0]);
+                });
+            }
+        });
+    });
+    told
+}
+
+/// Whatever waits of a connection is counted for the whole machine: with some hundred that wait for megabytes, it has no room for others.
+#[test]
+fn a_connection_of_which_nothing_is_read_holds_little_of_the_machines_memory() {
+    const MOST: usize = 64 * MIB;
+    const READ: &str = "import socket, sys, time
+s = socket.create_connection(('93.184.216.34', 7001)); left = int(sys.argv[1])
+while left and (got := s.recv(min(left, 1 << 20))): left -= len(got)
+time.sleep(600)";
+    in_world(async |world| {
+        let servers = Servers::new(&world);
+        let told = sender(&world, MOST);
+        let inside = beside(&engine().await, NetworkPolicy::Public).await;
+        for (read, held) in [(0, MIB), (24 * MIB, 3 * MIB), (MOST, 0)] {
+            let spec = ExecSpec::argv(["python3", "-c", READ, &read.to_string()], SandboxPath::root());
+            let running = inside.sandbox.exec(spec).await.unwrap();
+            let sent = tokio::task::block_in_place(|| told.recv()).unwrap();
+            assert!(sent >= read && sent - read <= held, "{} of {sent} bytes wait, {read} were read", sent - read);
+            drop(running);
+        }
+        inside.end().await;
+        servers.are_untouched();
+    });
+}
+
+/// The same the other way round.
+#[test]
+fn a_connection_whose_server_reads_nothing_holds_little_of_the_machines_memory() {
+    const SEND: &str = "import socket
+s = socket.create_connection(('93.184.216.34', 7000)); s.settimeout(2); sent = 0
+try:
+    while sent < 64 << 20: sent += s.send(bytes(64 << 10))
+except TimeoutError: pass
+print(sent)";
+    in_world(async |world| {
+        let servers = Servers::new(&world);
+        world.inside(|| {
+            let listener = TcpListener::bind(("::", 7000)).unwrap();
+            std::thread::spawn(move || listener.incoming().map_while(Result::ok).collect::<Vec<_>>());
+        });
+        let inside = beside(&engine().await, NetworkPolicy::Public).await;
+        let spec = ExecSpec::argv(["python3", "-c", SEND], SandboxPath::root());
+        let sent: usize = inside.command("user", spec).await.ok().parse().unwrap();
+        assert!((1..=MIB).contains(&sent), "{sent} bytes wait");
+        inside.end().await;
         servers.are_untouched();
     });
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use cabana_sandbox::{Holder, NetworkPolicy};
+use cabana_sandbox::{Holder, NetworkPolicy, Places};
 use tokio::{
     runtime::{Builder, Runtime},
     sync::watch,
@@ -150,6 +150,7 @@ fn gateway(policy: Policy) -> Gateway {
     let second = Duration::from_secs(1);
     let (_, policy) = watch::channel(Arc::new(policy));
     let (holder, of_all) = (Holder::tenant(""), Lookups::default());
+    let long_queues = (Places::default(), holder.clone());
     let bounds = lookup::Bounds { at_once: 16, holder, of_all, patience: second, fresh: second };
     Gateway {
         limits,
@@ -157,6 +158,7 @@ fn gateway(policy: Policy) -> Gateway {
         reporter: Reporter::new(Arc::new(|_: Event| ())),
         lookup: Lookup::new(Arc::new(World), TaskTracker::new(), CancellationToken::new(), bounds),
         connect: Outside::system().connect,
+        long_queues,
         pool: Mutex::new(Pool::new(16)),
         questions: Pace::new(limits.questions_per_sec, limits.questions_per_sec),
     }

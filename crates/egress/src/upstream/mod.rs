@@ -104,11 +104,9 @@ impl Upstream {
     }
 
     async fn secure(&self, stream: Outer) -> io::Result<Outer> {
-        match (&self.tls, stream) {
-            (Some((connector, name)), Outer::Plain(stream)) => {
-                Ok(Outer::Tls(Box::new(connector.connect(name.clone(), stream).await?)))
-            }
-            (_, stream) => Ok(stream),
+        match &self.tls {
+            Some((connector, name)) => stream.secured(connector, name.clone()).await,
+            None => Ok(stream),
         }
     }
 }

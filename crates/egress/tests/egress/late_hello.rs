@@ -190,6 +190,53 @@ async fn a_hello_inside_of_another_one_is_sent_nowhere() {
     }
 }
 
+/// For a mail server the first one ends with a request for TLS, and with what begins the second.
+#[tokio::test]
+async fn a_hello_that_begins_with_the_last_bytes_of_another_one_is_held_to_the_same() {
+    let (seen, address) = saying(b"500 what?".to_vec());
+    let stage = stage(25, address);
+    for (name, passes) in [("example.com", true), ("evil.com", false)] {
+        let later = client_hello(Some(name), 9999);
+        for cut in [1, 5, 8, 40] {
+            let number = seen.lock().unwrap().len();
+            let (begin, rest) = later.split_at(cut);
+            let first = client_hello_with_padding("example.com", &[b"\r\nSTARTTLS\r\n", begin].concat());
+            assert!(first.ends_with(begin));
+            let mut stream = stage.redirected_to_name("example.com", 25).await;
+            stream.write_all(&first).await.unwrap();
+            stream.read_exact(&mut [0; 9]).await.unwrap();
+            let whole = [&first[..], rest].concat();
+            stream.write_all(rest).await.unwrap();
+            if passes {
+                eventually("it comes", || seen.lock().unwrap()[number] == whole).await;
+            } else {
+                stream.read_to_end(&mut Vec::new()).await.expect_err("it is cut off");
+                assert_eq!(seen.lock().unwrap()[number], first, "cut after {cut}");
+            }
+        }
+    }
+}
+
+/// Some servers look at no version of the first records, and take what others do not.
+#[tokio::test]
+async fn a_late_hello_of_a_version_that_is_none_is_sent_nowhere() {
+    let (seen, address) = saying(b"S".to_vec());
+    let stage = stage(5432, address);
+    for size in [50, 9999] {
+        let mut hello = client_hello(Some("evil.com"), size);
+        hello.chunks_mut(5 + size).for_each(|record| record[1] = 0);
+        for pieces in [&[SSL_REQUEST, &hello][..], &[b"\x01\n", &[SSL_REQUEST, &hello].concat()]] {
+            let mut stream = stage.redirected_to_name("example.com", 5432).await;
+            stream.write_all(pieces[0]).await.unwrap();
+            stream.read_exact(&mut [0]).await.unwrap();
+            stream.write_all(pieces[1]).await.unwrap();
+            stream.read_to_end(&mut Vec::new()).await.expect_err("it is cut off");
+            let all = seen.lock().unwrap().concat();
+            assert!(!all.windows(4).any(|four| four == b"evil"), "records of {size}: {all:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_begins_like_a_hello_by_chance_passes() {
     let (seen, address) = saying(b"S".to_vec());

@@ -293,11 +293,6 @@ pub(crate) fn client_hello_with_padding(name: &str, padding: &[u8]) -> Vec<u8> {
 fn hello(name: Option<&str>, padding: &[u8], size: usize) -> Vec<u8> {
     let number16 = |number: usize| u16::try_from(number).unwrap().to_be_bytes();
     let mut extensions = vec![0, 43, 0, 3, 2, 3, 4];
-    if !padding.is_empty() {
-        extensions.extend([0, 21]);
-        extensions.extend(number16(padding.len()));
-        extensions.extend(padding);
-    }
     if let Some(name) = name {
         extensions.extend([0, 0]);
         extensions.extend(number16(name.len() + 5));
@@ -305,6 +300,11 @@ fn hello(name: Option<&str>, padding: &[u8], size: usize) -> Vec<u8> {
         extensions.push(0);
         extensions.extend(number16(name.len()));
         extensions.extend(name.as_bytes());
+    }
+    if !padding.is_empty() {
+        extensions.extend([0, 21]);
+        extensions.extend(number16(padding.len()));
+        extensions.extend(padding);
     }
     let mut body = vec![3, 3];
     body.extend([7; 32]);

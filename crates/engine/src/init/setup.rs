@@ -286,10 +286,13 @@ fn bound_semaphores() {
     let _ = std::fs::write("/p/sys/kernel/sem", "250 32000 32 128");
 }
 
-/// Queues of TCP connections that nobody accepts count for no limit, nor do options of sockets: both are short here.
+/// Queues of TCP connections that nobody accepts count for no limit, nor do options of sockets: both are short here. So is what the server
+/// has sent to a guest that does not read: it is the server's, and the kernel counts it for the whole machine.
 fn bound_queues() -> Done {
-    let lengths = format!("4096 {TCP_QUEUE} {TCP_QUEUE}");
-    std::fs::write("/p/sys/net/ipv4/tcp_rmem", lengths).map_err(io_at(Step::Network))?;
+    for (setting, usual) in [("tcp_rmem", TCP_QUEUE), ("tcp_wmem", 16 << 10)] {
+        let lengths = format!("4096 {usual} {TCP_QUEUE}");
+        std::fs::write(format!("/p/sys/net/ipv4/{setting}"), lengths).map_err(io_at(Step::Network))?;
+    }
     // The setting is the host's alone on older kernels. Options, and what is sent beside bytes, are some hundred bytes long.
     let _ = std::fs::write("/p/sys/net/core/optmem_max", "8192");
     // Nor do notices of when something was sent, which have it with them: a message asks for one, and needs no option of its socket.

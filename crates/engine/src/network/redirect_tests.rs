@@ -7,7 +7,7 @@ use std::{
 };
 
 use cabana_egress::original_destination;
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use super::*;
 
@@ -300,8 +300,23 @@ fn however_many_addresses_of_ipv6_are_called_the_kernel_remembers_none_of_them()
     let listeners = set_up(way).unwrap();
     is_caught(&listeners.transparent, TcpStream::connect(at(SITE_V6)).unwrap(), at(SITE_V6));
     let before = neighbours();
+    // Guests have no such sockets, unless the host lets them.
+    const PING: [u8; 8] = [128, 0, 0, 0, 0, 0, 0, 1];
+    std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 0").unwrap();
+    let mut pinged = 0;
     for number in 0..200 {
         let called = format!("[2001:db8::{number:x}]");
+        let ping = || Socket::new(Domain::IPV6, Type::DGRAM, Some(Protocol::ICMPV6)).unwrap();
+        let _ = ping().send_to(&PING, &at(&format!("{called}:0")).into());
+        let from = ping();
+        from.set_freebind_v6(true).and_then(|()| from.bind(&at(&format!("{called}:0")).into())).unwrap();
+        pinged += usize::from(from.send_to(&PING, &at("[::1]:0").into()).is_ok());
+        for scoped in [format!("[fe80::{number:x}%1]:9"), format!("[ff02::{number:x}%1]:9")] {
+            let _ = UdpSocket::from(made("[::]:0", Type::DGRAM)).send_to(b"word", at(&scoped));
+            let guest = bound("[::]:0");
+            guest.set_nonblocking(true).unwrap();
+            let _ = guest.connect(&at(&scoped).into());
+        }
         let guest = bound("[::]:0");
         guest.set_nonblocking(true).unwrap();
         let _ = guest.connect(&at(&format!("{called}:443")).into());
@@ -316,7 +331,7 @@ fn however_many_addresses_of_ipv6_are_called_the_kernel_remembers_none_of_them()
             let _ = UdpSocket::from(made("[::]:0", Type::DGRAM)).send_to(b"word", at(&format!("{called}:9")));
         }
     }
-    assert_eq!(neighbours(), before);
+    assert_eq!((neighbours(), pinged), (before, 200));
     drop(listeners);
     for number in 0..200 {
         TcpStream::connect(at(&format!("[2001:db8:1::{number:x}]:443"))).unwrap_err();

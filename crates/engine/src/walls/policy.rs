@@ -248,6 +248,8 @@ const CONSTANTS: &[(&str, u32)] = &[
     ("IPV6_FLOWLABEL_MGR", 32),
     ("IPV6_JOIN_ANYCAST", 27),
     ("IPV6_RECVERR", libc::IPV6_RECVERR as u32),
+    ("IPT_SO_SET_ADD_COUNTERS", 65), // IPT_SO_GET_ENTRIES, where one asks
+    ("IPT_SO_SET_REPLACE", 64),      // IPT_SO_GET_INFO
     ("IP_RECVERR", libc::IP_RECVERR as u32),
     ("MADV_COLD", libc::MADV_COLD as u32),
     ("MADV_MERGEABLE", libc::MADV_MERGEABLE as u32),

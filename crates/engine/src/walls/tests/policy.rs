@@ -341,7 +341,6 @@ fn only_the_families_that_programs_live_on_have_sockets() {
         let family = family as u64;
         assert_eq!(verdict("socket", &[family, 1 | flags, 0]), Verdict::Allow);
         assert_eq!(verdict("socket", &[family, 2 | flags, libc::IPPROTO_UDP as u64]), Verdict::Notify);
-        assert_eq!(verdict("socket", &[family, 3, libc::IPPROTO_ICMP as u64]), Verdict::Notify);
         assert_eq!(
             verdict("socket", &[family, 10 | flags, 0]),
             EPROTONOSUPPORT,
@@ -356,6 +355,42 @@ fn only_the_families_that_programs_live_on_have_sockets() {
     assert_eq!(verdict("socket", &[16, 3, libc::NETLINK_ROUTE as u64]), Verdict::Notify);
     assert_eq!(verdict("socket", &[16, 3, libc::NETLINK_NETFILTER as u64]), EPROTONOSUPPORT);
     assert_eq!(verdict("socket", &[1 << 32 | 17, 3, 0]), EAFNOSUPPORT, "the high half is not read");
+}
+
+/// For any other the kernel calls modprobe.
+#[test]
+fn sockets_are_of_protocols_that_the_kernel_has() {
+    let (tcp, udp) = (libc::IPPROTO_TCP as u64, libc::IPPROTO_UDP as u64);
+    let (icmp, icmp6) = (libc::IPPROTO_ICMP as u64, libc::IPPROTO_ICMPV6 as u64);
+    for (family, own) in [(libc::AF_INET, icmp), (libc::AF_INET6, icmp6)] {
+        let made = |kind: i32, protocol| {
+            let kind = (kind | libc::SOCK_CLOEXEC) as u64;
+            verdict("socket", &[family as u64, 7 << 32 | kind, 7 << 32 | protocol])
+        };
+        for protocol in [0, tcp, udp, icmp, icmp6, 136, 255] {
+            let (stream, datagram) = (made(libc::SOCK_STREAM, protocol), made(libc::SOCK_DGRAM, protocol));
+            let has_stream = [0, tcp].contains(&protocol);
+            let has_datagram = [0, udp, own].contains(&protocol);
+            assert_eq!(stream, if has_stream { Verdict::Allow } else { EPROTONOSUPPORT }, "{family} {protocol}");
+            assert_eq!(datagram, if has_datagram { Verdict::Notify } else { EPROTONOSUPPORT }, "{family} {protocol}");
+            let raw = if [tcp, udp, icmp, icmp6].contains(&protocol) { EPERM } else { EPROTONOSUPPORT };
+            assert_eq!(made(libc::SOCK_RAW, protocol), raw, "{family} {protocol}");
+        }
+    }
+}
+
+#[test]
+fn nobody_asks_for_the_tables_of_iptables() {
+    for name in ["setsockopt", "getsockopt"] {
+        let asked = |level: libc::c_int, option: u64| verdict(name, &[3, 1 << 32 | level as u64, 1 << 32 | option]);
+        for option in [64, 65] {
+            assert_eq!(asked(libc::IPPROTO_IP, option), EPERM, "{name} {option}");
+            assert_eq!(asked(libc::IPPROTO_TCP, option), Verdict::Allow, "{name} {option}");
+        }
+        for option in [libc::IP_TTL as u64, libc::IP_TOS as u64, 63, 80] {
+            assert_eq!(asked(libc::IPPROTO_IP, option), Verdict::Allow, "{name} {option}");
+        }
+    }
 }
 
 #[test]
