@@ -362,6 +362,30 @@ mod store {
         assert!(house.store.has(used) && !house.store.has(unused));
         assert_eq!(fs::read_dir(house.data.layers()).unwrap().count(), 1);
     }
+
+    /// At each moment somebody holds it, and none of them for long.
+    #[test]
+    fn holds_that_overlap_do_not_keep_unused_layers() {
+        let house = House::new();
+        let unused = house.store.import_dir(&house.rootfs(), &mut |_| {}).unwrap();
+        let ends = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    while !ends.load(std::sync::atomic::Ordering::Relaxed) {
+                        let hold = house.store.hold().unwrap();
+                        std::thread::sleep(std::time::Duration::from_millis(20));
+                        drop(hold);
+                    }
+                });
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            let removed = (0..20).find_map(|_| house.store.remove_unused(&mut || Ok(BTreeSet::new())).unwrap());
+            ends.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(removed, Some(1));
+        });
+        assert!(!house.store.has(unused));
+    }
 }
 
 mod templates {

@@ -27,6 +27,7 @@ mod ids;
 mod info;
 mod links;
 mod list;
+mod names;
 mod pack;
 mod pattern;
 mod read;

@@ -1,7 +1,7 @@
 //! A tar of a directory's content.
 
 use std::{
-    ffi::{CStr, CString},
+    ffi::CStr,
     io,
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
@@ -16,9 +16,10 @@ use rustix::{
 use crate::{
     Accounts, Rooted,
     archive::{Head, Kind, Packer},
-    dir::{Descent, Mounts, is_pseudo, open_below, sorted_names},
+    dir::{Descent, Mounts, is_pseudo, open_below},
     errno::fault,
     links::FirstNames,
+    names::{Below, Names, Next},
     sys, xattr,
 };
 
@@ -33,17 +34,26 @@ impl Rooted {
         let mut packing = Packing {
             rooted: self,
             dir,
-            names: self.names(),
+            accounts: self.names(),
+            names: Names::new(),
             out: Packer::new(out),
             linked: FirstNames::new(),
             buffer: vec![0; CHUNK],
         };
-        let below = packing.directory(top.as_fd(), b"")?;
-        let mut descent: Descent<Vec<CString>> = Descent::new(top, below).map_err(failed)?;
+        let below = packing.directory(top.as_fd(), b"", None)?;
+        let mut descent = Descent::new(top, below).map_err(failed)?;
         while let Some(below) = descent.state() {
-            let Some(name) = below.pop() else {
-                descent.leave().map_err(failed)?;
-                continue;
+            let name = match below.next() {
+                Next::Enter(name) => name,
+                Next::Part(after) => {
+                    let below = packing.directory(descent.here().map_err(failed)?, descent.path(), Some(&after))?;
+                    *descent.state().ok_or(Errno::STALE).map_err(failed)? = below;
+                    continue;
+                }
+                Next::Leave => {
+                    descent.leave().map_err(failed)?;
+                    continue;
+                }
             };
             let path = descent.path_of(&name);
             let fd = match open_below(descent.here().map_err(failed)?, &name, Mounts::Cross) {
@@ -54,7 +64,7 @@ impl Rooted {
             if is_pseudo(&fd) {
                 continue;
             }
-            let below = packing.directory(fd.as_fd(), &path)?;
+            let below = packing.directory(fd.as_fd(), &path, None)?;
             descent.enter(&name, fd, below).map_err(failed)?;
         }
         packing.out.finish().map_err(unwritten)
@@ -64,7 +74,8 @@ impl Rooted {
 struct Packing<'a> {
     rooted: &'a Rooted,
     dir: &'a SandboxPath,
-    names: Arc<Accounts>,
+    accounts: Arc<Accounts>,
+    names: Names,
     out: Packer<'a>,
     /// Files with several names, by the first one.
     linked: FirstNames,
@@ -72,10 +83,11 @@ struct Packing<'a> {
 }
 
 impl Packing<'_> {
-    /// Packs the entries of a directory; its subdirectories are to be entered next, the first one last in the answer.
-    fn directory(&mut self, dir: BorrowedFd<'_>, path: &[u8]) -> Result<Vec<CString>> {
+    /// Packs the entries of a directory in the part behind a name; its subdirectories among them are to be entered next.
+    fn directory(&mut self, dir: BorrowedFd<'_>, path: &[u8], after: Option<&CStr>) -> Result<Below> {
         let mut below = Vec::new();
-        for name in sorted_names(dir).map_err(|e| self.fault(path, e))? {
+        let part = self.names.part(dir, after).map_err(|e| self.fault(path, e))?;
+        for name in part.names {
             let path = if path.is_empty() { name.to_bytes().to_vec() } else { [path, b"/", name.to_bytes()].concat() };
             match self.entry(dir, &name, &path) {
                 Ok(true) => below.push(name),
@@ -84,8 +96,7 @@ impl Packing<'_> {
                 Err(Trouble::Out(error)) => return Err(unwritten(error)),
             }
         }
-        below.reverse();
-        Ok(below)
+        Ok(self.names.below(below, part.rest))
     }
 
     /// Whether it is a directory.
@@ -151,8 +162,8 @@ impl Packing<'_> {
             mode: sys::mode(stat),
             uid,
             gid,
-            user: self.names.user_name(uid),
-            group: self.names.group_name(gid),
+            user: self.accounts.user_name(uid),
+            group: self.accounts.group_name(gid),
             mtime: stat.st_mtime,
             nanos: 0,
             size,

@@ -6,7 +6,7 @@ use cabana_sandbox::{Error, Result, SandboxPath};
 
 use crate::{
     Rooted,
-    archive::{Archive, Extract, Holes, Names, Owners},
+    archive::{Archive, Extract, Holes, LeftOut, Names, Owners},
     errno::fault,
     rooted::{SEARCH, WRITE},
 };
@@ -31,6 +31,7 @@ impl Rooted {
             umask: me.umask,
             rooted: Some(self),
             holes: Holes::UNBOUNDED, // in the sandbox's own files, whose length it sets as it likes
+            left_out: LeftOut::default(),
             on_progress: &mut |_| (),
         }
         .run(&mut Archive::new(tar))

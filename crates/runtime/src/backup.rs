@@ -8,7 +8,7 @@
 mod container;
 mod restore;
 
-use std::{collections::HashSet, fs::File, io::Read};
+use std::{collections::HashSet, fs::File, io::Read, sync::Arc};
 
 use bytes::Bytes;
 use cabana_sandbox::{Error as SandboxError, SandboxId, Stream};
@@ -41,7 +41,8 @@ impl Runtime {
         let database = self.0.store.copy_database().await?;
         let key =
             File::open(data.join("admin.key")).map_err(|error| SandboxError::failed("opening the first key", error))?;
-        let sandboxes = self.0.sandboxes.provider().save_all().await?;
+        let left_out = Arc::new(|what: &str| tracing::warn!(what, "left out of a backup"));
+        let sandboxes = self.0.sandboxes.provider().save_all(left_out).await?;
         let (send, receive) = mpsc::channel(4);
         let runtime = self.clone();
         self.0.tasks.spawn(async move {

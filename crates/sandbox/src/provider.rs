@@ -71,14 +71,14 @@ pub trait Provider: Send + Sync {
     /// For the archive, in this provider's own format.
     async fn save(&self, id: &SandboxId) -> Result<Stream<Bytes>>;
     /// Makes a stopped one of what was saved. There already: an error. A stream that is not whole is `Archive`, and makes
-    /// nothing.
-    async fn restore(&self, id: &SandboxId, spec: &SandboxSpec, saved: Stream<Bytes>) -> Result<()>;
+    /// nothing. Says what of it the file system here cannot have.
+    async fn restore(&self, id: &SandboxId, spec: &SandboxSpec, saved: Stream<Bytes>) -> Result<Vec<String>>;
     /// Its files are saved elsewhere: lets go of them, and keeps what they stand on. For everybody but `restore` and `destroy`
     /// it is absent then. One that is not stopped is refused; done already is Ok.
     async fn shelve(&self, id: &SandboxId) -> Result<()>;
     /// All persistent sandboxes, each as it is at one moment, with all templates and snapshots. In this provider's own format.
-    /// What goes meanwhile may be in it or not.
-    async fn save_all(&self) -> Result<Stream<Bytes>>;
+    /// What goes meanwhile may be in it or not. What cannot be saved keeps nothing else out, and is told.
+    async fn save_all(&self, left_out: Tell) -> Result<Stream<Bytes>>;
     /// Into a provider that has nothing yet: every sandbox is stopped then. Says what was left out, and why. A stream that is
     /// not whole is `Archive`; what came before its damage may be there then.
     async fn restore_all(&self, saved: Stream<Bytes>) -> Result<Vec<String>>;
@@ -87,6 +87,9 @@ pub trait Provider: Send + Sync {
     /// One reader: the runtime.
     fn events(&self) -> Stream<(SandboxId, SandboxEvent)>;
 }
+
+/// Hears what is left out of something, and why.
+pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
 pub enum Found {
     Running(Arc<dyn Sandbox>),

@@ -17,7 +17,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cabana_sandbox::{
     Base, Capabilities, Enforced, Error, Found, Identities, LayerId, Overrides, Provider, Result, Sandbox,
-    SandboxEvent, SandboxId, SandboxSpec, SnapshotId, State, Stream, Template, View, VolumeId,
+    SandboxEvent, SandboxId, SandboxSpec, SnapshotId, State, Stream, Tell, Template, View, VolumeId,
 };
 use futures_util::{StreamExt, stream};
 use tokio::{
@@ -416,13 +416,13 @@ impl Provider for Engine {
         joined(self.shared.tasks.spawn(self.shared.clone().save(id.clone()))).await
     }
 
-    async fn restore(&self, id: &SandboxId, spec: &SandboxSpec, saved: Stream<Bytes>) -> Result<()> {
+    async fn restore(&self, id: &SandboxId, spec: &SandboxSpec, saved: Stream<Bytes>) -> Result<Vec<String>> {
         let spec = self.checked(spec).await?;
         joined(self.shared.tasks.spawn(self.shared.clone().restore(id.clone(), spec, saved))).await
     }
 
-    async fn save_all(&self) -> Result<Stream<Bytes>> {
-        self.shared.clone().save_all().await
+    async fn save_all(&self, left_out: Tell) -> Result<Stream<Bytes>> {
+        self.shared.clone().save_all(left_out).await
     }
 
     async fn restore_all(&self, saved: Stream<Bytes>) -> Result<Vec<String>> {

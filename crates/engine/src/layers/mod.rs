@@ -30,7 +30,7 @@ pub(crate) use lock::Lock;
 pub use name::{LayerName, NoLayerName};
 pub use source::{Progress, TemplateSource};
 pub use store::Store;
-pub(crate) use store::{Draft, Hold};
+pub(crate) use store::{Draft, Pins};
 pub(crate) use templates::now;
 pub use templates::{Templates, Unnamed};
 pub(crate) use trust::{Trust, trusting};

@@ -4,6 +4,10 @@
 //! A layer is made in a draft, `layers/.tmp-<random>/tree`, and renamed when it is whole. The maker holds a lock on its
 //! draft, so the draft of a process that died is known by its lock being free, and is swept at the next open. A layer is
 //! removed by turning it into such a draft first: under a digest there is never half a tree.
+//!
+//! Who removes layers has to know what names them, so it holds the store alone for a moment. Who writes down a name holds it
+//! together with others, for as short: what takes long (a copy, a stream at a client's pace) pins its layers by locks of their
+//! own, and does not keep the others from being removed.
 
 use std::{
     collections::BTreeSet,
@@ -15,6 +19,8 @@ use std::{
         unix::fs::{DirBuilderExt, PermissionsExt, fchown},
     },
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
 use cabana_guest::{IdMap, tree};
@@ -27,10 +33,16 @@ use crate::{DataDir, sweep};
 const DRAFT: &str = ".tmp-";
 /// In the files of what is sent: a digest reads them, too.
 const MAX_HOLES: u64 = 16 << 30;
+/// Of who wants the store alone: new holders wait as long.
+const PATIENCE: Duration = Duration::from_millis(250);
+const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Debug)]
 pub struct Store {
     layers: PathBuf,
+    /// A directory whose lock is passed by on the way to a hold, so that holds that overlap keep none who wants the store alone
+    /// waiting for ever. It is that of the snapshots, which nothing else locks.
+    gate: PathBuf,
     ids: IdMap,
 }
 
@@ -39,10 +51,15 @@ pub struct Hold {
     _lock: Lock,
 }
 
+/// While one lives, these layers stay, whatever names them.
+pub(crate) struct Pins {
+    _locks: Vec<Lock>,
+}
+
 impl Store {
     /// Opens the store and sweeps what processes that died left in it.
     pub fn open(data: &DataDir, ids: IdMap) -> Result<Self> {
-        let store = Self { layers: data.layers(), ids };
+        let store = Self { layers: data.layers(), gate: data.snapshots(), ids };
         let left = store.names().map_err(failed("sweeping the layer store"))?;
         sweep::beside({
             let store = store.clone();
@@ -68,11 +85,22 @@ impl Store {
         File::open(self.path(layer)).map_err(failed("opening a layer"))
     }
 
-    /// A name with nothing in it yet. Until something that is used names it, it may be removed.
-    pub(crate) fn reserve(&self) -> Result<LayerName> {
-        let name = LayerName::new();
-        let made = fs::DirBuilder::new().mode(0o700).create(self.layers.join(name.to_string()));
-        made.map(|()| name).map_err(failed("making room for a layer"))
+    /// A name with nothing in it yet. It stays as long as its lock is held.
+    pub(crate) fn reserve(&self) -> Result<(LayerName, Lock)> {
+        self.make_name().map_err(failed("making room for a layer"))
+    }
+
+    fn make_name(&self) -> io::Result<(LayerName, Lock)> {
+        loop {
+            let name = LayerName::new();
+            let at = self.layers.join(name.to_string());
+            fs::DirBuilder::new().mode(0o700).create(&at)?;
+            // Between the two lines nothing keeps it: then another is made.
+            let Some(lock) = not_found(Lock::try_exclusive(&at))?.flatten() else { continue };
+            if !lock.is_removed()? && at.is_dir() {
+                return Ok((name, lock));
+            }
+        }
     }
 
     /// Whether the name was reserved, and nothing has come yet.
@@ -91,7 +119,27 @@ impl Store {
     }
 
     pub fn hold(&self) -> Result<Hold> {
-        Lock::shared(&self.layers).map(|_lock| Hold { _lock }).map_err(failed("locking the layer store"))
+        let held = Lock::shared(&self.gate).and_then(|_passed| Lock::shared(&self.layers));
+        held.map(|_lock| Hold { _lock }).map_err(failed("locking the layer store"))
+    }
+
+    /// The caller holds the store, or what names them cannot go meanwhile. Those that are not there are left out.
+    pub(crate) fn pin(&self, layers: impl IntoIterator<Item = LayerName>) -> Result<Pins> {
+        let locks = layers.into_iter().map(|layer| not_found(Lock::shared(&self.layers.join(layer.to_string()))));
+        let locks = locks.collect::<io::Result<Vec<_>>>().map_err(failed("locking a layer"))?;
+        Ok(Pins { _locks: locks.into_iter().flatten().collect() })
+    }
+
+    /// `None`: somebody holds it for longer. Who comes later waits.
+    fn alone(&self) -> io::Result<Option<Lock>> {
+        let _gate = Lock::exclusive(&self.gate)?;
+        let begun = Instant::now();
+        loop {
+            match Lock::try_exclusive(&self.layers)? {
+                None if begun.elapsed() < PATIENCE => thread::sleep(RETRY_DELAY),
+                tried => return Ok(tried),
+            }
+        }
     }
 
     pub fn import_tar(&self, tar: &mut dyn Read, on_progress: &mut dyn FnMut(u64)) -> Result<LayerId> {
@@ -122,22 +170,24 @@ impl Store {
         sealed.keep().map(drop)
     }
 
-    /// Removes what `used` does not name. It is asked under the lock, when no layer can be between its import and its
-    /// first use. While somebody holds the store nothing is removed, and it says `None`; else how many went.
+    /// Removes what `used` does not name, and nothing pins. It is asked under the lock, when no layer can be between its import
+    /// and its first use. How many went; `None` if there may be more that go later: while somebody holds the store for long nothing
+    /// is removed.
     pub fn remove_unused(&self, used: &mut dyn FnMut() -> Result<BTreeSet<LayerName>>) -> Result<Option<usize>> {
-        let Some(alone) = Lock::try_exclusive(&self.layers).map_err(failed("locking the layer store"))? else {
-            return Ok(None);
-        };
+        let Some(alone) = self.alone().map_err(failed("locking the layer store"))? else { return Ok(None) };
         let used = used()?;
-        let mut unnamed = Vec::new();
+        let (mut unnamed, mut all) = (Vec::new(), true);
         for layer in self.all()?.into_iter().filter(|layer| !used.contains(layer)) {
-            unnamed.push(self.unname(layer).map_err(failed("removing a layer"))?);
+            match self.unname(layer).map_err(failed("removing a layer"))? {
+                Some(removed) => unnamed.push(removed),
+                None => all = false,
+            }
         }
         drop(alone); // nobody waits for what takes long
         for (name, _ours) in &unnamed {
             remove_below(&self.layers, name).map_err(failed("removing a layer"))?;
         }
-        Ok(Some(unnamed.len()))
+        Ok(all.then_some(unnamed.len()))
     }
 
     /// Every layer that is there.
@@ -147,17 +197,20 @@ impl Store {
     }
 
     fn remove(&self, layer: LayerName) -> io::Result<()> {
-        let (name, _ours) = self.unname(layer)?;
-        remove_below(&self.layers, &name)
+        match self.unname(layer)? {
+            Some((name, _ours)) => remove_below(&self.layers, &name),
+            None => Ok(()),
+        }
     }
 
-    /// Turns a layer into a draft.
-    fn unname(&self, layer: LayerName) -> io::Result<(String, Lock)> {
+    /// Turns a layer into a draft, unless it is pinned.
+    fn unname(&self, layer: LayerName) -> io::Result<Option<(String, Lock)>> {
         let from = self.layers.join(layer.to_string());
-        let ours = Lock::exclusive(&from)?; // before it is a draft, or a sweeper takes it for a dead one
+        // Before it is a draft, or a sweeper takes it for a dead one.
+        let Some(ours) = Lock::try_exclusive(&from)? else { return Ok(None) };
         let name = format!("{DRAFT}{}", Uuid::new_v4().simple());
         fs::rename(&from, self.layers.join(&name))?;
-        Ok((name, ours))
+        Ok(Some((name, ours)))
     }
 
     fn sweep(&self, names: &[String]) {
@@ -194,7 +247,7 @@ impl Store {
             let tree = at.join("tree");
             let root = fs::create_dir(&tree).and_then(|()| File::open(&tree));
             let root = root.inspect_err(|_| drop(remove_below(&self.layers, &name)))?;
-            return Ok(Draft { store: self.clone(), name, tree, root, _lock: lock, kept: false });
+            return Ok(Draft { store: self.clone(), name, tree, root, lock: Some(lock), kept: false });
         }
     }
 }
@@ -222,7 +275,7 @@ pub(crate) struct Draft {
     pub(crate) tree: PathBuf,
     pub(crate) root: File,
     /// Tells sweepers that the maker lives.
-    _lock: Lock,
+    lock: Option<Lock>,
     kept: bool,
 }
 
@@ -233,12 +286,13 @@ impl Draft {
         Ok(Sealed { id: LayerId::from_digest(digest), draft: self })
     }
 
-    /// Ends the making of what has no name by its content: its root stays as it was made.
-    pub(crate) fn keep(mut self) -> Result<LayerName> {
+    /// Ends the making of what has no name by its content: its root stays as it was made. The layer stays as long as its lock
+    /// is held.
+    pub(crate) fn keep(mut self) -> Result<(LayerName, Option<Lock>)> {
         let (layers, name) = (&self.store.layers, LayerName::new());
         fs::rename(layers.join(&self.name), layers.join(name.to_string())).map_err(failed("keeping a layer"))?;
         self.kept = true;
-        Ok(name)
+        Ok((name, self.lock.take()))
     }
 
     fn settle(&self) -> io::Result<[u8; 32]> {

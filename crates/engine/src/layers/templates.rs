@@ -85,7 +85,8 @@ impl<'a> Templates<'a> {
     ) -> Result<Unnamed> {
         check_name(name)?;
         let fill: Fill<'_> = &mut |into, on_progress| source.fill(name, into, self.store, self.data.dir(), on_progress);
-        let (template, layers, _layers_stay) = self.filled(name, source.describe(), wishes, on_progress, fill)?;
+        let (template, layers) = self.filled(name, source.describe(), wishes, on_progress, fill)?;
+        let _layers_stay = self.store.hold()?;
         for layer in layers {
             layer.keep()?;
         }
@@ -143,7 +144,8 @@ impl<'a> Templates<'a> {
         fill: Fill<'_>,
     ) -> Result<Template> {
         self.check_new(name)?; // before the work, and once more under the lock
-        let (template, layers, _hold) = self.filled(name, source, wishes, on_progress, fill)?;
+        let (template, layers) = self.filled(name, source, wishes, on_progress, fill)?;
+        let _until_named = self.store.hold()?;
         self.publish(&template, layers, false)?;
         Ok(template)
     }
@@ -155,8 +157,7 @@ impl<'a> Templates<'a> {
         wishes: &Overrides,
         on_progress: &mut dyn FnMut(Progress<'_>),
         fill: Fill<'_>,
-    ) -> Result<(Template, [Sealed; 2], Hold)> {
-        let hold = self.store.hold()?;
+    ) -> Result<(Template, [Sealed; 2])> {
         let draft = self.store.draft()?;
         let wishes = &over(fill(&draft.root, on_progress)?, wishes);
         let tree = Rooted::new(&draft.root, &draft.tree, self.store.ids());
@@ -176,7 +177,7 @@ impl<'a> Templates<'a> {
             made: now(),
             source,
         };
-        Ok((template, layers, hold))
+        Ok((template, layers))
     }
 
     pub fn get(&self, name: &str) -> Result<Template> {

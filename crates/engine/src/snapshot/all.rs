@@ -7,7 +7,7 @@
 //! Volumes come first, for the sandboxes that see them. Those are free meanwhile: a volume is saved as it is while it changes.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     io::{self, Read, Write},
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use cabana_guest::tree;
 use cabana_sandbox::{
-    Base, Error, Lifetime, Result, SandboxId, SandboxSpec, SnapshotId, Source, Stream, Template, VolumeId,
+    Base, Error, Lifetime, Result, SandboxId, SandboxSpec, SnapshotId, Source, Stream, Tell, Template, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
@@ -30,7 +30,7 @@ use crate::{
     engine::Shared,
     files::{fed, from_thread},
     home::{Home, Record},
-    layers::{Draft, LayerName, Templates},
+    layers::{Draft, LayerName, Pins, Templates},
     plan::Plan,
     shelf::Shelved,
     volumes::volumes_of,
@@ -86,12 +86,12 @@ impl Stands {
 }
 
 impl Shared {
-    pub(crate) async fn save_all(self: Arc<Self>) -> Result<Stream<Bytes>> {
+    /// What is left out is told as it turns out, and said in the stream.
+    pub(crate) async fn save_all(self: Arc<Self>, left_out: Tell) -> Result<Stream<Bytes>> {
         let (tasks, here) = (self.tasks.clone(), Handle::current());
         let write = move |out: &mut dyn Write| {
-            let _layers_stay = self.store.hold()?; // until they are written
             let frames = FrameWriter::new(NAME, out).map_err(failed)?;
-            Saver { shared: &self, frames, written: HashSet::new() }.all(&here)
+            Saver { shared: &self, frames, written: HashSet::new(), left_out }.all(&here)
         };
         from_thread(&tasks, None, write).await
     }
@@ -107,20 +107,25 @@ impl Shared {
         loop {
             match sections.told()? {
                 Item::Layer(name) => {
-                    let draft = receive_layer(&self.store, &mut sections)?;
+                    let (draft, lacks) = receive_layer(&self.store, &mut sections)?;
                     sections.leave()?;
-                    self.keep_layer(name, draft, &mut kept)?;
+                    left_out.extend(lacks.into_iter().map(|what| format!("of layer {name}: {what}")));
+                    left_out.extend(self.keep_layer(name, draft, &mut kept)?);
                 }
-                Item::Template(template) => {
-                    let missing = template.layers.iter().find(|layer| !self.store.has(*layer));
-                    if let Some(missing) = missing {
-                        return Err(Error::Archive(format!("the layer {missing} of a template is not in it")));
+                Item::Template(template) => match template.layers.iter().find(|layer| !self.store.has(*layer)) {
+                    Some(missing) => {
+                        left_out.push(format!("template {}: its layer {missing} is not there", template.name));
                     }
-                    Templates::new(&self.data, &self.store).adopt(&template)?;
-                }
+                    None => Templates::new(&self.data, &self.store).adopt(&template)?,
+                },
                 Item::Volume(volume) => {
-                    self.homes.volumes().receive(volume, |tree| unpack(tree, self.store.ids(), &mut sections))?;
+                    let mut lacks = Vec::new();
+                    self.homes.volumes().receive(volume, |tree| {
+                        lacks = unpack(tree, self.store.ids(), &mut sections)?;
+                        Ok(())
+                    })?;
                     sections.leave()?;
+                    left_out.extend(lacks.into_iter().map(|what| format!("of volume {volume}: {what}")));
                 }
                 Item::Snapshot { name, of, made, stands } => match self.stood_on(&stands, &kept) {
                     Ok(plan) => {
@@ -147,21 +152,24 @@ impl Shared {
         Ok(left_out)
     }
 
-    fn keep_layer(&self, name: LayerName, draft: Draft, kept: &mut HashMap<LayerName, LayerName>) -> Result<()> {
+    /// One that is not what its name says has lost something on the way: what stands on it is left out, too.
+    fn keep_layer(
+        &self,
+        name: LayerName,
+        draft: Draft,
+        kept: &mut HashMap<LayerName, LayerName>,
+    ) -> Result<Option<String>> {
         match name {
             LayerName::Content(id) => {
                 let sealed = draft.seal()?;
                 if sealed.id != id {
-                    return Err(Error::Archive(format!(
-                        "a layer has the digest {}, and is said to be {id}",
-                        sealed.id
-                    )));
+                    return Ok(Some(format!("layer {id}: what came of it has the digest {}", sealed.id)));
                 }
-                sealed.keep().map(drop)
+                sealed.keep().map(|_| None)
             }
             // Its name is of chance, and means nothing here.
-            LayerName::Kept(_) => match kept.insert(name, draft.keep()?) {
-                None => Ok(()),
+            LayerName::Kept(_) => match kept.insert(name, draft.keep()?.0) {
+                None => Ok(None),
                 Some(_) => Err(Error::Archive(format!("the layer {name} is in it twice"))),
             },
         }
@@ -200,13 +208,16 @@ struct Saver<'a> {
     shared: &'a Arc<Shared>,
     frames: FrameWriter<'a>,
     written: HashSet<LayerName>,
+    left_out: Tell,
 }
 
 impl Saver<'_> {
     fn all(mut self, here: &Handle) -> Result<()> {
-        for (name, template) in Templates::new(&self.shared.data, &self.shared.store).ls()? {
-            match template {
-                Ok(template) => {
+        let templates = Templates::new(&self.shared.data, &self.shared.store);
+        for (name, _) in templates.ls()? {
+            match self.pinned(|| templates.get(&name), |template| template.layers.iter().map(LayerName::from).collect())
+            {
+                Ok((template, _layers_stay)) => {
                     self.layers(template.layers.iter().map(LayerName::from))?;
                     self.item(&Item::Template(template))?;
                 }
@@ -216,8 +227,13 @@ impl Saver<'_> {
         }
         let snapshots = Snapshots::new(&self.shared.data, &self.shared.store);
         for name in snapshots.names()? {
-            match snapshots.read(name) {
-                Ok(record::Record { of, made, plan }) => {
+            match self.pinned(|| snapshots.read(name), |record| record.plan.all_layers().collect()) {
+                Ok((record::Record { of, made, plan }, _layers_stay)) => {
+                    if let Some(missing) = self.missing(&plan) {
+                        let why = Error::invalid("base", format!("its layer {missing} is not there"));
+                        self.left_out(&format!("snapshot {name}"), &why)?;
+                        continue;
+                    }
                     self.stack(&plan)?;
                     self.item(&Item::Snapshot { name, of, made, stands: Stands::of(&plan) })?;
                 }
@@ -232,7 +248,10 @@ impl Saver<'_> {
             self.sandbox(id, here)?;
         }
         // After the sandboxes: one that is shelved meanwhile is here.
-        for (id, shelved) in self.shared.homes.shelf.all()? {
+        let shelf = || self.shared.homes.shelf.all();
+        let needed = |all: &Vec<(SandboxId, Shelved)>| all.iter().flat_map(|(_, one)| one.layers.clone()).collect();
+        let (all, _layers_stay) = self.pinned(shelf, needed)?;
+        for (id, shelved) in all {
             let there: Vec<_> = shelved.layers.iter().copied().filter(|layer| self.shared.store.has(layer)).collect();
             if shelved.base != Base::Host {
                 self.layers(there.into_iter())?;
@@ -242,8 +261,29 @@ impl Saver<'_> {
         self.item(&Item::End)
     }
 
+    /// Reads what names layers, and keeps them until they are written.
+    fn pinned<T>(
+        &self,
+        read: impl FnOnce() -> Result<T>,
+        layers: impl FnOnce(&T) -> BTreeSet<LayerName>,
+    ) -> Result<(T, Pins)> {
+        let _until_pinned = self.shared.store.hold()?;
+        let read = read()?;
+        let pins = self.shared.store.pin(layers(&read))?;
+        Ok((read, pins))
+    }
+
+    /// A layer that somebody has taken away, which keeps nothing else out.
+    fn missing(&self, plan: &Plan) -> Option<LayerName> {
+        in_backup(plan).find(|layer| !self.shared.store.has(*layer))
+    }
+
     fn volume(&mut self, volume: VolumeId) -> Result<()> {
-        let Some((tree, takes)) = self.shared.homes.volumes().open(volume)? else { return Ok(()) };
+        let (tree, takes) = match self.shared.homes.volumes().open(volume) {
+            Ok(Some(opened)) => opened,
+            Ok(None) => return Ok(()),
+            Err(error) => return self.left_out(&format!("volume {volume}"), &error),
+        };
         self.item(&Item::Volume(volume))?;
         self.tree(&format!("volume {volume}"), tree.as_fd(), takes)
     }
@@ -254,12 +294,18 @@ impl Saver<'_> {
             Ok(Record { spec, .. }) if spec.lifetime == Lifetime::Persistent => {}
             _ => return Ok(()),
         }
+        let views = |record: &Record| record.spec.views.iter().filter_map(of_view).collect();
         let still = here.block_on(self.shared.still_by_id(&id));
-        match still.and_then(|still| Ok((still, self.shared.homes.read(&id)?))) {
-            Ok((still, Record { spec, .. })) => {
+        let pinned = still.and_then(|still| Ok((still, self.pinned(|| self.shared.homes.read(&id), views)?)));
+        match pinned {
+            Ok((still, (Record { spec, .. }, _views_stay))) => {
+                if let Some(missing) = self.missing(&still.plan) {
+                    let why = Error::invalid("base", format!("its layer {missing} is not there"));
+                    return self.left_out(&format!("sandbox {id}"), &why);
+                }
                 self.stack(&still.plan)?;
                 let views: Vec<LayerName> = spec.views.iter().filter_map(of_view).collect();
-                self.layers(views.into_iter())?;
+                self.layers(views.into_iter().filter(|layer| self.shared.store.has(*layer)))?;
                 self.item(&Item::Sandbox { id, spec: Box::new(spec), stands: Stands::of(&still.plan) })
             }
             Err(Error::NoSandbox(_)) => Ok(()), // deleted meanwhile
@@ -268,9 +314,7 @@ impl Saver<'_> {
     }
 
     fn stack(&mut self, plan: &Plan) -> Result<()> {
-        let of_host = plan.fingerprint.is_some();
-        let stacks = (0..plan.overlays()).flat_map(|overlay| plan.stack(overlay));
-        self.layers(stacks.copied().filter(|layer| layer.is_kept() || !of_host))
+        self.layers(in_backup(plan))
     }
 
     fn layers(&mut self, layers: impl Iterator<Item = LayerName>) -> Result<()> {
@@ -280,14 +324,7 @@ impl Saver<'_> {
             }
             let tree = self.shared.store.open_layer(layer)?;
             self.item(&Item::Layer(layer))?;
-            match layer {
-                // It came out of an archive, and its name says what is in it.
-                LayerName::Content(_) => {
-                    tree::pack_layer(tree.as_fd(), self.shared.store.ids(), &mut self.frames).map_err(failed)?;
-                    self.frames.end_section().map_err(failed)?;
-                }
-                LayerName::Kept(_) => self.tree(&format!("layer {layer}"), tree.as_fd(), u64::MAX)?,
-            }
+            self.tree(&format!("layer {layer}"), tree.as_fd(), u64::MAX)?;
         }
         Ok(())
     }
@@ -296,20 +333,29 @@ impl Saver<'_> {
     fn tree(&mut self, what: &str, tree: BorrowedFd<'_>, most: u64) -> Result<()> {
         let left_out = tree::pack_changing(tree, self.shared.store.ids(), most, &mut self.frames).map_err(failed)?;
         self.frames.end_section().map_err(failed)?;
-        match left_out {
-            Some(why) => self.item(&Item::LeftOut(format!("of {what}: {why}"))),
-            None => Ok(()),
-        }
+        left_out.into_iter().try_for_each(|left| self.leave_out(format!("of {what}: {left}")))
     }
 
     fn left_out(&mut self, what: &str, error: &Error) -> Result<()> {
-        self.item(&Item::LeftOut(format!("{what}: {error}")))
+        self.leave_out(format!("{what}: {error}"))
+    }
+
+    fn leave_out(&mut self, what: String) -> Result<()> {
+        (self.left_out)(&what);
+        self.item(&Item::LeftOut(what))
     }
 
     fn item(&mut self, item: &Item) -> Result<()> {
         let text = serde_json::to_vec(item).map_err(|error| failed(error.into()))?;
         self.frames.write_all(&text).and_then(|()| self.frames.end_section()).map_err(failed)
     }
+}
+
+/// The layers that a plan stands on, but for those of the host base.
+fn in_backup(plan: &Plan) -> impl Iterator<Item = LayerName> + '_ {
+    let of_host = plan.fingerprint.is_some();
+    let stacks = (0..plan.overlays()).flat_map(|overlay| plan.stack(overlay));
+    stacks.copied().filter(move |layer| layer.is_kept() || !of_host)
 }
 
 fn of_view(view: &cabana_sandbox::View) -> Option<LayerName> {

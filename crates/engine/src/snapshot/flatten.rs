@@ -7,7 +7,7 @@ use cabana_sandbox::Result;
 
 use super::fresh::Fresh;
 use crate::{
-    layers::{LayerName, Store, failed},
+    layers::{LayerName, Lock, Store, failed},
     plan::Plan,
     spawner::MAX_LOWER,
 };
@@ -28,8 +28,8 @@ pub(super) fn flatten(store: &Store, plan: &mut Plan, to_come: usize, fresh: &mu
         let stack = plan.stack(overlay);
         let lowest = stack.iter().position(LayerName::is_kept).unwrap_or(stack.len());
         if stack.len() - lowest > 1 {
-            let merged = merge(store, &stack[lowest..], &below(store, plan, overlay, lowest))?;
-            fresh.add(merged);
+            let (merged, lock) = merge(store, &stack[lowest..], &below(store, plan, overlay, lowest))?;
+            fresh.add((merged, lock));
             let stack = plan.stack_mut(overlay);
             stack.truncate(lowest);
             stack.push(merged);
@@ -49,7 +49,7 @@ fn below(store: &Store, plan: &Plan, overlay: usize, lowest: usize) -> Vec<PathB
 }
 
 /// The lowest first.
-fn merge(store: &Store, layers: &[LayerName], below: &[PathBuf]) -> Result<LayerName> {
+fn merge(store: &Store, layers: &[LayerName], below: &[PathBuf]) -> Result<(LayerName, Option<Lock>)> {
     let draft = store.draft()?;
     for (number, layer) in layers.iter().enumerate() {
         let layer = store.open_layer(*layer)?;

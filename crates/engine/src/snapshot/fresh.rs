@@ -1,12 +1,13 @@
 //! Layers that nothing names yet.
 
-use crate::layers::{LayerName, Store};
+use crate::layers::{LayerName, Lock, Store};
 
 /// Dropped before something that lasts names them, they go. A killed process leaves them to
 /// [`Store::remove_unused`], since no record names them.
 pub(super) struct Fresh {
     store: Store,
-    layers: Vec<LayerName>,
+    /// What keeps each until it is named is its lock.
+    layers: Vec<(LayerName, Option<Lock>)>,
 }
 
 impl Fresh {
@@ -14,11 +15,11 @@ impl Fresh {
         Self { store: store.clone(), layers: Vec::new() }
     }
 
-    pub(super) fn add(&mut self, layer: LayerName) {
+    pub(super) fn add(&mut self, layer: (LayerName, Option<Lock>)) {
         self.layers.push(layer);
     }
 
-    /// A record names them from here on.
+    /// A record names them from here on. The caller holds the store since before it was written.
     pub(super) fn named(mut self) {
         self.layers.clear();
     }
@@ -26,7 +27,8 @@ impl Fresh {
 
 impl Drop for Fresh {
     fn drop(&mut self) {
-        for layer in self.layers.drain(..) {
+        for (layer, lock) in self.layers.drain(..) {
+            drop(lock); // it would keep the layer from us, too
             let _ = self.store.discard(layer); // the next sweep takes what is left
         }
     }

@@ -43,7 +43,7 @@ impl Shared {
         }
         let draft = self.store.draft()?;
         let upper = File::open(upper).map_err(failed("opening the sandbox's layer"))?;
-        tree::copy_layer(upper.as_fd(), draft.root.as_fd()).map_err(failed("copying the sandbox's layer"))?;
+        tree::copy_content(upper.as_fd(), draft.root.as_fd()).map_err(failed("copying the sandbox's layer"))?;
         draft.seal()?.keep().map(Some)
     }
 }

@@ -42,6 +42,7 @@ impl Shared {
         blocking(move || {
             let Still { mut plan, mut fresh, _layers_stay } = still;
             flatten::flatten(&self.store, &mut plan, 0, &mut fresh)?;
+            let _until_named = self.store.hold()?;
             if Snapshots::new(&self.data, &self.store).publish(name, &id, plan)? {
                 fresh.named();
             }

@@ -30,10 +30,15 @@ use crate::{
 };
 
 impl Shared {
-    pub(crate) async fn restore(self: Arc<Self>, id: SandboxId, spec: SandboxSpec, saved: Stream<Bytes>) -> Result<()> {
+    pub(crate) async fn restore(
+        self: Arc<Self>,
+        id: SandboxId,
+        spec: SandboxSpec,
+        saved: Stream<Bytes>,
+    ) -> Result<Vec<String>> {
         self.check_absent(&id)?; // before the stream, which may be long, and once more at the end
         let shared = self.clone();
-        let (head, drafts) = fed(saved, move |saved| shared.receive(saved)).await?;
+        let (head, drafts, left_out) = fed(saved, move |saved| shared.receive(saved)).await?;
         let slot = self.slot(&id);
         let held = slot.lock().await;
         let made = match held.is_some() {
@@ -45,7 +50,7 @@ impl Shared {
         };
         drop(held);
         self.let_go(&id, &slot);
-        made
+        made.map(|()| left_out)
     }
 
     fn check_absent(&self, id: &SandboxId) -> Result<()> {
@@ -55,16 +60,18 @@ impl Shared {
         }
     }
 
-    fn receive(&self, saved: &mut dyn Read) -> Result<(Head, Vec<Draft>)> {
+    fn receive(&self, saved: &mut dyn Read) -> Result<(Head, Vec<Draft>, Vec<String>)> {
         let (head, mut sections) = Sections::open(saved)?;
         self.check_layers(&head)?; // before the long part
-        let mut drafts = Vec::new();
+        let (mut drafts, mut left_out) = (Vec::new(), Vec::new());
         for _ in head.overlays() {
-            drafts.push(receive_layer(&self.store, &mut sections)?);
+            let (draft, lacks) = receive_layer(&self.store, &mut sections)?;
+            drafts.push(draft);
+            left_out.extend(lacks);
             sections.leave()?;
         }
         sections.end()?;
-        Ok((head, drafts))
+        Ok((head, drafts, left_out))
     }
 
     fn check_layers(&self, head: &Head) -> Result<()> {
@@ -79,12 +86,16 @@ impl Shared {
     }
 
     fn make_restored(&self, id: &SandboxId, spec: SandboxSpec, head: &Head, drafts: Vec<Draft>) -> Result<()> {
-        let _layers_stay = self.store.hold()?;
-        let mut plan = self.plan_of(head)?;
+        let (mut plan, _layers_stay) = {
+            let _until_pinned = self.store.hold()?;
+            let plan = self.plan_of(head)?;
+            let pins = self.store.pin(plan.all_layers())?;
+            (plan, pins)
+        };
         let mut fresh = Fresh::new(&self.store);
         for (overlay, draft) in head.overlays().zip(drafts) {
-            let layer = draft.keep()?;
-            fresh.add(layer);
+            let (layer, lock) = draft.keep()?;
+            fresh.add((layer, lock));
             let overlay = place(&plan, head, overlay)?;
             plan.stack_mut(overlay).push(layer);
         }
@@ -93,6 +104,7 @@ impl Shared {
             plan.defaults.user = user.clone();
         }
         plan.sudo = self.homes.shelf.had_sudo(id);
+        let _until_named = self.store.hold()?;
         self.make_stopped(id, &Record { spec, plan, changing: false })?;
         fresh.named();
         fault::at(Point::ShelfRestored);
@@ -144,14 +156,15 @@ pub(super) fn place(plan: &Plan, head: &Head, overlay: usize) -> Result<usize> {
     found.map(|found| found + 1).ok_or_else(|| Error::invalid("base", why()))
 }
 
-pub(super) fn receive_layer(store: &Store, sections: &mut Sections<'_>) -> Result<Draft> {
+/// And what it lacks.
+pub(super) fn receive_layer(store: &Store, sections: &mut Sections<'_>) -> Result<(Draft, Vec<String>)> {
     let draft = store.draft()?;
-    unpack(draft.root.as_fd(), store.ids(), sections)?;
-    Ok(draft)
+    let left_out = unpack(draft.root.as_fd(), store.ids(), sections)?;
+    Ok((draft, left_out))
 }
 
-/// The next section, into an empty directory that nobody else sees.
-pub(super) fn unpack(into: BorrowedFd<'_>, ids: IdMap, sections: &mut Sections<'_>) -> Result<()> {
+/// The next section, into an empty directory that nobody else sees. Tells what this file system cannot have of it.
+pub(super) fn unpack(into: BorrowedFd<'_>, ids: IdMap, sections: &mut Sections<'_>) -> Result<Vec<String>> {
     tree::unpack_layer(into, ids, sections).map_err(|error| match sections.explain(error) {
         // What stands in the way there is the archive's own doing.
         error @ (Error::Archive(_) | Error::NoSpace | Error::Failed { .. }) => error,

@@ -84,6 +84,9 @@ pub(super) fn write(store: &Store, plan: &Plan, out: &mut dyn Write) -> Result<(
             provider: "engine",
             what: "an archive of a sandbox with a path that is longer than 4095 bytes: shorten or remove it first",
         },
+        io::ErrorKind::InvalidData => {
+            Error::invalid("files", format!("an archive cannot hold {error}: remove it first"))
+        }
         _ => Error::failed("saving the sandbox", error),
     };
     let mut frames = FrameWriter::new(NAME, out).map_err(failed)?;

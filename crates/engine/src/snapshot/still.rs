@@ -41,7 +41,7 @@ use crate::{
     fault::{self, Point},
     home::Record,
     kernel::mounts,
-    layers::{Hold, Store, failed},
+    layers::{Pins, Store, failed},
     live::Live,
     plan::Plan,
 };
@@ -55,7 +55,7 @@ pub(super) struct Still {
     pub(super) plan: Plan,
     /// Those that only this plan names.
     pub(super) fresh: Fresh,
-    pub(super) _layers_stay: Hold,
+    pub(super) _layers_stay: Pins,
 }
 
 impl Shared {
@@ -90,8 +90,8 @@ impl Shared {
         self.keep_own(id)
     }
 
+    /// The layers of its record stay: the caller has the sandbox.
     fn keep_own(&self, id: &SandboxId) -> Result<Still> {
-        let _layers_stay = self.store.hold()?;
         let (home, record) = (self.homes.open_home(id)?, self.homes.read(id)?);
         let (ids, own) = (self.ranges.storage(), home.fs());
         settle(&self.store, &record.plan, &own)?;
@@ -101,26 +101,30 @@ impl Shared {
         flatten(&self.store, &mut plan, to_come, &mut fresh)?;
         for overlay in 0..plan.overlays() {
             if !is_untouched(&upper(&own, overlay), ids)? {
-                let name = self.store.reserve()?;
-                fresh.add(name);
+                let (name, lock) = self.store.reserve()?;
+                fresh.add((name, Some(lock)));
                 plan.stack_mut(overlay).push(name);
             }
         }
         fault::at(Point::SnapshotReserved);
+        let hold = self.store.hold()?;
         if plan != record.plan {
             let written = home.rewrite(&Record { spec, plan: plan.clone(), changing });
             written.map_err(failed("writing the sandbox's record"))?;
         }
         fault::at(Point::SnapshotRecorded);
         fresh.named();
+        drop(hold);
         settle(&self.store, &plan, &own)?;
         fault::at(Point::SnapshotSettled);
+        let _layers_stay = self.store.pin(plan.all_layers())?;
         Ok(Still { plan, fresh: Fresh::new(&self.store), _layers_stay })
     }
 
+    /// The same.
     fn copy_own(&self, id: &SandboxId) -> Result<Still> {
-        let _layers_stay = self.store.hold()?;
         let (own, mut plan) = (self.homes.open_home(id)?.fs(), self.homes.read(id)?.plan);
+        let _layers_stay = self.store.pin(plan.all_layers())?;
         let mut fresh = Fresh::new(&self.store);
         for overlay in 0..plan.overlays() {
             let upper = upper(&own, overlay);
@@ -130,8 +134,8 @@ impl Shared {
             let draft = self.store.draft()?;
             let upper = File::open(upper).map_err(failed("opening the sandbox's layer"))?;
             tree::copy_layer(upper.as_fd(), draft.root.as_fd()).map_err(failed("copying the sandbox's layer"))?;
-            let name = draft.keep()?;
-            fresh.add(name);
+            let (name, lock) = draft.keep()?;
+            fresh.add((name, lock));
             plan.stack_mut(overlay).push(name);
         }
         Ok(Still { plan, fresh, _layers_stay })

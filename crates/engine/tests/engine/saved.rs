@@ -10,7 +10,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use crate::{
     inside::{PATIENCE, python, shell},
     persistence::{MAKE, assert_same, manifest},
-    snapshots::{Alone, from},
+    snapshots::{Alone, from, name},
     stage,
 };
 
@@ -298,7 +298,6 @@ async fn a_hostile_stream_is_an_invalid_archive_and_leaves_nothing() {
         ("a name with a NUL", vec![records(&[("path", "a\0b")]), plain(b'0', "x", "")]),
         ("a name that is too long", vec![records(&[("path", &"a/".repeat(4000))]), plain(b'0', "x", "")]),
         ("a part that is too long", vec![records(&[("path", &"a".repeat(300))]), plain(b'0', "x", "")]),
-        ("more holes than any file has", vec![records(&huge), entry(b'0', b"x", b"", b"0\n", (0, 0))]),
         ("a size beyond all", vec![records(&[("size", "9000000000000000000")]), plain(b'0', "x", "")]),
         (
             "rights of a program that are none",
@@ -336,6 +335,15 @@ async fn a_hostile_stream_is_an_invalid_archive_and_leaves_nothing() {
         let error = refused(&alone, &forged(&[&head])).await;
         assert_eq!(error.code(), Code::ArchiveInvalid, "{what}: {error:?}");
     }
+    // What a file system cannot have is told, and nothing else of it is lost.
+    let entries = [records(&huge), entry(b'0', b"x", b"", b"0\n", (0, 0)), plain(b'0', "y", "")];
+    let saved = forged(&[&self::head(&alone, 1).to_string().into_bytes(), &tar(&entries)]);
+    let id = SandboxId::random();
+    let lost = alone.engine.restore(&id, &alone.spec(), stream(&saved)).await.unwrap();
+    assert_eq!(lost, ["\"x\": it is larger than a file can be here"]);
+    let layer = alone.kept().pop_first().unwrap().join("tree");
+    assert!(layer.join("y").exists() && !layer.join("x").exists());
+    alone.engine.destroy(&id).await.unwrap();
     // Frames that lie about their length.
     let mut long = b"cabana sandbox 1\n".to_vec();
     long.extend([0xff; 100]);
@@ -356,6 +364,7 @@ async fn what_a_stream_claims_of_overlays_and_owners_means_nothing_outside() {
         plain(b'0', "metacopy", ""),
         attribute("trusted.overlay.opaque", "y"),
         plain(b'5', "opaque/", ""),
+        plain(b'5', "etc/", ""),
         plain(b'3', "etc/brought", ""),
     ];
     let saved = forged(&[head(&alone, 1).to_string().as_bytes(), &tar(&entries)]);
@@ -372,5 +381,33 @@ async fn what_a_stream_claims_of_overlays_and_owners_means_nothing_outside() {
     let sandbox = alone.engine.start(&id).await.unwrap();
     assert_eq!(shell(&*sandbox, "root", "ls /redirected; ls /etc/brought").await.out, "");
     assert_eq!(shell(&*sandbox, "user", "stat -c %a /metacopy").await.ok(), "4755");
+    alone.engine.close().await;
+}
+
+/// A client that does not read on what is saved keeps its own layers, and those alone.
+#[tokio::test]
+async fn what_is_saved_slowly_keeps_no_other_layers() {
+    let alone = Alone::new().await;
+    let (slow, other) = (alone.create(&alone.spec()).await, alone.create(&alone.spec()).await);
+    for sandbox in [&slow, &other] {
+        shell(&**sandbox, "user", "for i in {1..200}; do printf %100000s $i; done > /home/user/large").await.ok();
+        alone.engine.stop(sandbox.id()).await.unwrap();
+    }
+    let base = alone.engine.snapshot(other.id(), SnapshotId::now()).await.unwrap();
+    let saved = alone.engine.save(slow.id()).await.unwrap();
+    for id in [slow.id(), other.id()] {
+        alone.engine.destroy(id).await.unwrap();
+    }
+    alone.engine.remove_snapshot(name(&base)).await.unwrap();
+    assert_eq!(alone.kept().len(), 2);
+    assert!(!alone.engine.tidy().await.unwrap(), "there is one to come back for");
+    assert_eq!(alone.kept().len(), 1, "the one that is being saved");
+    let parts: Vec<Bytes> = saved.try_collect().await.unwrap();
+    let id = SandboxId::random();
+    alone.engine.restore(&id, &alone.spec(), stream(&parts.concat())).await.unwrap();
+    let again = alone.engine.start(&id).await.unwrap();
+    assert_eq!(shell(&*again, "user", "stat -c %s /home/user/large").await.ok(), "20000000");
+    assert!(alone.engine.tidy().await.unwrap());
+    assert_eq!(alone.kept().len(), 1);
     alone.engine.close().await;
 }

@@ -19,7 +19,7 @@ use crate::{
 };
 
 async fn save_all(engine: &Engine) -> Vec<u8> {
-    let parts: Vec<Bytes> = engine.save_all().await.unwrap().try_collect().await.unwrap();
+    let parts: Vec<Bytes> = engine.save_all(Arc::new(|_: &str| ())).await.unwrap().try_collect().await.unwrap();
     parts.concat()
 }
 

@@ -16,14 +16,17 @@ use rustix::{
 };
 
 use super::{
-    Archive,
+    Archive, LeftOut,
     finish::{self, Finisher, HANDED_OVER, Made},
-    layer,
+    layer, named,
     read::{Entry, Kind},
     sparse::Map,
 };
-use crate::{IdMap, Rooted, errno::fault, ids::NOBODY, sys, tree};
+use crate::{IdMap, Rooted, errno::fault, ids::NOBODY, sys, tree, xattr};
 
+/// What only this file system cannot have, and that of the archive could.
+const LIMITS: [Errno; 6] =
+    [Errno::NAMETOOLONG, Errno::MLINK, Errno::FBIG, Errno::ILSEQ, Errno::OVERFLOW, Errno::NOTSUP];
 /// Of directories that wait for their modes, their names and attributes: as much memory as that may take.
 const MAX_WAITING: usize = 64 * 1024 * 1024;
 const TRIES: usize = 16;
@@ -37,7 +40,7 @@ pub(crate) enum Names {
     /// For a whole root file system: a leading `/` is dropped, `./` is the root itself, and the later entry wins.
     Root,
     /// For a layer of a sandbox: absolute names and second entries of a name are errors, `./` is the root itself, and what
-    /// hides files of the layers below is made.
+    /// hides files of the layers below is made. A directory comes before what is in it, and all of that before anything else.
     Layer,
 }
 
@@ -61,6 +64,8 @@ pub(crate) struct Extract<'a> {
     /// Says where set-uid and set-gid bits may be set; without one they may be anywhere.
     pub(crate) rooted: Option<&'a Rooted>,
     pub(crate) holes: Holes,
+    /// Of a layer: what this file system cannot have.
+    pub(crate) left_out: LeftOut,
     pub(crate) on_progress: &'a mut dyn FnMut(u64),
 }
 
@@ -84,14 +89,17 @@ impl Holes {
     }
 }
 
-/// A directory gets its mode and time last: until then it must take entries.
+/// A directory gets its mode and time last: until then it must take entries. In a layer that is when the archive has left it,
+/// so only those on the way to an entry wait.
 struct Waiting {
     path: Vec<u8>,
     mode: u32,
     owner: Option<(u32, u32)>,
     mtime: (i64, u32),
-    attributes: Vec<(Vec<u8>, Vec<u8>)>,
+    attributes: Attributes,
 }
+
+type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
 
 impl Waiting {
     fn size(&self) -> usize {
@@ -115,7 +123,8 @@ impl Extract<'_> {
         let waiting = std::thread::scope(|scope| {
             let mut finisher = Finisher::new(scope, base, names);
             let waiting = self.make_all(archive, &mut finisher);
-            finisher.end().and(waiting)
+            self.left_out.append(finisher.end()?);
+            waiting
         })?;
         (self.on_progress)(archive.taken());
         // The deepest first: setting a directory's mode may close the way to what lies in it.
@@ -127,9 +136,17 @@ impl Extract<'_> {
         let mut waiting: Vec<Waiting> = Vec::new();
         let mut waiting_bytes = 0;
         let mut parent: Option<Parent> = None;
+        let mut passed_over: Option<Vec<u8>> = None;
         while let Some(mut entry) = archive.next()? {
             let path = self.clean(&entry.name)?;
             self.progress(archive);
+            if passed_over.as_ref().is_some_and(|above| is_below(&path, above)) {
+                continue;
+            }
+            passed_over = None;
+            if self.names == Names::Layer {
+                waiting_bytes -= self.settle_left(&mut waiting, &path)?;
+            }
             match (self.names, entry.kind) {
                 (Names::Layer, Kind::Special) => return Err(Error::Archive("it has a device in it".into())),
                 (Names::Layer, _) => {
@@ -146,11 +163,17 @@ impl Extract<'_> {
                 }
                 if !path.is_empty() {
                     let (dir, name) = self.place(&mut parent, &path)?;
-                    self.directory(dir.dir.as_fd(), &name, &entry, &path)?;
+                    if self.directory(dir.dir.as_fd(), &name, &entry, &path)?.is_none() {
+                        passed_over = Some(path);
+                        continue;
+                    }
                 }
                 let owner = self.owner(&entry);
                 let mut attributes = std::mem::take(&mut entry.attributes);
                 attributes.retain(|(name, _)| finish::is_kept(self.names, name));
+                if self.names == Names::Layer {
+                    attributes = self.dress_early(&path, attributes)?;
+                }
                 let next = Waiting { path, mode: entry.mode, owner, mtime: entry.mtime, attributes };
                 waiting_bytes += next.size();
                 if waiting_bytes > MAX_WAITING {
@@ -165,7 +188,11 @@ impl Extract<'_> {
             }
             let (dir, name) = self.place(&mut parent, &path)?;
             match entry.kind {
-                Kind::File => finisher.finish(self.file(dir, name, entry, archive, path)?)?,
+                Kind::File => {
+                    if let Some(made) = self.file(dir, name, entry, archive, path)? {
+                        finisher.finish(made)?;
+                    }
+                }
                 Kind::Symlink => self.symlink(dir.dir.as_fd(), &name, &entry, &path)?,
                 Kind::Whiteout => self.node(dir.dir.as_fd(), &name, &entry, FileType::CharacterDevice, &path)?,
                 Kind::Pipe => self.node(dir.dir.as_fd(), &name, &entry, FileType::Fifo, &path)?,
@@ -173,6 +200,33 @@ impl Extract<'_> {
             }
         }
         Ok(waiting)
+    }
+
+    /// Settles the directories of a layer that an entry does not lie in. Tells how much memory they took.
+    fn settle_left(&mut self, waiting: &mut Vec<Waiting>, path: &[u8]) -> Result<usize> {
+        let mut freed = 0;
+        while let Some(left) = waiting.pop_if(|last| !is_below(path, &last.path)) {
+            freed += left.size();
+            self.settle(&left)?;
+        }
+        let above = waiting.last().map_or(&b""[..], |last| &last.path);
+        if split(path).0 != above {
+            let path = String::from_utf8_lossy(path);
+            return Err(Error::Archive(format!("the entry {path:?} does not come behind those of its directory")));
+        }
+        Ok(freed)
+    }
+
+    /// Sets the attributes that have no say in what is made in a directory, and gives the others.
+    fn dress_early(&mut self, path: &[u8], attributes: Attributes) -> Result<Attributes> {
+        let (late, early): (Attributes, Attributes) =
+            attributes.into_iter().partition(|(name, _)| xattr::ACCESS_LISTS.contains(&name.as_slice()));
+        if !early.is_empty() {
+            let dir = self.open_dir(path).map_err(|e| self.fault(path, "unpack", e))?;
+            let set = finish::attributes(self.names, &dir, path, &early, &mut self.left_out);
+            set.map_err(|e| self.fault(path, "unpack", e))?;
+        }
+        Ok(late)
     }
 
     fn progress(&mut self, archive: &Archive<'_>) {
@@ -263,12 +317,12 @@ impl Extract<'_> {
         entry: Entry,
         archive: &mut Archive<'_>,
         path: Vec<u8>,
-    ) -> Result<Made> {
+    ) -> Result<Option<Made>> {
         // While it is not whole it must not be a setuid program; and a mode that the umask leaves alone is right at once.
         let plain = entry.mode & 0o777;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
         let make = || rustix::fs::openat(&parent.dir, &name, flags, Mode::from_raw_mode(plain));
-        let file = self.make(parent.dir.as_fd(), &name, &path, make)?;
+        let Some(file) = self.make(parent.dir.as_fd(), &name, &path, make)? else { return Ok(None) };
         let filled = match &entry.sparse {
             Some(map) => self.pieces(&file, archive, map, &path).map(|()| Vec::new()),
             None if archive.left() <= HANDED_OVER => archive.rest(),
@@ -277,7 +331,13 @@ impl Extract<'_> {
         if filled.is_err() {
             let _ = rustix::fs::unlinkat(&parent.dir, &name, AtFlags::empty()); // half a file is worse than none
         }
-        let content = filled?;
+        let content = match filled {
+            Err(Error::TooLarge { .. }) if self.names == Names::Layer => {
+                self.left_out.add(named(&path, "it is larger than a file can be here"));
+                return Ok(None);
+            }
+            filled => filled?,
+        };
         let owner = self.owner(&entry).filter(|owner| {
             let Owners::Archives { me, .. } = self.owners else { return true };
             parent.gives_group || me != Some(*owner)
@@ -285,7 +345,7 @@ impl Extract<'_> {
         let mode = self.mode_within(parent.dir.as_fd(), entry.mode, &path)?;
         let mode = Some(mode).filter(|mode| *mode != plain & !self.umask);
         let (dir, attributes, mtime) = (parent.dir.clone(), entry.attributes, entry.mtime);
-        Ok(Made { file, dir, name, path, content, owner, attributes, mode, mtime })
+        Ok(Some(Made { file, dir, name, path, content, owner, attributes, mode, mtime }))
     }
 
     fn content(&mut self, file: &OwnedFd, archive: &mut Archive<'_>, path: &[u8]) -> Result<()> {
@@ -324,19 +384,23 @@ impl Extract<'_> {
         rustix::fs::ftruncate(file, map.size).map_err(|e| self.fault(path, "unpack", e))
     }
 
-    fn symlink(&self, dir: BorrowedFd<'_>, name: &CString, entry: &Entry, path: &[u8]) -> Result<()> {
+    fn symlink(&mut self, dir: BorrowedFd<'_>, name: &CString, entry: &Entry, path: &[u8]) -> Result<()> {
         let text = &entry.link;
         if text.is_empty() || text.contains(&0) || text.len() > 4095 {
             return Err(Error::Archive(format!("the link {:?} leads nowhere", String::from_utf8_lossy(path))));
         }
-        self.make(dir, name, path, || rustix::fs::symlinkat(text.as_slice(), dir, name))?;
-        self.dress(dir, name, entry, path)
+        match self.make(dir, name, path, || rustix::fs::symlinkat(text.as_slice(), dir, name))? {
+            Some(()) => self.dress(dir, name, entry, path),
+            None => Ok(()),
+        }
     }
 
     /// A whiteout, whose numbers are zero, or a pipe.
-    fn node(&self, dir: BorrowedFd<'_>, name: &CString, entry: &Entry, kind: FileType, path: &[u8]) -> Result<()> {
+    fn node(&mut self, dir: BorrowedFd<'_>, name: &CString, entry: &Entry, kind: FileType, path: &[u8]) -> Result<()> {
         let mode = Mode::from_raw_mode(entry.mode & 0o777);
-        self.make(dir, name, path, || rustix::fs::mknodat(dir, name, kind, mode, 0))?;
+        if self.make(dir, name, path, || rustix::fs::mknodat(dir, name, kind, mode, 0))?.is_none() {
+            return Ok(());
+        }
         self.dress(dir, name, entry, path)?;
         // By its name: to open it would be to wait for the other end. It was made here, in a tree that nobody else sees. After
         // the owner, whose change takes bits away.
@@ -355,56 +419,67 @@ impl Extract<'_> {
         rustix::fs::utimensat(dir, name, &times, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)
     }
 
-    fn hard_link(&self, dir: BorrowedFd<'_>, name: &CString, entry: &Entry, path: &[u8]) -> Result<()> {
+    fn hard_link(&mut self, dir: BorrowedFd<'_>, name: &CString, entry: &Entry, path: &[u8]) -> Result<()> {
         let target = self.clean(&entry.link)?;
-        let missing = || {
-            let (path, target) = (String::from_utf8_lossy(path), String::from_utf8_lossy(&target));
-            Error::Archive(format!("{path:?} is another name of {target:?}, which is not there"))
-        };
         if target.is_empty() {
-            return Err(missing());
+            return self.miss(path, &target);
         }
         if target == path {
             return Ok(());
         }
         let (above, last) = split(&target);
         let above = match self.open_dir(above) {
-            Err(Errno::NOENT) => return Err(missing()),
+            Err(Errno::NOENT) => return self.miss(path, &target),
             Err(Errno::LOOP | Errno::NOTDIR) => return Err(self.through(&target)),
             result => result.map_err(|e| self.fault(&target, "unpack", e))?,
         };
         let last = sys::c_name(last).map_err(|e| self.fault(path, "unpack", e))?;
         let there = match sys::stat_at(&above, &last) {
-            Err(Errno::NOENT) => return Err(missing()),
+            Err(Errno::NOENT) => return self.miss(path, &target),
             result => result.map_err(|e| self.fault(&target, "unpack", e))?,
         };
         // Two names of one file already: unlinking one to link it again would be for nothing.
         if sys::stat_at(dir, name).is_ok_and(|old| sys::id(&old) == sys::id(&there)) {
             return Ok(());
         }
-        self.make(dir, name, path, || rustix::fs::linkat(&above, &last, dir, name, AtFlags::empty()))
+        self.make(dir, name, path, || rustix::fs::linkat(&above, &last, dir, name, AtFlags::empty())).map(drop)
     }
 
-    fn directory(&self, dir: BorrowedFd<'_>, name: &CString, entry: &Entry, path: &[u8]) -> Result<()> {
+    /// Of a layer it may be another name of what could not be made.
+    fn miss(&mut self, path: &[u8], target: &[u8]) -> Result<()> {
+        let why = format!("it is another name of {:?}, which is not there", String::from_utf8_lossy(target));
+        if self.names != Names::Layer || self.left_out.is_empty() {
+            return Err(Error::Archive(named(path, why)));
+        }
+        self.left_out.add(named(path, why));
+        Ok(())
+    }
+
+    fn directory(&mut self, dir: BorrowedFd<'_>, name: &CString, entry: &Entry, path: &[u8]) -> Result<Option<()>> {
+        let may_be_there = self.names != Names::Layer;
         let make = || match rustix::fs::mkdirat(dir, name, Mode::from_raw_mode((entry.mode & 0o777) | 0o700)) {
-            Err(Errno::EXIST) if is_directory(dir, name) => Ok(()),
+            Err(Errno::EXIST) if may_be_there && is_directory(dir, name) => Ok(()),
             result => result,
         };
         self.make(dir, name, path, make)
     }
 
-    /// Makes something new; what is there under the name goes first.
+    /// Makes something new; what is there under the name goes first. `None` is what of a layer cannot be here.
     fn make<T>(
-        &self,
+        &mut self,
         dir: BorrowedFd<'_>,
         name: &CString,
         path: &[u8],
         mut make: impl FnMut() -> Result<T, Errno>,
-    ) -> Result<T> {
+    ) -> Result<Option<T>> {
         for _ in 0..TRIES {
             match make() {
                 Err(Errno::EXIST) => {}
-                result => return result.map_err(|e| self.fault(path, "unpack", e)),
+                Err(errno) if self.names == Names::Layer && LIMITS.contains(&errno) => {
+                    self.left_out.add(named(path, errno));
+                    return Ok(None);
+                }
+                result => return result.map(Some).map_err(|e| self.fault(path, "unpack", e)),
             }
             if self.names == Names::Layer {
                 let path = String::from_utf8_lossy(path);
@@ -423,8 +498,9 @@ impl Extract<'_> {
     }
 
     /// A directory that vanished or became something else meanwhile has nothing to be set.
-    fn settle(&self, waiting: &Waiting) -> Result<()> {
-        let failed = |e| self.fault(&waiting.path, "unpack", e);
+    fn settle(&mut self, waiting: &Waiting) -> Result<()> {
+        let base = self.base;
+        let failed = |e| fault_below(base, &waiting.path, "unpack", e);
         let dir = match self.open_dir(&waiting.path) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
             result => result.map_err(failed)?,
@@ -433,7 +509,8 @@ impl Extract<'_> {
             rustix::fs::chownat(&dir, c"", Some(sys::uid(uid)), Some(sys::gid(gid)), AtFlags::EMPTY_PATH)
                 .map_err(failed)?;
         }
-        finish::attributes(self.names, &dir, &waiting.attributes).map_err(failed)?;
+        let attributes = &waiting.attributes;
+        finish::attributes(self.names, &dir, &waiting.path, attributes, &mut self.left_out).map_err(failed)?;
         let mode = self.mode_within(dir.as_fd(), waiting.mode, &waiting.path)?;
         sys::chmod_path(&dir, mode).map_err(failed)?;
         let times = sys::mtime(waiting.mtime.0, waiting.mtime.1);
@@ -470,6 +547,14 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|b| *b == b'/') {
         Some(cut) => (&path[..cut], &path[cut + 1..]),
         None => (b"", path),
+    }
+}
+
+/// The top lies in none.
+fn is_below(path: &[u8], dir: &[u8]) -> bool {
+    match path.strip_prefix(dir) {
+        Some(rest) => !rest.is_empty() && (dir.is_empty() || rest[0] == b'/'),
+        None => false,
     }
 }
 

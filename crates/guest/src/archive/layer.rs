@@ -17,6 +17,9 @@ const EFFECTIVE: u32 = 1;
 /// Without the id, which is the last number of revision 3.
 const CAPABILITY_LENGTH: usize = 20;
 const LIST_VERSION: u32 = 2;
+/// Of a list of access. Those of the directories on the way to an entry wait together, since they would have a say in what is
+/// made below.
+pub(crate) const MAX_LIST: usize = 8 * 1024;
 const USER: u16 = 0x02;
 const GROUP: u16 = 0x08;
 

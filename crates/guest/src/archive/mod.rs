@@ -3,13 +3,15 @@
 mod extract;
 mod finish;
 mod layer;
+mod left_out;
 mod pax;
 mod read;
 mod sparse;
 mod write;
 
 pub(crate) use extract::{Extract, Holes, Names, Owners};
-pub(crate) use layer::leaving;
+pub(crate) use layer::{MAX_LIST, leaving};
+pub(crate) use left_out::{LeftOut, named};
 pub(crate) use read::{Archive, Kind};
 pub(crate) use sparse::MAX_PIECES;
 pub(crate) use write::{Head, Packer};

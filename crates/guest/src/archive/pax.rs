@@ -35,6 +35,37 @@ pub(super) fn record(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     }
 }
 
+const XATTR: &[u8] = b"SCHILY.xattr.";
+
+/// The key of an attribute: a key ends at its first `=`, so GNU tar writes `%3D` for one in a name, and `%25` for `%`.
+pub(super) fn attribute_key(name: &[u8]) -> Vec<u8> {
+    let mut key = XATTR.to_vec();
+    for byte in name {
+        match byte {
+            b'=' => key.extend_from_slice(b"%3D"),
+            b'%' => key.extend_from_slice(b"%25"),
+            byte => key.push(*byte),
+        }
+    }
+    key
+}
+
+/// The name in such a key.
+pub(super) fn attribute_name(key: &[u8]) -> Option<Vec<u8>> {
+    let mut rest = key.strip_prefix(XATTR)?;
+    let mut name = Vec::with_capacity(rest.len());
+    while let Some(byte) = rest.first() {
+        let (byte, length) = match rest {
+            [b'%', b'3', b'D', ..] => (b'=', 3),
+            [b'%', b'2', b'5', ..] => (b'%', 3),
+            _ => (*byte, 1),
+        };
+        name.push(byte);
+        rest = &rest[length..];
+    }
+    Some(name)
+}
+
 pub(super) fn decimal(text: &[u8]) -> Option<u64> {
     let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     if digits { std::str::from_utf8(text).ok()?.parse().ok() } else { None }
@@ -69,6 +100,16 @@ pub(super) fn time_text(seconds: i64, nanos: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn attributes_keep_their_names() {
+        for name in [&b"user.a=b"[..], b"user.=", b"user.100%", b"user.%3D=%25", b"user.\n \xff"] {
+            let mut text = Vec::new();
+            record(&mut text, &attribute_key(name), b"=\n");
+            let [(key, value)] = parse(&text).unwrap()[..] else { panic!("one record") };
+            assert_eq!((attribute_name(key).as_deref(), value), (Some(name), &b"=\n"[..]));
+        }
+    }
 
     #[test]
     fn times_read_back() {

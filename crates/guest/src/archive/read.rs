@@ -13,8 +13,8 @@ use super::{
 };
 
 const BUFFER: usize = 256 * 1024;
-/// Of a long name or a set of records.
-const MAX_EXTENSION: u64 = 1024 * 1024;
+/// Of a long name or a set of records: the longest path twice, and `xattr::MAX_ATTRIBUTES` with what their keys take.
+pub(super) const MAX_EXTENSION: u64 = 1024 * 1024;
 const MAX_ENTRIES: u64 = 1_000_000;
 /// After the end mark: what writers fill their last record with.
 const MAX_TAIL: u64 = 1024 * 1024;
@@ -412,6 +412,5 @@ fn pieces_of_records(records: &pax::Records<'_>) -> Result<Map> {
 }
 
 fn attributes(records: &pax::Records<'_>) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let named = records.iter().filter_map(|(key, value)| Some((key.strip_prefix(b"SCHILY.xattr.")?, value)));
-    named.map(|(name, value)| (name.to_vec(), value.to_vec())).collect()
+    records.iter().filter_map(|(key, value)| Some((pax::attribute_name(key)?, value.to_vec()))).collect()
 }

@@ -2,7 +2,10 @@
 
 use std::io::{self, Write};
 
-use super::{BLOCK, pax, read::Kind};
+use super::{
+    BLOCK, named, pax,
+    read::{Kind, MAX_EXTENSION},
+};
 use crate::xattr::Attributes;
 
 const ZEROS: [u8; BLOCK] = [0; BLOCK];
@@ -67,7 +70,11 @@ impl<'a> Packer<'a> {
             pax::record(&mut records, b"GNU.sparse.realsize", length.to_string().as_bytes());
         }
         for (name, value) in head.attributes {
-            pax::record(&mut records, &[b"SCHILY.xattr.", name.as_slice()].concat(), value);
+            pax::record(&mut records, &pax::attribute_key(name), value);
+        }
+        if records.len() as u64 > MAX_EXTENSION {
+            let why = named(head.name, "its name and attributes are more than an archive holds");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         if !records.is_empty() {
             self.records(&records)?;

@@ -1,7 +1,7 @@
 //! Copying a tree: a template from a directory, and the way out when a rename cannot cross a boundary.
 
 use std::{
-    ffi::{CStr, CString, OsStr},
+    ffi::{CStr, OsStr},
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -17,8 +17,9 @@ use rustix::{
 
 use crate::{
     IdMap,
-    dir::{Descent, Mounts, open_again, open_below, sorted_names},
+    dir::{Descent, Mounts, open_again, open_below},
     links::FirstNames,
+    names::{Below, Names, Next},
     sys, xattr,
 };
 
@@ -73,6 +74,13 @@ pub fn copy_layer(from: BorrowedFd<'_>, into: BorrowedFd<'_>) -> io::Result<()> 
     Ok(copier.tree(from, into)?)
 }
 
+/// The same without sockets: no archive holds one, and what is named by its content has to come out of an archive again.
+pub fn copy_content(from: BorrowedFd<'_>, into: BorrowedFd<'_>) -> io::Result<()> {
+    let (mut keep, mut silent) = (|_: &Path, stat: &Stat| sys::file_type(stat) != FileType::Socket, |_| ());
+    let mut copier = Copier::new(Ownership::Exact, &mut keep, &mut silent);
+    Ok(copier.tree(open_again(from)?, open_again(into)?)?)
+}
+
 /// Makes a directory look like another: owner, mode, attributes and time.
 pub fn dress_like(from: BorrowedFd<'_>, into: BorrowedFd<'_>) -> io::Result<()> {
     Ok(dress_exactly(from, into, &rustix::fs::fstat(from)?)?)
@@ -92,6 +100,7 @@ pub(super) struct Copier<'a> {
     keep: &'a mut dyn FnMut(&Path, &Stat) -> bool,
     on_progress: &'a mut dyn FnMut(u64),
     bytes: u64,
+    names: Names,
     /// Files with several names, by where the first copy lies.
     linked: FirstNames,
     pub(super) top: Option<OwnedFd>,
@@ -105,7 +114,7 @@ pub(super) struct Copier<'a> {
 
 /// What is still to be done in a directory, and what it is to look like in the end.
 struct Pending {
-    below: Vec<CString>,
+    below: Below,
     stat: Stat,
 }
 
@@ -116,25 +125,33 @@ impl<'a> Copier<'a> {
         on_progress: &'a mut dyn FnMut(u64),
     ) -> Self {
         let buffer = vec![0; CHUNK];
-        let linked = FirstNames::new();
+        let (names, linked) = (Names::new(), FirstNames::new());
         let (bytes, top, skip, bits, shares_nothing) = (0, None, None, 0o7777, false);
-        Self { owners, keep, on_progress, bytes, linked, top, skip, bits, shares_nothing, buffer }
+        Self { owners, keep, on_progress, bytes, names, linked, top, skip, bits, shares_nothing, buffer }
     }
 
     /// Two walks in step. A directory gets its mode and time when it is left: until then it must take entries.
     fn tree(&mut self, from: OwnedFd, into: OwnedFd) -> Result<(), Errno> {
         let stat = rustix::fs::fstat(&from)?;
         self.top = Some(into.try_clone().map_err(|_| Errno::MFILE)?);
-        let below = self.directory(from.as_fd(), into.as_fd(), b"")?;
+        let below = self.directory(from.as_fd(), into.as_fd(), b"", None)?;
         let mut source = Descent::new(from, Pending { below, stat })?;
         let mut target = Descent::new(into, ())?;
         while let Some(pending) = source.state() {
-            let Some(name) = pending.below.pop() else {
-                let stat = pending.stat;
-                self.dress(source.here()?, target.here()?, &stat)?;
-                source.leave()?;
-                target.leave()?;
-                continue;
+            let name = match pending.below.next() {
+                Next::Enter(name) => name,
+                Next::Part(after) => {
+                    let below = self.directory(source.here()?, target.here()?, source.path(), Some(&after))?;
+                    source.state().ok_or(Errno::STALE)?.below = below;
+                    continue;
+                }
+                Next::Leave => {
+                    let stat = pending.stat;
+                    self.dress(source.here()?, target.here()?, &stat)?;
+                    source.leave()?;
+                    target.leave()?;
+                    continue;
+                }
             };
             let from = open_below(source.here()?, &name, Mounts::Stop)?;
             let stat = rustix::fs::fstat(&from)?;
@@ -143,17 +160,24 @@ impl<'a> Copier<'a> {
             }
             rustix::fs::mkdirat(target.here()?, &name, Mode::from_raw_mode(0o700))?;
             let into = open_below(target.here()?, &name, Mounts::Stop)?;
-            let below = self.directory(from.as_fd(), into.as_fd(), &source.path_of(&name))?;
+            let below = self.directory(from.as_fd(), into.as_fd(), &source.path_of(&name), None)?;
             source.enter(&name, from, Pending { below, stat })?;
             target.enter(&name, into, ())?;
         }
         Ok(())
     }
 
-    /// Copies what is no directory, and names the directories.
-    fn directory(&mut self, from: BorrowedFd<'_>, into: BorrowedFd<'_>, path: &[u8]) -> Result<Vec<CString>, Errno> {
+    /// Copies what is no directory in the part behind a name, and names the directories.
+    fn directory(
+        &mut self,
+        from: BorrowedFd<'_>,
+        into: BorrowedFd<'_>,
+        path: &[u8],
+        after: Option<&CStr>,
+    ) -> Result<Below, Errno> {
+        let part = self.names.part(from, after)?;
         let mut below = Vec::new();
-        for name in sorted_names(from)? {
+        for name in part.names {
             let stat = match sys::stat_at(from, &name) {
                 Err(Errno::NOENT) => continue,
                 result => result?,
@@ -167,7 +191,7 @@ impl<'a> Copier<'a> {
                 _ => self.leaf(from, &name, into, &name, &stat, &path)?,
             }
         }
-        Ok(below)
+        Ok(self.names.below(below, part.rest))
     }
 
     pub(super) fn leaf(

@@ -6,7 +6,7 @@ use cabana_sandbox::{Error, Result, SandboxPath};
 
 use crate::{
     IdMap,
-    archive::{Archive, Extract, Holes, Names, Owners},
+    archive::{Archive, Extract, Holes, LeftOut, Names, Owners},
     unpack::Me,
 };
 
@@ -23,8 +23,9 @@ pub fn import_tar(
     let me = Me::read().map_err(|e| Error::failed("read this thread's identity", e))?;
     let owners = Owners::Archives { ids, me: Some((me.uid, me.gid)) };
     let (base, holes) = (&SandboxPath::root(), Holes::up_to(max_holes));
+    let (names, left_out) = (Names::Root, LeftOut::default());
     let mut extract =
-        Extract { into, base, names: Names::Root, owners, umask: me.umask, rooted: None, holes, on_progress };
+        Extract { into, base, names, owners, umask: me.umask, rooted: None, holes, left_out, on_progress };
     extract.run(&mut Archive::new(tar))?;
     Ok(extract.holes.found)
 }

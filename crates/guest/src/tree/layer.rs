@@ -4,7 +4,7 @@
 //! `xattr::is_of_layer` names. Sockets are left out: whoever listened is not there any more.
 
 use std::{
-    ffi::{CStr, CString},
+    ffi::CStr,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
@@ -18,9 +18,12 @@ use rustix::{
 use super::copy::is_whiteout;
 use crate::{
     IdMap,
-    archive::{Archive, BLOCK, Extract, Head, Holes, Kind, MAX_PIECES, Names, Owners, Packer, leaving},
-    dir::{Descent, Mounts, each_entry, open_again, open_below, sorted_names},
+    archive::{
+        self, Archive, BLOCK, Extract, Head, Holes, Kind, LeftOut, MAX_LIST, MAX_PIECES, Owners, Packer, leaving, named,
+    },
+    dir::{Descent, Mounts, each_entry, open_again, open_below},
     links::FirstNames,
+    names::{Below, Names, Next},
     sys,
     unpack::Me,
     xattr::{self, Attributes},
@@ -65,33 +68,38 @@ pub fn pack_layer(layer: BorrowedFd<'_>, ids: IdMap, out: &mut dyn io::Write) ->
 }
 
 /// A tree that others may be changing, and may mean harm. What comes and goes meanwhile is in the archive or is not. What an
-/// archive cannot hold, and what is more than `most` bytes, is left out: the answer says so.
-pub fn pack_changing(
-    tree: BorrowedFd<'_>,
-    ids: IdMap,
-    most: u64,
-    out: &mut dyn io::Write,
-) -> io::Result<Option<String>> {
-    Packing::new(ids, out, Some(Changing { room: most, left_out: None })).all(tree)
+/// archive cannot hold, what cannot be read, and what is more than `most` bytes, is left out: the answer names it. An error is
+/// one of `out`.
+pub fn pack_changing(tree: BorrowedFd<'_>, ids: IdMap, most: u64, out: &mut dyn io::Write) -> io::Result<Vec<String>> {
+    let changing = Changing { room: most, left_out: LeftOut::default() };
+    Packing::new(ids, out, Some(changing)).all(tree).map(LeftOut::into_lines)
 }
 
-/// Into an empty directory that nobody else sees. Everything in the archive may be a lie.
-pub fn unpack_layer(into: BorrowedFd<'_>, ids: IdMap, tar: &mut dyn io::Read) -> Result<()> {
+/// Into an empty directory that nobody else sees. Everything in the archive may be a lie. Tells what this file system cannot
+/// have of it.
+pub fn unpack_layer(into: BorrowedFd<'_>, ids: IdMap, tar: &mut dyn io::Read) -> Result<Vec<String>> {
     let me = Me::read().map_err(|e| Error::failed("read this thread's identity", e))?;
     let owners = Owners::Archives { ids, me: Some((me.uid, me.gid)) };
     let base = SandboxPath::root();
-    let (names, holes) = (Names::Layer, Holes::UNBOUNDED);
-    Extract { into, base: &base, names, owners, umask: me.umask, rooted: None, holes, on_progress: &mut |_| () }
-        .run(&mut Archive::of_layer(tar))
-}
-
-fn attributes(file: &OwnedFd, ids: IdMap) -> Attributes {
-    leaving(xattr::read_of_layer(sys::proc_path(file).as_bytes()), ids)
+    let mut extract = Extract {
+        into,
+        base: &base,
+        names: archive::Names::Layer,
+        owners,
+        umask: me.umask,
+        rooted: None,
+        holes: Holes::UNBOUNDED,
+        left_out: LeftOut::default(),
+        on_progress: &mut |_| (),
+    };
+    extract.run(&mut Archive::of_layer(tar))?;
+    Ok(extract.left_out.into_lines())
 }
 
 struct Packing<'a> {
     ids: IdMap,
     out: Packer<'a>,
+    names: Names,
     /// Files with several names, by the first one.
     linked: FirstNames,
     buffer: Vec<u8>,
@@ -102,88 +110,134 @@ struct Packing<'a> {
 struct Changing {
     /// What may still be written: who moves one file from name to name ahead of the walk must not make it endless.
     room: u64,
-    /// The first that was left out, and why.
-    left_out: Option<String>,
+    left_out: LeftOut,
 }
 
 impl<'a> Packing<'a> {
     fn new(ids: IdMap, out: &'a mut dyn io::Write, changing: Option<Changing>) -> Self {
-        Self { ids, out: Packer::new(out), linked: FirstNames::new(), buffer: vec![0; CHUNK], changing }
+        let (names, linked) = (Names::new(), FirstNames::new());
+        Self { ids, out: Packer::new(out), names, linked, buffer: vec![0; CHUNK], changing }
     }
 
     /// What was left out, if anything may be.
-    fn all(mut self, top: BorrowedFd<'_>) -> io::Result<Option<String>> {
-        let top = open_again(top)?;
-        let stat = rustix::fs::fstat(&top)?;
-        self.begin(Kind::Directory, b"./", b"", &stat, 0, &attributes(&top, self.ids))?;
-        let below = self.directory(top.as_fd(), b"")?;
-        let mut descent: Descent<Vec<CString>> = Descent::new(top, below)?;
-        while let Some(below) = descent.state() {
-            let Some(name) = below.pop() else {
-                match descent.leave() {
-                    // Somebody moved a directory that the walk was far below: the way back is lost.
-                    Err(Errno::STALE) if self.changing.is_some() => {
-                        self.leave_out("a directory was moved while it was read".into())?;
-                        break;
-                    }
-                    left => left?,
-                };
-                continue;
-            };
-            let path = descent.path_of(&name);
-            let Some(dir) = self.unless_gone(open_below(descent.here()?, &name, Mounts::Stop))? else { continue };
-            let stat = rustix::fs::fstat(&dir)?;
-            self.begin(Kind::Directory, &[&path, &b"/"[..]].concat(), b"", &stat, 0, &attributes(&dir, self.ids))?;
-            let below = self.directory(dir.as_fd(), &path)?;
-            descent.enter(&name, dir, below)?;
+    fn all(mut self, top: BorrowedFd<'_>) -> io::Result<LeftOut> {
+        let opened = open_again(top).and_then(|top| Ok((rustix::fs::fstat(&top)?, top)));
+        if let Some((stat, top)) = self.if_readable(b".", opened)? {
+            self.tree(top, &stat)?;
         }
         self.out.finish()?;
-        Ok(self.changing.and_then(|changing| changing.left_out))
+        Ok(self.changing.map(|changing| changing.left_out).unwrap_or_default())
     }
 
-    /// Packs what is no directory, and names the directories, the first one last.
-    fn directory(&mut self, dir: BorrowedFd<'_>, path: &[u8]) -> io::Result<Vec<CString>> {
+    fn tree(&mut self, top: OwnedFd, stat: &Stat) -> io::Result<()> {
+        let attributes = self.attributes(b".", &top)?;
+        self.begin(Kind::Directory, b"./", b"", stat, 0, &attributes)?;
+        let below = self.directory(top.as_fd(), b"", None)?;
+        let mut descent = Descent::new(top, below)?;
+        while let Some(below) = descent.state() {
+            let name = match below.next() {
+                Next::Enter(name) => name,
+                Next::Part(after) => {
+                    let below = self.directory(descent.here()?, descent.path(), Some(&after))?;
+                    *descent.state().ok_or(Errno::STALE)? = below;
+                    continue;
+                }
+                Next::Leave => {
+                    match descent.leave() {
+                        // Somebody moved a directory that the walk was far below: the way back is lost.
+                        Err(errno) if self.changing.is_some() => {
+                            let why = match errno {
+                                Errno::STALE => "a directory was moved while it was read".into(),
+                                errno => format!("the way back was lost ({errno})"),
+                            };
+                            self.leave_out(b".", why)?;
+                            break;
+                        }
+                        left => left?,
+                    };
+                    continue;
+                }
+            };
+            let path = descent.path_of(&name);
+            let opened = open_below(descent.here()?, &name, Mounts::Stop);
+            let opened = opened.and_then(|dir| Ok((rustix::fs::fstat(&dir)?, dir)));
+            let Some((stat, dir)) = self.if_readable(&path, opened)? else { continue };
+            let attributes = self.attributes(&path, &dir)?;
+            self.begin(Kind::Directory, &[&path, &b"/"[..]].concat(), b"", &stat, 0, &attributes)?;
+            let below = self.directory(dir.as_fd(), &path, None)?;
+            descent.enter(&name, dir, below)?;
+        }
+        Ok(())
+    }
+
+    /// Packs what is no directory in the part behind a name, and names the directories.
+    fn directory(&mut self, dir: BorrowedFd<'_>, path: &[u8], after: Option<&CStr>) -> io::Result<Below> {
         let mut below = Vec::new();
-        for name in sorted_names(dir)? {
+        let listed = self.names.part(dir, after);
+        let Some(part) = self.if_readable(path, listed)? else { return Ok(self.names.below(below, None)) };
+        for name in part.names {
             let path = if path.is_empty() { name.to_bytes().to_vec() } else { [path, b"/", name.to_bytes()].concat() };
             if path.len() > MAX_PATH {
                 let shown = String::from_utf8_lossy(&path[..64]);
-                self.leave_out(format!("a path that begins with {shown:?} is longer than {MAX_PATH} bytes"))?;
+                let what = format!("a path that begins with {shown:?} is longer than {MAX_PATH} bytes");
+                let Some(changing) = &mut self.changing else {
+                    return Err(io::Error::new(io::ErrorKind::InvalidFilename, what));
+                };
+                changing.left_out.add(what);
                 continue;
             }
-            let Some(stat) = self.unless_gone(sys::stat_at(dir, &name))? else { continue };
+            let stat = sys::stat_at(dir, &name);
+            let Some(stat) = self.if_readable(&path, stat)? else { continue };
             if !self.has_room(&stat) {
-                self.leave_out("it grew while it was read".into())?;
-                return Ok(Vec::new());
+                self.leave_out(&path, "it grew while it was read".into())?;
+                return Ok(self.names.below(Vec::new(), None));
             }
             match sys::file_type(&stat) {
                 FileType::Directory => below.push(name),
                 _ => self.leaf(dir, &name, &path, &stat)?,
             }
         }
-        below.reverse();
-        Ok(below)
+        Ok(self.names.below(below, part.rest))
     }
 
-    /// What vanished, or became something else, between two looks at it.
-    fn unless_gone<T>(&self, found: Result<T, Errno>) -> io::Result<Option<T>> {
+    /// What vanished, or became something else, between two looks at it, is not there. What cannot be read is left out: it
+    /// keeps nothing else out.
+    fn if_readable<T>(&mut self, path: &[u8], found: Result<T, Errno>) -> io::Result<Option<T>> {
         match found {
+            Ok(found) => Ok(Some(found)),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::ISDIR | Errno::LOOP | Errno::NXIO | Errno::XDEV)
                 if self.changing.is_some() =>
             {
                 Ok(None)
             }
-            found => Ok(Some(found?)),
+            Err(errno) => self.leave_out(path, format!("it cannot be read ({errno})")).map(|()| None),
         }
     }
 
-    /// An error where everything has to be in the archive: of a path that is too long, since nothing else is left out then.
-    fn leave_out(&mut self, what: String) -> io::Result<()> {
+    /// An error where everything has to be in the archive.
+    fn leave_out(&mut self, path: &[u8], why: String) -> io::Result<()> {
+        let what = named(path, why);
         let Some(changing) = &mut self.changing else {
-            return Err(io::Error::new(io::ErrorKind::InvalidFilename, what));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         };
-        changing.left_out.get_or_insert(what);
+        changing.left_out.add(what);
         Ok(())
+    }
+
+    /// Those that an archive holds.
+    fn attributes(&mut self, path: &[u8], file: &OwnedFd) -> io::Result<Attributes> {
+        let (mut attributes, whole) = xattr::read_for_archive(sys::proc_path(file).as_bytes());
+        if !whole {
+            let most = xattr::MAX_ATTRIBUTES;
+            self.leave_out(path, format!("attributes of more than {most} bytes, or that cannot be read"))?;
+        }
+        for list in xattr::ACCESS_LISTS {
+            if attributes.get(list).is_some_and(|list| list.len() > MAX_LIST) {
+                attributes.remove(list);
+                self.leave_out(path, format!("a list of access of more than {MAX_LIST} bytes"))?;
+            }
+        }
+        Ok(leaving(attributes, self.ids))
     }
 
     fn has_room(&mut self, stat: &Stat) -> bool {
@@ -202,7 +256,7 @@ impl<'a> Packing<'a> {
         }
         let packed = match sys::file_type(stat) {
             FileType::RegularFile => self.file(dir, name, path)?,
-            FileType::Symlink => match self.unless_gone(sys::link_text(dir, name))? {
+            FileType::Symlink => match self.if_readable(path, sys::link_text(dir, name))? {
                 Some(text) => {
                     self.begin(Kind::Symlink, path, &text, stat, 0, &Attributes::new())?;
                     true
@@ -227,18 +281,18 @@ impl<'a> Packing<'a> {
 
     /// Whether it is there.
     fn file(&mut self, dir: BorrowedFd<'_>, name: &CStr, path: &[u8]) -> io::Result<bool> {
-        let Some((file, stat)) = self.unless_gone(sys::open_regular(dir, name, OFlags::RDONLY))? else {
-            return Ok(false);
-        };
-        let attributes = attributes(&file, self.ids);
+        let opened = sys::open_regular(dir, name, OFlags::RDONLY);
+        let Some((file, stat)) = self.if_readable(path, opened)? else { return Ok(false) };
+        let attributes = self.attributes(path, &file)?;
         let size = sys::size(&stat);
-        let Some(pieces) = pieces(&file, size)? else {
-            self.leave_out(format!("the file {:?} has too many holes", String::from_utf8_lossy(path)))?;
+        let Some(pieces) = self.if_readable(path, pieces(&file, size))? else { return Ok(false) };
+        let Some(pieces) = pieces else {
+            self.leave_out(path, "it has too many holes".into())?;
             return Ok(false);
         };
         if pieces == [(0, size)] || size == 0 {
             self.begin(Kind::File, path, b"", &stat, size, &attributes)?;
-            self.stretch(&file, 0, size)?;
+            self.stretch(&file, path, 0, size)?;
         } else {
             let map = map_text(&pieces);
             let sum: u64 = pieces.iter().map(|(_, length)| length).sum();
@@ -246,23 +300,33 @@ impl<'a> Packing<'a> {
             self.out.begin(&Head { sparse: Some(size), ..head })?;
             self.out.data(&map)?;
             for (at, length) in pieces {
-                self.stretch(&file, at, length)?;
+                self.stretch(&file, path, at, length)?;
             }
         }
         self.out.end()?;
         Ok(true)
     }
 
-    fn stretch(&mut self, file: &OwnedFd, at: u64, length: u64) -> io::Result<()> {
-        let mut done = 0;
+    fn stretch(&mut self, file: &OwnedFd, path: &[u8], at: u64, length: u64) -> io::Result<()> {
+        let (mut done, mut readable) = (0, true);
         while done < length {
             let want = usize::try_from(length - done).unwrap_or(CHUNK).min(CHUNK);
-            let mut n = sys::retry(|| rustix::io::pread(file, &mut self.buffer[..want], at + done))?;
+            let mut n = match readable {
+                true => match sys::retry(|| rustix::io::pread(file, &mut self.buffer[..want], at + done)) {
+                    Ok(n) => n,
+                    Err(errno) => {
+                        self.leave_out(path, format!("what it holds from byte {} on ({errno})", at + done))?;
+                        readable = false;
+                        0
+                    }
+                },
+                false => 0,
+            };
             if n == 0 {
                 if self.changing.is_none() {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
-                // It was cut short: its head has said how long it is.
+                // Its head has said how long it is.
                 self.buffer[..want].fill(0);
                 n = want;
             }
@@ -313,7 +377,7 @@ impl<'a> Packing<'a> {
 }
 
 /// Where the file holds data. `None`: at too many places.
-fn pieces(file: &OwnedFd, size: u64) -> io::Result<Option<Vec<(u64, u64)>>> {
+fn pieces(file: &OwnedFd, size: u64) -> Result<Option<Vec<(u64, u64)>>, Errno> {
     let mut pieces = Vec::new();
     let mut at = 0;
     while at < size {
@@ -321,7 +385,7 @@ fn pieces(file: &OwnedFd, size: u64) -> io::Result<Option<Vec<(u64, u64)>>> {
             Ok(start) => start,
             Err(Errno::NXIO) => break, // nothing but a hole to the end
             Err(Errno::INVAL | Errno::NOTSUP) => at,
-            Err(errno) => return Err(errno.into()),
+            Err(errno) => return Err(errno),
         };
         let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(size).min(size);
         if end > start {

@@ -1,7 +1,7 @@
 //! One layer merged into another: as overlayfs would show the two, and still a layer that hides what lies below both.
 
 use std::{
-    ffi::{CStr, CString},
+    ffi::CStr,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
@@ -17,7 +17,8 @@ use super::{
     remove,
 };
 use crate::{
-    dir::{Descent, Mounts, open_again, open_below, sorted_names},
+    dir::{Descent, Mounts, open_again, open_below},
+    names::{Below, Names, Next},
     sys, xattr,
 };
 
@@ -26,15 +27,16 @@ use crate::{
 pub fn merge_layer(upper: BorrowedFd<'_>, into: BorrowedFd<'_>) -> io::Result<()> {
     let (mut all, mut silent) = (|_: &Path, _: &Stat| true, |_| ());
     let copier = Copier::new(Ownership::Exact, &mut all, &mut silent);
-    Ok(Merge { copier }.tree(open_again(upper)?, open_again(into)?)?)
+    Ok(Merge { copier, names: Names::new() }.tree(open_again(upper)?, open_again(into)?)?)
 }
 
 struct Merge<'a> {
     copier: Copier<'a>,
+    names: Names,
 }
 
 struct Pending {
-    below: Vec<CString>,
+    below: Below,
     stat: Stat,
     /// Set when the directory is left: it comes last.
     opaque: bool,
@@ -45,32 +47,47 @@ impl Merge<'_> {
     fn tree(&mut self, from: OwnedFd, into: OwnedFd) -> Result<(), Errno> {
         let stat = rustix::fs::fstat(&from)?;
         self.copier.top = Some(into.try_clone().map_err(|_| Errno::MFILE)?);
-        let below = self.directory(from.as_fd(), into.as_fd(), b"")?;
+        let below = self.directory(from.as_fd(), into.as_fd(), b"", None)?;
         let mut source = Descent::new(from, Pending { below, stat, opaque: false })?;
         let mut target = Descent::new(into, ())?;
         while let Some(pending) = source.state() {
-            let Some(name) = pending.below.pop() else {
-                let (stat, opaque) = (pending.stat, pending.opaque);
-                self.leave(source.here()?, target.here()?, &stat, opaque)?;
-                source.leave()?;
-                target.leave()?;
-                continue;
+            let name = match pending.below.next() {
+                Next::Enter(name) => name,
+                Next::Part(after) => {
+                    let below = self.directory(source.here()?, target.here()?, source.path(), Some(&after))?;
+                    source.state().ok_or(Errno::STALE)?.below = below;
+                    continue;
+                }
+                Next::Leave => {
+                    let (stat, opaque) = (pending.stat, pending.opaque);
+                    self.leave(source.here()?, target.here()?, &stat, opaque)?;
+                    source.leave()?;
+                    target.leave()?;
+                    continue;
+                }
             };
             let from = open_below(source.here()?, &name, Mounts::Stop)?;
             let stat = rustix::fs::fstat(&from)?;
             let opaque = make_room(&from, target.here()?, &name)?;
             let into = open_below(target.here()?, &name, Mounts::Stop)?;
-            let below = self.directory(from.as_fd(), into.as_fd(), &source.path_of(&name))?;
+            let below = self.directory(from.as_fd(), into.as_fd(), &source.path_of(&name), None)?;
             source.enter(&name, from, Pending { below, stat, opaque })?;
             target.enter(&name, into, ())?;
         }
         Ok(())
     }
 
-    /// Replaces what is no directory, and names the directories.
-    fn directory(&mut self, from: BorrowedFd<'_>, into: BorrowedFd<'_>, path: &[u8]) -> Result<Vec<CString>, Errno> {
+    /// Replaces what is no directory in the part behind a name, and names the directories.
+    fn directory(
+        &mut self,
+        from: BorrowedFd<'_>,
+        into: BorrowedFd<'_>,
+        path: &[u8],
+        after: Option<&CStr>,
+    ) -> Result<Below, Errno> {
+        let part = self.names.part(from, after)?;
         let mut below = Vec::new();
-        for name in sorted_names(from)? {
+        for name in part.names {
             let stat = sys::stat_at(from, &name)?;
             if sys::file_type(&stat) == FileType::Directory {
                 below.push(name);
@@ -80,7 +97,7 @@ impl Merge<'_> {
             let path = if path.is_empty() { name.to_bytes().to_vec() } else { [path, b"/", name.to_bytes()].concat() };
             self.copier.leaf(from, &name, into, &name, &stat, &path)?;
         }
-        Ok(below)
+        Ok(self.names.below(below, part.rest))
     }
 
     fn leave(&self, from: BorrowedFd<'_>, into: BorrowedFd<'_>, stat: &Stat, opaque: bool) -> Result<(), Errno> {

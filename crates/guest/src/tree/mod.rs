@@ -14,7 +14,7 @@ mod usage;
 mod whiteouts;
 
 pub(crate) use copy::copy_entry;
-pub use copy::{copy, copy_layer, dress_like};
+pub use copy::{copy, copy_content, copy_layer, dress_like};
 pub use digest::digest;
 pub use import::import_tar;
 pub use layer::{is_dressed_like, is_untouched, pack_changing, pack_layer, unpack_layer};

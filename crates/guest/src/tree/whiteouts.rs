@@ -4,7 +4,7 @@
 //! listed, as names that are not there. It never makes one in such a place; merging layers does.
 
 use std::{
-    ffi::{CStr, CString},
+    ffi::CStr,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
@@ -16,7 +16,8 @@ use rustix::{
 
 use super::copy::is_whiteout;
 use crate::{
-    dir::{Descent, Mounts, open_again, open_below, sorted_names},
+    dir::{Descent, Mounts, open_again, open_below},
+    names::{Below, Names, Next},
     sys, xattr,
 };
 
@@ -24,35 +25,46 @@ use crate::{
 pub fn drop_vain_whiteouts(layer: BorrowedFd<'_>, below: &[BorrowedFd<'_>]) -> io::Result<()> {
     let top = open_again(layer)?;
     let below = below.iter().map(|layer| open_again(*layer)).collect::<Result<Vec<_>, _>>()?;
-    let names = sweep(&top, below.is_empty())?;
-    let mut descent = Descent::new(top, Level { names, below })?;
+    let names = Names::new();
+    let inside = sweep(&names, top.as_fd(), None, below.is_empty())?;
+    let mut descent = Descent::new(top, Level { inside, below })?;
     while let Some(level) = descent.state() {
-        let Some(name) = level.names.pop() else {
-            descent.leave()?;
-            continue;
+        let name = match level.inside.next() {
+            Next::Enter(name) => name,
+            Next::Part(after) => {
+                let vain = level.below.is_empty();
+                let inside = sweep(&names, descent.here()?, Some(&after), vain)?;
+                descent.state().ok_or(Errno::STALE)?.inside = inside;
+                continue;
+            }
+            Next::Leave => {
+                descent.leave()?;
+                continue;
+            }
         };
         let mut below = seen(&level.below, &name)?;
         let dir = open_below(descent.here()?, &name, Mounts::Stop)?;
         if is_opaque(&dir) {
             below.clear();
         }
-        let names = sweep(&dir, below.is_empty())?;
-        descent.enter(&name, dir, Level { names, below })?;
+        let inside = sweep(&names, dir.as_fd(), None, below.is_empty())?;
+        descent.enter(&name, dir, Level { inside, below })?;
     }
     Ok(())
 }
 
 struct Level {
-    names: Vec<CString>,
+    inside: Below,
     /// The directories that overlayfs would merge with this one.
     below: Vec<OwnedFd>,
 }
 
-/// Names the directories; removes the whiteouts, if they are in vain, and leaves the time as it was.
-fn sweep(dir: &OwnedFd, vain: bool) -> Result<Vec<CString>, Errno> {
+/// Of the part behind a name: names the directories; removes the whiteouts, if they are in vain, and leaves the time as it was.
+fn sweep(names: &Names, dir: BorrowedFd<'_>, after: Option<&CStr>, vain: bool) -> Result<Below, Errno> {
     let was = rustix::fs::fstat(dir)?;
     let (mut below, mut removed) = (Vec::new(), false);
-    for name in sorted_names(dir.as_fd())? {
+    let part = names.part(dir, after)?;
+    for name in part.names {
         let stat = sys::stat_at(dir, &name)?;
         if sys::file_type(&stat) == FileType::Directory {
             below.push(name);
@@ -64,7 +76,7 @@ fn sweep(dir: &OwnedFd, vain: bool) -> Result<Vec<CString>, Errno> {
     if removed {
         rustix::fs::futimens(dir, &sys::mtime(was.st_mtime, was.st_mtime_nsec as u32))?;
     }
-    Ok(below)
+    Ok(names.below(below, part.rest))
 }
 
 /// What overlayfs finds under a name: directories, down to the first that is opaque, or to what is none.

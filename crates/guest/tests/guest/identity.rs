@@ -10,7 +10,7 @@ use super::kit::{Kit, is_root, path, set_mode};
 const USER: u32 = 4242;
 
 /// Runs on a thread of its own, as the user. Root only.
-fn as_user(step: impl FnOnce() + Send) {
+pub(crate) fn as_user(step: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let acting = scope.spawn(|| {
             let (uid, gid) = (rustix::process::Uid::from_raw(USER), rustix::process::Gid::from_raw(USER));

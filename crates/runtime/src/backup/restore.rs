@@ -171,7 +171,8 @@ mod tests {
     const OUTPUT: &str = "fa/0199a1e36ddd427372ba516dbc9344fa.out";
 
     async fn saved(fake: &Fake) -> Vec<u8> {
-        let parts: Vec<Bytes> = fake.save_all().await.unwrap().try_collect().await.unwrap();
+        let parts: Vec<Bytes> =
+            fake.save_all(std::sync::Arc::new(|_: &str| ())).await.unwrap().try_collect().await.unwrap();
         parts.concat()
     }
 

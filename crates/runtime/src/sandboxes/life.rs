@@ -293,7 +293,10 @@ impl Sandboxes {
                     })?;
                     let saved = saved.map_err(|error| cabana_sandbox::Error::failed("reading an archive", error));
                     let spec = self.spec_of(slot).await?;
-                    self.provider.restore(physical, &spec, saved.boxed()).await.map_err(mounts::in_public)?;
+                    let restored = self.provider.restore(physical, &spec, saved.boxed()).await;
+                    for what in restored.map_err(mounts::in_public)? {
+                        tracing::warn!(sandbox = %record.id, what, "lost from a sandbox that was brought back");
+                    }
                 }
                 fault::at(Point::SandboxRestored);
             }

@@ -21,7 +21,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cabana_sandbox::{
     Base, Capabilities, Enforced, Error, Found, Identities, LayerId, Overrides, Provider, Result, Sandbox,
-    SandboxEvent, SandboxId, SandboxSpec, SnapshotId, State, Stream, Template, View, VolumeId,
+    SandboxEvent, SandboxId, SandboxSpec, SnapshotId, State, Stream, Tell, Template, View, VolumeId,
 };
 use futures_util::{StreamExt, stream};
 use tokio::sync::{OwnedRwLockWriteGuard, RwLock};
@@ -411,12 +411,12 @@ impl Provider for Fake {
         self.save_files(id).map(Self::saved)
     }
 
-    async fn restore(&self, id: &SandboxId, spec: &SandboxSpec, saved: Stream<Bytes>) -> Result<()> {
+    async fn restore(&self, id: &SandboxId, spec: &SandboxSpec, saved: Stream<Bytes>) -> Result<Vec<String>> {
         self.check(spec)?;
-        self.put_back(id, spec, saved).await
+        self.put_back(id, spec, saved).await.map(|()| Vec::new())
     }
 
-    async fn save_all(&self) -> Result<Stream<Bytes>> {
+    async fn save_all(&self, _: Tell) -> Result<Stream<Bytes>> {
         Ok(Self::saved(self.save_everything()))
     }
 
