@@ -18,6 +18,7 @@ mod error;
 mod events;
 mod exec;
 mod fault;
+mod finishing;
 mod hashing;
 mod hooks;
 mod kernel_watches;

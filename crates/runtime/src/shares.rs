@@ -24,6 +24,8 @@ pub(crate) static PUBLIC_PORTS: LazyLock<Places> = LazyLock::new(|| Places::new(
 /// Files and outputs that are read, by tenant.
 pub(crate) static READERS: LazyLock<Places> = LazyLock::new(|| Places::with_each(descriptors() / 16 / OF_READER, 1024));
 
+/// Calls that are under way, by tenant, whatever its quota is: each is a task and a log in memory.
+pub(crate) static CALLS: LazyLock<Places> = LazyLock::new(|| Places::with_each(65_536, 16_384));
 /// Archives that are packed, by tenant: each takes a processor as long as its client reads.
 pub(crate) static ARCHIVES: LazyLock<Places> = LazyLock::new(|| Places::with_each(32, 8));
 /// Who waits for a lease, by its sandbox.
