@@ -105,10 +105,9 @@ pub(crate) const SEARCHES_AT_ONCE: usize = 4;
 const LISTS_OF_TENANT: usize = 64 << 20;
 const LISTS_OF_ALL: usize = 512 << 20;
 
-/// Memory of what clients sent and nothing has read yet, in bytes. Calls and commands may hold it for days, so little of each is free.
+/// Memory of what clients sent and nothing has read yet, in bytes.
 const HELD_OF_TENANT: usize = 64 << 20;
 const HELD_OF_ALL: usize = 512 << 20;
-const HELD_STEP: usize = 4 << 10;
 
 impl Runtime {
     pub fn new(provider: Arc<dyn Provider>, store: Store, settings: Settings, clock: Clock) -> Self {
@@ -149,7 +148,7 @@ impl Runtime {
             measuring: Measuring::default(),
             lists: MemoryLedger::new(LISTS_OF_TENANT, LISTS_OF_ALL),
             parsing: Turns::new(1, 2),
-            held: MemoryLedger::with_step(HELD_STEP, HELD_OF_TENANT, HELD_OF_ALL),
+            held: MemoryLedger::new(HELD_OF_TENANT, HELD_OF_ALL),
             series: AllSeries::default(),
             visits: Visits::default(),
             url_calls: UrlCalls::default(),
