@@ -545,7 +545,7 @@ impl Live {
     pub(crate) async fn set_network(&self, ways: &Ways, wanted: &NetworkPolicy) -> Result<()> {
         let mut network = self.network.lock().await;
         match (network.as_ref(), wanted) {
-            (Some(network), wanted) => network.set_policy(ways, wanted),
+            (Some(network), wanted) => network.set_policy(ways, wanted).await,
             (None, NetworkPolicy::Off) => Ok(()),
             (None, wanted) => {
                 let outlet = Outlet::Bare(Namespace::of(self.pidfd.get_ref().as_fd())?);

@@ -75,6 +75,8 @@ pub enum Error {
     HeldTooLarge,
     #[error("as many calls wait for the command to read its input as may: {0}")]
     TooManyInputs(usize),
+    #[error("as many calls are under way as may be at once, of this tenant or of all")]
+    TooManyCalls,
     #[error("as many connections to ports are open as there may be, of this sandbox or of all")]
     TooManyPortConnections,
     #[error("as many streams of events are open as one tenant may have: {0}")]
@@ -162,7 +164,7 @@ impl Error {
             Self::NoKey(_) => Code::KeyNotFound,
             Self::KeyReused => Code::IdempotencyMismatch,
             Self::UserRequired => Code::UserRequired,
-            Self::ListsTooLarge | Self::HeldTooLarge | Self::TooManyInputs(_) => Code::ServerBusy,
+            Self::ListsTooLarge | Self::HeldTooLarge | Self::TooManyInputs(_) | Self::TooManyCalls => Code::ServerBusy,
             Self::TooManyPortConnections => Code::TooManyConnections,
             Self::TooManyReaders | Self::TooManyUploads | Self::TooManyListeners(_) => Code::TooManyStreams,
             Self::TooManySearches(_) => Code::TooManySearches,

@@ -19,6 +19,7 @@ mod error;
 mod events;
 mod exec;
 mod fault;
+mod finishing;
 mod hashing;
 mod hooks;
 mod incoming;

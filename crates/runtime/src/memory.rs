@@ -13,8 +13,9 @@ use cabana_model::Tenant;
 use cabana_sandbox::FileInfo;
 use serde::Serialize;
 
-/// What is charged at once: small answers are not worth a look at the ledger.
-const STEP: usize = 64 << 10;
+/// What is charged at once. The first of it is free, and small answers are not worth a look at the ledger; but a client may have very many
+/// of them at a time, for as long as it likes.
+const STEP: usize = 4 << 10;
 /// A tenant that has no more than this part of its share has little.
 const LITTLE: usize = 16;
 
@@ -23,7 +24,6 @@ const LITTLE: usize = 16;
 pub struct MemoryLedger(Arc<Ledger>);
 
 struct Ledger {
-    step: usize,
     each: usize,
     all: usize,
     in_use: Mutex<HashMap<Tenant, usize>>,
@@ -40,12 +40,7 @@ pub struct MemoryCharge {
 impl MemoryLedger {
     /// In bytes: of one tenant, and of all.
     pub fn new(each: usize, all: usize) -> Self {
-        Self::with_step(STEP, each, all)
-    }
-
-    /// Where very many small charges may last, no more than a small step of each is free.
-    pub(crate) fn with_step(step: usize, each: usize, all: usize) -> Self {
-        Self(Arc::new(Ledger { step, each, all, in_use: Mutex::default() }))
+        Self(Arc::new(Ledger { each, all, in_use: Mutex::default() }))
     }
 
     pub fn open(&self, tenant: &Tenant) -> MemoryCharge {
@@ -89,8 +84,7 @@ impl MemoryCharge {
     pub fn grow(&mut self, bytes: usize) -> bool {
         let used = self.used + bytes;
         // The first step is free.
-        let step = self.ledger.0.step;
-        let missing = used.saturating_sub(step).saturating_sub(self.charged).next_multiple_of(step);
+        let missing = used.saturating_sub(STEP).saturating_sub(self.charged).next_multiple_of(STEP);
         if missing > 0 && !self.ledger.charge(&self.tenant, missing) {
             return false;
         }
@@ -108,8 +102,7 @@ impl MemoryCharge {
 
     /// No more than this is left of it.
     pub fn shrink(&mut self, bytes: usize) {
-        let step = self.ledger.0.step;
-        let charged = bytes.saturating_sub(step).next_multiple_of(step).min(self.charged);
+        let charged = bytes.saturating_sub(STEP).next_multiple_of(STEP).min(self.charged);
         if charged < self.charged {
             self.ledger.release(&self.tenant, self.charged - charged);
         }

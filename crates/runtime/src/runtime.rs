@@ -19,6 +19,7 @@ use crate::{
     disk_pressure::DiskPressure,
     events::Events,
     fault::{self, Point},
+    finishing::{Finishing, Leaves},
     limits::Measuring,
     links::Links,
     memory::{MemoryCharge, MemoryLedger},
@@ -31,6 +32,7 @@ use crate::{
     said,
     sandboxes::{Change, Kind, Sandboxes, Slot},
     series::AllSeries,
+    shares::{self, CALLS},
     space::{Room, Space},
     store_health::StoreHealth,
     tasks::LiveTasks,
@@ -108,10 +110,9 @@ pub(crate) const SEARCHES_AT_ONCE: usize = 4;
 const LISTS_OF_TENANT: usize = 64 << 20;
 const LISTS_OF_ALL: usize = 512 << 20;
 
-/// Memory of what clients sent and nothing has read yet, in bytes. Calls and commands may hold it for days, so little of each is free.
+/// Memory of what clients sent and nothing has read yet, in bytes.
 const HELD_OF_TENANT: usize = 64 << 20;
 const HELD_OF_ALL: usize = 512 << 20;
-const SMALL_STEP: usize = 4 << 10;
 
 /// Memory of answers that their clients have not taken, in bytes. A client may have very many requests open, so little of each is free.
 const ANSWERS_OF_TENANT: usize = 64 << 20;
@@ -157,8 +158,8 @@ impl Runtime {
             measuring: Measuring::default(),
             lists: MemoryLedger::new(LISTS_OF_TENANT, LISTS_OF_ALL),
             parsing: Turns::new(1, 2),
-            held: MemoryLedger::with_step(SMALL_STEP, HELD_OF_TENANT, HELD_OF_ALL),
-            answers: MemoryLedger::with_step(SMALL_STEP, ANSWERS_OF_TENANT, ANSWERS_OF_ALL),
+            held: MemoryLedger::new(HELD_OF_TENANT, HELD_OF_ALL),
+            answers: MemoryLedger::new(ANSWERS_OF_TENANT, ANSWERS_OF_ALL),
             series: AllSeries::default(),
             visits: Visits::default(),
             url_calls: UrlCalls::default(),
@@ -310,7 +311,9 @@ impl Runtime {
         let wants = Wants { task: A::BEGINS_TASK, stores: act.stores(), records, is_short };
         let about = About { verb: A::VERB, kind: A::KIND, needs: act.needs(), wants, digest, argv };
         let memory = self.hold(&ask.caller.tenant, act.held_bytes())?;
-        let (call, left) = self.begin(ask, about, metering, Box::new(Acting { act, memory })).await?;
+        let (runtime, work) = (self.clone(), Box::new(Acting { act, memory }));
+        let begin = Finishing::new(&self.0.tasks, |leaves| runtime.begin(ask, about, metering, work, leaves));
+        let (call, left) = begin.await?;
         if let Some(act) = left {
             act.repeats(call.clone()).await?;
         }
@@ -324,13 +327,18 @@ impl Runtime {
 
     /// The act comes back when it repeats another, and so is not run.
     async fn begin(
-        &self,
+        self,
         ask: Ask,
         about: About,
         metering: Metering,
         work: Box<dyn Work>,
+        leaves: Leaves,
     ) -> Result<(RawCall, Option<Box<dyn Work>>)> {
         let id = CallId::now();
+        let place = CALLS.take(&shares::tenant(&ask.caller.tenant)).ok_or(Error::TooManyCalls)?;
+        if matches!(ask.place, Place::New(_) | Place::Once(_)) {
+            leaves.mark(); // the record of a sandbox that nothing but this call leads to
+        }
         let (mut pass, found) = match self.admitted(&ask, &about, metering).await {
             // It may have gone, or have taken the last of a quota, by this very call: the same key gives the same answer.
             Err(error @ (Error::NoSandbox(_) | Error::Exceeded(_) | Error::LowDisk { .. })) if ask.key.is_some() => {
@@ -348,6 +356,7 @@ impl Runtime {
         let awake = slot.as_ref().map(|slot| slot.awake(about.kind));
         let output = self.0.store.outputs().begin(id.uuid(), self.0.settings.output_cap);
         let (call, tell) = RawCall::new(id, output);
+        leaves.mark(); // its row, which only its outcome ends
         self.0.calls.add(call.clone());
         let reserved = self.0.store.reserve(self.new_call(&ask, &about, id, slot.as_ref())).await;
         if !matches!(reserved, Ok(Reserved::Fresh)) {
@@ -374,7 +383,7 @@ impl Runtime {
             let notes = Notes { tell: Some(tell.clone()), task: pass.task(), awake, ..Notes::default() };
             let notes = Arc::new(std::sync::Mutex::new(notes));
             let result = runtime.work(&ask, &about, found.as_ref(), &call, &notes, work).await;
-            drop(pass); // whoever hears of its end may begin another
+            drop((pass, place)); // whoever hears of its end may begin another
             if let Err(Error::Left) = result {
                 call.output.end(); // for whoever reads along
                 return runtime.0.calls.remove(id);

@@ -27,6 +27,8 @@ pub(crate) static READERS: LazyLock<Places> = LazyLock::new(|| Places::with_each
 /// Bodies that are taken as they come, by tenant: each may have a file and a directory open.
 pub(crate) static INCOMING: LazyLock<Places> = LazyLock::new(|| Places::with_each((descriptors() / 32).min(1024), 256));
 
+/// Calls that are under way, by tenant, whatever its quota is: each is a task and a log in memory.
+pub(crate) static CALLS: LazyLock<Places> = LazyLock::new(|| Places::with_each(65_536, 16_384));
 /// Archives that are packed, by tenant: each takes a processor as long as its client reads.
 pub(crate) static ARCHIVES: LazyLock<Places> = LazyLock::new(|| Places::with_each(32, 8));
 /// Who waits for a lease, by its sandbox.

@@ -7,14 +7,24 @@ use std::{
 };
 
 use cabana_store::{Error, Result};
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, time::timeout};
 use tokio_util::task::TaskTracker;
 
 /// How long an answer is good.
 const FRESH: Duration = Duration::from_secs(1);
+/// How long a client waits for one: a store that hangs must not keep it, and its connection.
+const PATIENCE: Duration = Duration::from_secs(5);
 
-#[derive(Default)]
-pub(crate) struct StoreHealth(Arc<Mutex<Option<Checked>>>);
+pub(crate) struct StoreHealth {
+    last: Arc<Mutex<Option<Checked>>>,
+    patience: Duration,
+}
+
+impl Default for StoreHealth {
+    fn default() -> Self {
+        Self { last: Arc::default(), patience: PATIENCE }
+    }
+}
 
 struct Checked {
     at: Instant,
@@ -29,7 +39,17 @@ impl StoreHealth {
         tasks: &TaskTracker,
         check: impl Future<Output = Result<()>> + Send + 'static,
     ) -> Result<()> {
-        let mut last = self.0.clone().lock_owned().await;
+        let answer = timeout(self.patience, self.checked(asked, tasks, check)).await;
+        answer.unwrap_or_else(|_| Err(Error::Unavailable("the store does not answer".into())))
+    }
+
+    async fn checked(
+        &self,
+        asked: Instant,
+        tasks: &TaskTracker,
+        check: impl Future<Output = Result<()>> + Send + 'static,
+    ) -> Result<()> {
+        let mut last = self.last.clone().lock_owned().await;
         if let Some(checked) = &*last
             && asked.saturating_duration_since(checked.at) < FRESH
         {
@@ -88,6 +108,17 @@ mod tests {
         assert_eq!(stage.ask(later, Ok(())).await, Ok(()));
         assert_eq!(stage.ask(later, away()).await, Ok(()));
         assert_eq!(stage.checks(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_store_that_hangs_keeps_no_client_waiting() {
+        let health = StoreHealth { patience: Duration::ZERO, ..StoreHealth::default() };
+        let stage = Stage { health, ..Stage::default() };
+        let ask = || stage.health.answer(Instant::now(), &stage.tasks, std::future::pending());
+        for answer in [ask().await, ask().await] {
+            assert!(matches!(answer, Err(Error::Unavailable(_))), "{answer:?}");
+        }
+        assert_eq!(stage.tasks.len(), 1, "one checks, however many ask");
     }
 
     #[tokio::test]

@@ -88,6 +88,8 @@ pub(crate) struct Hands {
     pub(crate) stdin: Arc<tokio::sync::Mutex<Option<Stdin>>>,
     /// Of the calls that may wait for that at a time.
     inputs: Arc<Semaphore>,
+    /// However many of those there are, one finds room that ends the input.
+    closing: Arc<Semaphore>,
 }
 
 impl Hands {
@@ -99,12 +101,18 @@ impl Hands {
             control: process.control.clone(),
             stdin: Arc::new(tokio::sync::Mutex::new(stdin)),
             inputs: Arc::new(Semaphore::new(MAX_INPUTS)),
+            closing: Arc::new(Semaphore::new(1)),
         }
     }
 
     /// For one call that types.
     pub(crate) fn take_input(&self) -> Result<SemaphorePermit<'_>> {
         self.inputs.try_acquire().map_err(|_| Error::TooManyInputs(MAX_INPUTS))
+    }
+
+    /// For one call that ends the input.
+    pub(crate) fn take_close(&self) -> Result<SemaphorePermit<'_>> {
+        self.closing.try_acquire().map_err(|_| Error::TooManyInputs(1))
     }
 
     /// Dropped, it would be the end of the file; but the next server is to type on.

@@ -13,11 +13,15 @@ use std::{
 use cabana_model::{Bucket, SandboxId, Time};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::{Act, Ask, Call, Error, Look, Result, Runtime};
+use crate::{
+    Act, Ask, Call, Error, Result, Runtime,
+    acts::files::{Opened, Read, holding},
+};
 
 /// Of one sandbox, and as many at once.
 const CALLS_PER_SEC: u64 = 50;
-/// Of one sandbox, under way.
+/// Of one sandbox, under way. Those of the tenant itself are many more: one who has a URL leaves it some.
+const READS_AT_ONCE: usize = 64;
 const WRITES_AT_ONCE: usize = 16;
 /// Rows that reads of one sandbox leave in a minute.
 const ROWS_A_MINUTE: u64 = 20;
@@ -30,6 +34,7 @@ pub(crate) struct UrlCalls(Mutex<HashMap<SandboxId, OfSandbox>>);
 
 struct OfSandbox {
     calls: Bucket,
+    reading: Arc<Semaphore>,
     writing: Arc<Semaphore>,
     /// Since when these were counted.
     since: Time,
@@ -40,12 +45,15 @@ struct OfSandbox {
 
 impl OfSandbox {
     fn new(now: Time) -> Self {
-        let writing = Arc::new(Semaphore::new(WRITES_AT_ONCE));
-        Self { calls: Bucket::new(now), writing, since: now, rows: 0, untold: 0 }
+        let [reading, writing] = [READS_AT_ONCE, WRITES_AT_ONCE].map(|most| Arc::new(Semaphore::new(most)));
+        Self { calls: Bucket::new(now), reading, writing, since: now, rows: 0, untold: 0 }
     }
 
     fn is_idle(&self, now: Time) -> bool {
-        is_over(self.since, now) && self.writing.available_permits() == WRITES_AT_ONCE
+        let is_used = [(&self.reading, READS_AT_ONCE), (&self.writing, WRITES_AT_ONCE)]
+            .iter()
+            .any(|(permits, most)| permits.available_permits() < *most);
+        is_over(self.since, now) && !is_used
     }
 
     fn begin(&mut self, now: Time) -> Result<()> {
@@ -86,9 +94,13 @@ impl UrlCalls {
         act(all.entry(sandbox.clone()).or_insert_with(|| OfSandbox::new(now)))
     }
 
-    /// Whether it leaves a row, and how many before it left none.
-    fn read(&self, sandbox: &SandboxId, now: Time) -> Result<Option<u64>> {
-        self.of(sandbox, now, |of_one| of_one.begin(now).map(|()| of_one.row(now)))
+    /// Held until it is read; and whether it leaves a row, and how many before it left none.
+    fn read(&self, sandbox: &SandboxId, now: Time) -> Result<(OwnedSemaphorePermit, Option<u64>)> {
+        self.of(sandbox, now, |of_one| {
+            of_one.begin(now)?;
+            let permit = of_one.reading.clone().try_acquire_owned().map_err(|_| Error::TooManyReaders)?;
+            Ok((permit, of_one.row(now)))
+        })
     }
 
     /// Held while it is under way.
@@ -102,11 +114,13 @@ impl UrlCalls {
 
 impl Runtime {
     /// Of a sandbox that the URL was signed for.
-    pub async fn look_by_url<L: Look>(&self, sandbox: &SandboxId, ask: Ask, look: L) -> Result<L::Answer> {
-        match self.0.url_calls.read(sandbox, self.0.clock.now())? {
-            Some(untold) => self.look_unmetered(ask, look, untold).await.map(|(_, answer)| answer),
-            None => self.look_unrecorded(ask, look).await,
-        }
+    pub async fn read_by_url(&self, sandbox: &SandboxId, ask: Ask, read: Read) -> Result<Opened> {
+        let (permit, row) = self.0.url_calls.read(sandbox, self.0.clock.now())?;
+        let opened = match row {
+            Some(untold) => self.look_unmetered(ask, read, untold).await.map(|(_, opened)| opened),
+            None => self.look_unrecorded(ask, read).await,
+        }?;
+        Ok(Opened { body: holding(permit, opened.body), ..opened })
     }
 
     /// Of a sandbox that the URL was signed for.
@@ -129,19 +143,31 @@ mod tests {
         let (calls, one) = (UrlCalls::default(), SandboxId::random());
         let mut rows = Vec::new();
         for _ in 0..CALLS_PER_SEC {
-            rows.extend(calls.read(&one, at(0)).unwrap());
+            rows.extend(calls.read(&one, at(0)).unwrap().1);
         }
         assert_eq!(rows, [0; ROWS_A_MINUTE as usize]);
         assert!(matches!(calls.read(&one, at(0)), Err(Error::UrlRateLimited { .. })));
-        assert_eq!(calls.read(&SandboxId::random(), at(0)).unwrap(), Some(0), "others are not concerned");
+        assert_eq!(calls.read(&SandboxId::random(), at(0)).unwrap().1, Some(0), "others are not concerned");
         assert_eq!(
-            calls.read(&one, at(1)).unwrap(),
+            calls.read(&one, at(1)).unwrap().1,
             None,
             "the rate is that of a second, the rows are those of a minute"
         );
         let untold = CALLS_PER_SEC - ROWS_A_MINUTE + 1;
-        assert_eq!(calls.read(&one, at(60)).unwrap(), Some(untold), "those without a row are counted");
-        assert_eq!(calls.read(&one, at(60)).unwrap(), Some(0));
+        assert_eq!(calls.read(&one, at(60)).unwrap().1, Some(untold), "those without a row are counted");
+        assert_eq!(calls.read(&one, at(60)).unwrap().1, Some(0));
+    }
+
+    #[test]
+    fn reads_have_a_number_of_their_own_for_each_sandbox() {
+        let (calls, one) = (UrlCalls::default(), SandboxId::random());
+        let each_second = READS_AT_ONCE.div_ceil(2);
+        let read = |number: usize| calls.read(&one, at((number / each_second) as i64));
+        let held: Vec<_> = (0..READS_AT_ONCE).map(|number| read(number).unwrap().0).collect();
+        assert!(matches!(calls.read(&one, at(2)), Err(Error::TooManyReaders)));
+        drop(calls.read(&SandboxId::random(), at(2)).unwrap());
+        drop(held);
+        drop(calls.read(&one, at(2)).unwrap());
     }
 
     #[test]
@@ -160,7 +186,7 @@ mod tests {
     fn however_many_sandboxes_there_are_little_is_kept() {
         let calls = UrlCalls::default();
         for _ in 0..2 * MAX_KNOWN {
-            calls.read(&SandboxId::random(), at(0)).unwrap();
+            drop(calls.read(&SandboxId::random(), at(0)).unwrap());
         }
         assert!(calls.0.lock().unwrap().len() <= MAX_KNOWN);
     }

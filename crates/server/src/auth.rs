@@ -56,7 +56,7 @@ pub(crate) async fn admitted(parts: &Parts, app: &App, key: Option<&str>, needs:
     let key = key.ok_or(Error::Unauthorized)?;
     let caller = app.runtime.access().admit(Credential(key)).await?;
     if let Some(peer) = parts.extensions.get::<Peer>() {
-        peer.note_key();
+        peer.note_key(&caller.tenant);
     }
     caller.require(needs)?;
     match parts.headers.get("cabana-tenant") {

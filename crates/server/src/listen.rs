@@ -3,6 +3,7 @@
 mod known;
 mod line;
 mod progress;
+mod room;
 #[cfg(test)]
 mod tests;
 
@@ -25,7 +26,7 @@ use axum::{
     http::{header, request::Parts},
     response::{IntoResponse, Response},
 };
-use cabana_runtime::{Code, Live};
+use cabana_runtime::{Code, Live, Tenant};
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -38,7 +39,7 @@ use rustls::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::Semaphore,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -48,6 +49,7 @@ use self::{
     known::KnownAddresses,
     line::Line,
     progress::{AnswerBody, Progress},
+    room::{Permit, Room},
 };
 use crate::{Bounds, error::Refused};
 
@@ -141,8 +143,8 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// It has shown a good key.
-    pub(crate) fn note_key(&self) {
-        self.known.note(self.address.ip());
+    pub(crate) fn note_key(&self, tenant: &Tenant) {
+        self.known.note(self.address.ip(), tenant);
     }
 
     /// When the connection ends, it is reset and not closed.
@@ -161,7 +163,7 @@ impl<S: Sync> FromRequestParts<S> for Leaving {
     }
 }
 
-struct Seat(#[expect(dead_code, reason = "held, and let go by dropping it")] OwnedSemaphorePermit);
+struct Seat(#[expect(dead_code, reason = "held, and let go by dropping it")] Permit);
 
 impl Drop for Seat {
     fn drop(&mut self) {
@@ -204,7 +206,8 @@ impl Listener {
     /// Until it is told to end. Then what is under way has a while to come to its end, unless there is a hurry; whoever comes
     /// meanwhile hears that nothing new is taken.
     pub async fn serve(self, router: Router, bounds: &Bounds, end: CancellationToken, hurry: CancellationToken) {
-        let room = Arc::new(Semaphore::new(bounds.connections));
+        let known = Arc::<KnownAddresses>::default();
+        let room = Room::new(bounds.connections, known.clone());
         let doorstep = Arc::new(Semaphore::new(DOORSTEP));
         let (full, leaving) = (Router::new().fallback(is_full), is_leaving());
         let hall = Hall {
@@ -213,29 +216,28 @@ impl Listener {
             builder: builder(bounds),
             tasks: TaskTracker::new(),
             end: end.clone(),
-            known: Arc::default(),
+            known,
         };
-        let reserve = bounds.connections / 4;
         while let Some(accepted) = end.run_until_cancelled(self.socket.accept()).await {
             let Ok((stream, address)) = accepted else {
                 tokio::time::sleep(BREATH).await;
                 continue;
             };
-            let finds_room = room.available_permits() > reserve || hall.known.has(address.ip());
-            if finds_room && let Ok(permit) = room.clone().try_acquire_owned() {
+            if let Some(permit) = room.take(address.ip()) {
                 hall.seat(stream, address, permit, &router, Stay::AsLongAsItAsks);
             } else if let Ok(permit) = doorstep.clone().try_acquire_owned() {
-                hall.seat(stream, address, permit, &full, Stay::Shortly); // not even that can be said to all
+                hall.seat(stream, address, permit.into(), &full, Stay::Shortly); // not even that can be said to all
             }
         }
         // All that are seated hear that, too. One that has become something else than HTTP is seated as long as it goes on.
-        let all = u32::try_from(bounds.connections).unwrap_or(u32::MAX);
-        let gone = async { drop(room.acquire_many(all).await) };
+        let gone = room.empty();
         let turn_away = async {
             loop {
                 let (accepted, permit) = (self.socket.accept().await, doorstep.clone().try_acquire_owned());
                 match (accepted, permit) {
-                    (Ok((stream, address)), Ok(permit)) => hall.seat(stream, address, permit, &leaving, Stay::Shortly),
+                    (Ok((stream, address)), Ok(permit)) => {
+                        hall.seat(stream, address, permit.into(), &leaving, Stay::Shortly);
+                    }
                     (Ok(_), Err(_)) => {}
                     (Err(_), _) => tokio::time::sleep(BREATH).await,
                 }
@@ -276,7 +278,7 @@ struct Hall {
 }
 
 impl Hall {
-    fn seat(&self, stream: TcpStream, address: SocketAddr, permit: OwnedSemaphorePermit, router: &Router, stay: Stay) {
+    fn seat(&self, stream: TcpStream, address: SocketAddr, permit: Permit, router: &Router, stay: Stay) {
         let _ = stream.set_nodelay(true);
         let quiet = u32::try_from(self.bounds.quiet.as_millis()).unwrap_or(u32::MAX);
         // A client that does not read for so long is let go. Nothing else ends its connection while it answers the kernel's probes.

@@ -6,7 +6,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -24,24 +24,63 @@ pub(crate) struct TenantPace(Mutex<HashMap<Tenant, Instant>>);
 impl TenantPace {
     /// Returns when so many bytes may be worked off.
     pub(crate) async fn wait(&self, tenant: &Tenant, bytes: usize) {
-        tokio::time::sleep_until(self.reserve(tenant, bytes, Instant::now())).await;
+        let due = self.reserve(tenant, bytes, Instant::now());
+        let given_up = GivenUp { pace: self, tenant, bytes };
+        tokio::time::sleep_until(due).await;
+        std::mem::forget(given_up);
     }
 
     fn reserve(&self, tenant: &Tenant, bytes: usize, now: Instant) -> Instant {
-        let takes = Duration::from_secs(bytes as u64) / PER_SEC;
-        let mut rested = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rested = self.rested();
         if !rested.contains_key(tenant) {
             rested.retain(|_, rested| *rested > now);
         }
         let rested = rested.entry(tenant.clone()).or_insert(now);
-        *rested = (*rested).max(now) + takes;
+        *rested = (*rested).max(now) + takes(bytes);
         rested.checked_sub(AT_ONCE).unwrap_or(now).max(now)
+    }
+
+    fn rested(&self) -> MutexGuard<'_, HashMap<Tenant, Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn takes(bytes: usize) -> Duration {
+    Duration::from_secs(bytes as u64) / PER_SEC
+}
+
+/// Of one that went away while it waited: its turn is another's.
+struct GivenUp<'a> {
+    pace: &'a TenantPace,
+    tenant: &'a Tenant,
+    bytes: usize,
+}
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        if let Some(rested) = self.pace.rested().get_mut(self.tenant) {
+            *rested = rested.checked_sub(takes(self.bytes)).unwrap_or(*rested);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
+
+    #[tokio::test]
+    async fn one_that_goes_away_while_it_waits_gives_its_turn_to_others() {
+        let (pace, tenant, now) = (TenantPace::default(), Tenant::new("one").unwrap(), Instant::now());
+        let hour = PER_SEC as usize * 3600;
+        pace.reserve(&tenant, hour, now);
+        for _ in 0..100 {
+            assert!(pace.wait(&tenant, hour).now_or_never().is_none());
+        }
+        let due = pace.reserve(&tenant, 0, now);
+        assert!(due < now + Duration::from_secs(3601), "{:?}", due - now);
+    }
 
     #[test]
     fn a_tenants_followers_share_one_pace_and_anothers_have_their_own() {

@@ -70,6 +70,7 @@ mod settings;
 mod snapshots;
 mod soak;
 mod stage;
+mod standing_still;
 mod streams;
 mod tasks;
 mod templates;

@@ -40,7 +40,7 @@ impl Network {
         holder: Holder,
         happened: mpsc::Sender<(SandboxId, SandboxEvent)>,
     ) -> Result<Self> {
-        let policy = policy(ways, wanted)?;
+        let policy = with_own(ways, read(wanted).await?);
         let Equipped(listeners) = match outlet {
             Outlet::Equipped(equipped) => equipped,
             Outlet::Bare(namespace) => namespace.equip().await?,
@@ -58,8 +58,8 @@ impl Network {
     }
 
     /// Connections that the new one refuses are ended.
-    pub(crate) fn set_policy(&self, ways: &Ways, wanted: &NetworkPolicy) -> Result<()> {
-        self.0.set_policy(policy(ways, wanted)?);
+    pub(crate) async fn set_policy(&self, ways: &Ways, wanted: &NetworkPolicy) -> Result<()> {
+        self.0.set_policy(with_own(ways, read(wanted).await?));
         Ok(())
     }
 }
@@ -72,21 +72,29 @@ pub(crate) fn try_out() -> std::result::Result<(), (&'static str, io::Error)> {
 
 /// Refuses what makes no sense, before anything is made.
 pub(crate) async fn check(wanted: &NetworkPolicy) -> Result<()> {
+    read(wanted).await.map(drop)
+}
+
+/// A long list is read off the workers, each time: those of other tenants may have taken its place among the known ones.
+async fn read(wanted: &NetworkPolicy) -> Result<Policy> {
+    if let Some(known) = parsed::known(wanted) {
+        return Ok(known);
+    }
     if !wanted.is_long() {
-        return parsed(wanted).map(drop);
+        return parsed(wanted);
     }
     let wanted = wanted.clone();
-    let checked = spawn_blocking(move || parsed(&wanted).map(drop)).await;
-    checked.map_err(|error| failed(io::Error::other(error)))?
+    let read = spawn_blocking(move || parsed(&wanted)).await;
+    read.map_err(|error| failed(io::Error::other(error)))?
 }
 
+/// For one who may block.
 pub(crate) fn reaches_inside(ways: &Ways, wanted: &NetworkPolicy) -> Result<bool> {
-    policy(ways, wanted).map(|policy| policy.reaches_inside())
+    parsed(wanted).map(|policy| with_own(ways, policy).reaches_inside())
 }
 
-fn policy(ways: &Ways, wanted: &NetworkPolicy) -> Result<Policy> {
-    let own = own_addresses().into_iter().chain(ways.own.iter().copied());
-    Ok(parsed(wanted)?.with_own(own))
+fn with_own(ways: &Ways, policy: Policy) -> Policy {
+    policy.with_own(own_addresses().into_iter().chain(ways.own.iter().copied()))
 }
 
 fn parsed(wanted: &NetworkPolicy) -> Result<Policy> {

@@ -20,6 +20,11 @@ pub(super) fn parsed(wanted: &NetworkPolicy) -> Result<Policy, PolicyError> {
     if wanted.is_long() { CACHE.parsed(wanted) } else { Policy::new(wanted, []) }
 }
 
+/// A long one that was read lately.
+pub(super) fn known(wanted: &NetworkPolicy) -> Option<Policy> {
+    wanted.is_long().then(|| CACHE.find(CACHE.hashes.hash_one(wanted), wanted))?
+}
+
 #[derive(Default)]
 struct PolicyCache {
     hashes: RandomState,
@@ -58,7 +63,19 @@ impl PolicyCache {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
+    use crate::network::read;
+
+    #[tokio::test]
+    async fn a_long_list_that_is_not_known_is_read_off_the_workers() {
+        let wanted = list("off.example", 100);
+        assert!(read(&wanted).now_or_never().is_none());
+        read(&wanted).await.unwrap();
+        assert!(read(&wanted).now_or_never().is_some(), "it is known");
+        assert!(read(&list("off.example", 1)).now_or_never().is_some(), "it is short");
+    }
 
     fn list(of: &str, count: usize) -> NetworkPolicy {
         NetworkPolicy::Allow((0..count).map(|n| format!("host{n}.{of}")).collect())

@@ -114,13 +114,19 @@ fn awake<T: Send + 'static>(cx: &Cx, stream: BoxStream<'static, T>) -> BoxStream
     holding(cx.awake.clone(), stream)
 }
 
+/// What the server has read of a file, while its client takes nothing.
+const READ_AHEAD: u64 = 256 << 10;
+
 /// For one who is about to open what it reads.
 fn reader(cx: &Cx) -> Result<Share> {
     READERS.take(&shares::tenant(&cx.caller.tenant)).ok_or(Error::TooManyReaders)
 }
 
 /// Keeps something as long as somebody reads.
-fn holding<T: Send + 'static>(held: impl Send + 'static, stream: BoxStream<'static, T>) -> BoxStream<'static, T> {
+pub(crate) fn holding<T: Send + 'static>(
+    held: impl Send + 'static,
+    stream: BoxStream<'static, T>,
+) -> BoxStream<'static, T> {
     let pass = move |item| {
         let _ = &held;
         item
@@ -340,7 +346,12 @@ impl Look for Read {
             }
         };
         let (info, body) = files.read(&path, sandbox::Read { from, len, ..sandbox::Read::default() }).await?;
-        Ok(Opened { info, from, body: holding(share, awake(&cx, body)) })
+        let rest = info.size.saturating_sub(from).min(len.unwrap_or(u64::MAX));
+        let mut memory = cx.runtime.0.lists.open(&cx.caller.tenant);
+        if !memory.grow(rest.min(READ_AHEAD) as usize) {
+            return Err(Error::ListsTooLarge);
+        }
+        Ok(Opened { info, from, body: holding((share, memory), awake(&cx, body)) })
     }
 }
 

@@ -122,6 +122,7 @@ impl Act for Tell {
             What::Resize(size) => hands.control.resize(size).await?,
             What::Signal(signal, to) => hands.control.signal(signal, to).await?,
             What::Close => {
+                let _close = hands.take_close()?;
                 let closing = async {
                     let mut stdin = hands.stdin.lock().await.take().ok_or_else(closed)?;
                     let _ = stdin.shutdown().await; // a command that is gone has closed its end

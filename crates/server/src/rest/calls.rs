@@ -9,7 +9,7 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use cabana_runtime::{CallId, CallRow, Channel, Line, Log, Outcome, SandboxId, Tenant, Text, Time};
+use cabana_runtime::{CallId, CallRow, Channel, Error, Line, Log, Outcome, SandboxId, Tenant, Text, Time};
 use futures_util::stream::try_unfold;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -166,28 +166,28 @@ async fn output(
     Query(query): Query<OutputQuery>,
 ) -> Answer<Response> {
     let log = app.runtime.call_output(&caller.tenant, call_id(&call)?).await?;
-    part(&log, &query).await
+    part(&app, &caller.tenant, &log, &query)
 }
 
-/// A part at a time, however long it is.
-pub(super) async fn part(log: &Arc<Log>, query: &OutputQuery) -> Answer<Response> {
+/// A part at a time, however long it is. One is in memory while its client takes nothing.
+pub(super) fn part(app: &App, tenant: &Tenant, log: &Arc<Log>, query: &OutputQuery) -> Answer<Response> {
     const CHUNK: u64 = 256 << 10;
     let stream = channel(query.stream.as_deref())?;
     let (stdout, stderr) = log.lengths();
     let total = if stream == Channel::Stdout { stdout } else { stderr };
     let (from, to) = (query.from.unwrap_or(0), query.to.unwrap_or(total).min(total));
-    let log = log.clone();
-    let body = try_unfold(from, move |at| {
-        let log = log.clone();
-        async move {
-            if at >= to {
-                return Ok(None);
-            }
-            let bytes = log.read(stream, at..to.min(at + CHUNK)).await?;
-            let next = at + bytes.len() as u64;
-            // What the cap left out cannot be read.
-            Ok::<_, cabana_runtime::StoreError>((!bytes.is_empty()).then_some((bytes, next)))
+    let mut memory = app.runtime.list_memory(tenant);
+    if !memory.grow(to.saturating_sub(from).min(CHUNK) as usize) {
+        return Err(Error::ListsTooLarge.into());
+    }
+    let body = try_unfold((log.clone(), from, memory), move |(log, at, memory)| async move {
+        if at >= to {
+            return Ok(None);
         }
+        let bytes = log.read(stream, at..to.min(at + CHUNK)).await?;
+        let next = at + bytes.len() as u64;
+        // What the cap left out cannot be read.
+        Ok::<_, cabana_runtime::StoreError>((!bytes.is_empty()).then_some((bytes, (log, next, memory))))
     });
     let headers = [(header::CONTENT_TYPE, "application/octet-stream"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
     let total = [("cabana-total", total.to_string())];

@@ -143,7 +143,7 @@ async fn output(
     Query(query): Query<OutputQuery>,
 ) -> Answer<Response> {
     let log = app.runtime.task_output(&caller.tenant, task_id(&task)?).await?;
-    calls::part(&log, &query).await
+    calls::part(&app, &caller.tenant, &log, &query)
 }
 
 /// The lines of its output that match.

@@ -20,7 +20,7 @@ impl Admission {
     pub(super) async fn read(self, app: &App, guest: &Guest, read: Read) -> Result<Opened, Error> {
         match self {
             Self::Token => app.runtime.look(guest.ask(), read).await.map(|(_, opened)| opened),
-            Self::Url => app.runtime.look_by_url(&guest.record.id, guest.ask(), read).await,
+            Self::Url => app.runtime.read_by_url(&guest.record.id, guest.ask(), read).await,
         }
     }
 
