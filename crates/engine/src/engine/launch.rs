@@ -157,6 +157,7 @@ impl Shared {
         let held = match network {
             Ok(network) => {
                 live.give_network(network).await;
+                self.uncharged.add(&live);
                 self.hold_to(&live, &spec).await
             }
             Err(error) => Err(error),
@@ -283,6 +284,7 @@ impl Shared {
             channel,
             pidfd,
             tasks: self.tasks.clone(),
+            uncharged: self.uncharged.clone(),
             happened: self.happened.clone(),
         }
     }
