@@ -43,7 +43,7 @@ const LATEST: Duration = Duration::from_secs(1);
 const UNKNOWN: u64 = 4;
 const LEAST_SHARES: u64 = 16;
 
-/// How long one may take to stand still, and its count with that. Who takes longer is one that nobody can look at.
+/// How long one may take to stand still, and to be counted then. What lasts longer nobody can look at.
 const STANDING_STILL: Duration = Duration::from_secs(1);
 const COUNTING: Duration = Duration::from_secs(10);
 const COUNTED_AT_ONCE: usize = 4;
@@ -219,11 +219,11 @@ async fn look(live: &Arc<Live>, bound: u64) -> Held {
     let look = spawn_blocking({
         let live = live.clone();
         move || match live.freezer.until_frozen(STANDING_STILL) {
-            Ok(()) => held::count(&live.pids(), bound),
+            Ok(()) => held::count(&live.pids(), bound, std::time::Instant::now() + COUNTING),
             Err(_) => Held::UNSEEN,
         }
     });
-    timeout(COUNTING, look).await.ok().and_then(Result::ok).unwrap_or(Held::UNSEEN)
+    timeout(STANDING_STILL + 2 * COUNTING, look).await.ok().and_then(Result::ok).unwrap_or(Held::UNSEEN)
 }
 
 /// Ends the commands of some of them, and lets the others go on.
@@ -317,14 +317,14 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn id(name: &str) -> SandboxId {
-        SandboxId::new(name).unwrap()
-    }
-
-    fn ends(used: u64, suspects: &[(&str, u64, u8)]) -> Vec<String> {
-        let held = |mib: u64, unseen: u8| Held { bytes: mib * MIB, unseen: unseen > 0 };
-        let suspects = suspects.iter().map(|(name, mib, unseen)| (id(name), held(*mib, *unseen), *unseen));
-        choose(100 * MIB, used * MIB, suspects.collect()).iter().map(ToString::to_string).collect()
+    fn ends(used: u64, named: &[(&'static str, u64, u8)]) -> Vec<&'static str> {
+        let ids: HashMap<_, _> = named.iter().map(|(name, ..)| (SandboxId::random(), *name)).collect();
+        let of = |name: &str| named.iter().find(|(known, ..)| *known == name).unwrap();
+        let suspects = ids.iter().map(|(id, name)| {
+            let (_, mib, unseen) = *of(name);
+            (id.clone(), Held { bytes: mib * MIB, unseen: unseen > 0 }, unseen)
+        });
+        choose(100 * MIB, used * MIB, suspects.collect()).iter().map(|id| ids[id]).collect()
     }
 
     #[test]

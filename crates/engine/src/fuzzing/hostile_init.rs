@@ -203,7 +203,7 @@ fn parts(channel: Channel, gone: OwnedFd) -> Option<Parts> {
         limits: Limits::default(),
         holds: Holds { lease: Lease::of_nothing(), home: Owned::nothing() },
         kept: true,
-        uncharged: std::sync::Arc::default(),
+        uncharged: Arc::default(),
         own: "/nonexistent".into(),
         overlays: vec![b"/".to_vec()],
         channel,

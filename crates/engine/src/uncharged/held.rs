@@ -4,6 +4,7 @@ use std::{
     fs,
     os::{fd::OwnedFd, unix::fs::MetadataExt},
     path::Path,
+    time::Instant,
 };
 
 use rustix::{
@@ -29,7 +30,7 @@ const LONGEST_LIST: u64 = 1 << 30;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) bytes: u64,
-    /// Something is where nobody sees it: in the queue of a socket.
+    /// Something is where nobody sees it, as in the queue of a socket.
     pub(crate) unseen: bool,
 }
 
@@ -37,8 +38,8 @@ impl Held {
     pub(crate) const UNSEEN: Self = Self { bytes: 0, unseen: true };
 }
 
-/// Not beyond what is `enough`. `pids` are the processes of the sandbox, as the host numbers them.
-pub(crate) fn count(pids: &[u32], enough: u64) -> Held {
+/// Not beyond what is `enough`, and what lasts longer is not seen. `pids` are the processes of the sandbox, as the host numbers them.
+pub(crate) fn count(pids: &[u32], enough: u64, until: Instant) -> Held {
     let (mut held, mut looked_at) = (Held::default(), 0);
     let mut tables = Tables::of(Common::Files);
     // Each thread may have a table of its own, and one whose leader has ended is seen nowhere else.
@@ -53,7 +54,9 @@ pub(crate) fn count(pids: &[u32], enough: u64) -> Held {
             if looked_at > MOST_DESCRIPTORS {
                 held.bytes = held.bytes.max(enough + 1);
             }
-            if held.bytes > enough {
+            let is_late = Instant::now() > until;
+            held.unseen |= is_late;
+            if held.bytes > enough || is_late {
                 return held;
             }
         }
