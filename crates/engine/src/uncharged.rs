@@ -48,8 +48,8 @@ const STANDING_STILL: Duration = Duration::from_secs(1);
 const COUNTING: Duration = Duration::from_secs(10);
 const COUNTED_AT_ONCE: usize = 4;
 
-/// Descriptors are in queues of sockets now and then, where nobody sees what they are. Who has some there each of so many times, while
-/// what has grown is nowhere else, has it there.
+/// Descriptors are where nobody can look now and then, as in connections that are not accepted yet. Who has some there each of so many
+/// times, while what has grown is nowhere else, has it there.
 const UNSEEN: u8 = 3;
 
 /// The sandboxes of one engine.

@@ -1,8 +1,12 @@
 //! What one sandbox has of it. Its processes stand still.
 
 use std::{
+    collections::HashSet,
     fs,
-    os::{fd::OwnedFd, unix::fs::MetadataExt},
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
     path::Path,
     time::Instant,
 };
@@ -14,7 +18,10 @@ use rustix::{
 
 use crate::{
     disk::measure::{Tables, is_on_an_overlay, threads},
-    kernel::sys::{self, Common},
+    kernel::{
+        queue,
+        sys::{self, Common},
+    },
 };
 
 /// What the kernel has for one lock, and for a name in a list beside the name itself.
@@ -24,13 +31,16 @@ const NAME: u64 = 96;
 /// More than any program has open, and as many as can be looked at in a second or two. Who has more has too much.
 const MOST_DESCRIPTORS: usize = 1 << 18;
 
+/// Sockets in queues of sockets in queues. Each takes descriptors of this process while it is looked into.
+const DEEPEST: usize = 8;
+
 /// The ends of lists are numbers of names. Those of directories of one layer are beyond all of them, and the kernel keeps no list.
 const LONGEST_LIST: u64 = 1 << 30;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) bytes: u64,
-    /// Something is where nobody sees it, as in the queue of a socket.
+    /// Something is where nobody can look.
     pub(crate) unseen: bool,
 }
 
@@ -40,51 +50,88 @@ impl Held {
 
 /// Not beyond what is `enough`, and what lasts longer is not seen. `pids` are the processes of the sandbox, as the host numbers them.
 pub(crate) fn count(pids: &[u32], enough: u64, until: Instant) -> Held {
-    let (mut held, mut looked_at) = (Held::default(), 0);
+    let mut count = Count { held: Held::default(), looked_at: 0, queues: HashSet::new(), enough, until };
     let mut tables = Tables::of(Common::Files);
     // Each thread may have a table of its own, and one whose leader has ended is seen nowhere else.
     for thread in pids.iter().flat_map(|pid| threads(*pid)) {
         if !tables.insert(thread) {
             continue;
         }
-        for entry in fs::read_dir(format!("/proc/{thread}/fd")).into_iter().flatten().flatten() {
+        let owner = format!("/proc/{thread}");
+        for entry in fs::read_dir(format!("{owner}/fd")).into_iter().flatten().flatten() {
             let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            held.add(thread, number);
-            looked_at += 1;
-            if looked_at > MOST_DESCRIPTORS {
-                held.bytes = held.bytes.max(enough + 1);
-            }
-            let is_late = Instant::now() > until;
-            held.unseen |= is_late;
-            if held.bytes > enough || is_late {
-                return held;
+            count.add(&owner, number, 0, || sys::duplicate_of(thread, number).ok());
+            if count.is_over() {
+                return count.held;
             }
         }
     }
-    held
+    count.held
 }
 
-impl Held {
-    fn add(&mut self, thread: u32, number: i32) {
-        let path = format!("/proc/{thread}/fd/{number}");
-        let Ok(file) = fs::metadata(&path) else { return };
-        if file.is_dir() && is_on_an_overlay(Path::new(&path)) {
-            match sys::duplicate_of(thread, number) {
-                // Kernels before 6.9 know the table of the whole process alone.
-                Ok(dir) if fstat(&dir).is_ok_and(|found| (found.st_dev, found.st_ino) == (file.dev(), file.ino())) => {
-                    match list_of(&dir) {
-                        Ok(bytes) => self.bytes += bytes,
-                        Err(Errno::BADF) => {}        // a path alone has none
-                        Err(_) => self.unseen = true, // of a directory that was removed nobody can read it
-                    }
-                }
-                _ => self.unseen = true,
-            }
+struct Count {
+    held: Held,
+    looked_at: usize,
+    /// Of sockets that were looked into: they may be in their own queues.
+    queues: HashSet<u64>,
+    enough: u64,
+    until: Instant,
+}
+
+impl Count {
+    fn is_over(&mut self) -> bool {
+        if self.looked_at > MOST_DESCRIPTORS {
+            self.held.bytes = self.held.bytes.max(self.enough + 1);
         }
-        let info = fs::read_to_string(format!("/proc/{thread}/fdinfo/{number}")).unwrap_or_default();
+        let is_late = Instant::now() > self.until;
+        self.held.unseen |= is_late;
+        is_late || self.held.bytes > self.enough
+    }
+
+    /// A descriptor as `owner` has it in `/proc`, in a queue `depth` deep.
+    fn add(&mut self, owner: &str, number: i32, depth: usize, open: impl FnOnce() -> Option<OwnedFd>) {
+        self.looked_at += 1;
+        let path = format!("{owner}/fd/{number}");
+        let Ok(file) = fs::metadata(&path) else { return };
+        let info = fs::read_to_string(format!("{owner}/fdinfo/{number}")).unwrap_or_default();
         let (locks, queued) = said(&info);
-        self.bytes += locks * LOCK;
-        self.unseen |= queued > 0;
+        self.held.bytes += locks * LOCK;
+        let may_have_list = file.is_dir() && is_on_an_overlay(Path::new(&path));
+        if !may_have_list && queued == 0 {
+            return;
+        }
+        // Kernels before 6.9 know the table of the whole process alone.
+        let is_same =
+            |fd: &OwnedFd| fstat(fd).is_ok_and(|found| (found.st_dev, found.st_ino) == (file.dev(), file.ino()));
+        let Some(opened) = open().filter(is_same) else {
+            self.held.unseen = true;
+            return;
+        };
+        if !may_have_list {
+            return self.add_queue(&opened, file.ino(), queued, depth);
+        }
+        match list_of(&opened) {
+            Ok(bytes) => self.held.bytes += bytes,
+            Err(Errno::BADF) => {}             // a path alone has none
+            Err(_) => self.held.unseen = true, // of a directory that was removed nobody can read it
+        }
+    }
+
+    /// What waits in connections that nobody has accepted cannot be looked at.
+    fn add_queue(&mut self, socket: &OwnedFd, inode: u64, queued: u64, depth: usize) {
+        if !self.queues.insert(inode) {
+            return;
+        }
+        let mut found = 0;
+        if depth < DEEPEST {
+            let _ = queue::descriptors_in(socket.as_fd(), |descriptor| {
+                found += 1;
+                let number = descriptor.as_raw_fd();
+                self.add("/proc/thread-self", number, depth + 1, || Some(descriptor));
+                !self.is_over()
+            });
+        }
+        self.held.unseen |= found < queued;
     }
 }
 
