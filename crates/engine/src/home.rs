@@ -1,8 +1,11 @@
 //! Where a sandbox lies on disk: its record, and its own layer.
 //!
-//! A persistent one has `sandboxes/<id>/` with `record.json` and `fs/`; it is made elsewhere and renamed, so it is there as
+//! A persistent one has `sandboxes/<id>/` with `record.json` and `fs/`; it is made under another name and renamed, so it is there as
 //! a whole or not at all. Ephemeral ones lie below a directory of the process that made them, which is locked
 //! as long as that process lives: whoever opens the data directory next removes what a killed one left behind.
+//!
+//! What gets its name, or loses it, lies in the same directory before and after: the kernel has one lock for all renames of a file
+//! system between directories, in which guests may stand in very large numbers.
 
 use std::{
     ffi::CString,
@@ -13,7 +16,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cabana_guest::{IdMap, tree};
+use cabana_guest::{
+    IdMap,
+    tree::{self, Measured},
+};
 use cabana_sandbox::{Error, Lifetime, Result, SandboxId, SandboxSpec, VolumeId};
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +39,10 @@ use crate::{
 /// descriptors to that one, until its exec.
 const LETTING_GO: Duration = Duration::from_millis(500);
 
+/// Begins no id: what has no name yet, and what has it no more.
+const DRAFT: &str = ".draft-";
+const GOING: &str = ".going-";
+
 pub(crate) struct Homes {
     persistent: PathBuf,
     ephemeral: PathBuf,
@@ -43,8 +53,15 @@ pub(crate) struct Homes {
     ids: IdMap,
     volumes: Volumes,
     pub(crate) shelf: Shelf,
-    /// Directories made ahead, by their number of overlays: making one takes the disk longer than a sandbox may take.
-    spares: Mutex<Vec<(usize, Home)>>,
+    /// Directories made ahead: making one takes the disk longer than a sandbox may take.
+    spares: Mutex<Vec<Draft>>,
+}
+
+/// A directory for a sandbox that has no id yet.
+struct Draft {
+    home: Home,
+    owned: Owned,
+    overlays: usize,
 }
 
 /// One sandbox's directory.
@@ -79,7 +96,7 @@ impl Homes {
     pub(crate) fn open(data: &DataDir, ids: IdMap) -> io::Result<Self> {
         let (all, spare) = (data.path().join("ephemeral"), data.path().join("ephemeral.spare"));
         fs::create_dir_all(&all)?;
-        let volumes = Volumes::new(data, ids);
+        let (persistent, volumes) = (data.sandboxes(), Volumes::new(data, ids));
         let (ephemeral, alive) = loop {
             let dir = make_owner(&all, &spare)?;
             // Between the two, another process may have taken it for something left over.
@@ -90,16 +107,16 @@ impl Homes {
             }
         };
         sweep::beside({
-            let (all, spare, volumes) = (all.clone(), spare.clone(), volumes.clone());
+            let (all, spare, persistent, volumes) = (all.clone(), spare.clone(), persistent.clone(), volumes.clone());
             move || {
                 remove_left_over(&all, &spare);
+                remove_nameless(&persistent);
                 volumes.sweep();
             }
         });
         let _ = fs::create_dir(&spare); // the disk may have no room for it
         let shelf = Shelf::open(data.path().join("shelf"))?;
-        let (persistent, spares) = (data.sandboxes(), Mutex::default());
-        Ok(Self { persistent, ephemeral, spare, _alive: alive, ids, volumes, shelf, spares })
+        Ok(Self { persistent, ephemeral, spare, _alive: alive, ids, volumes, shelf, spares: Mutex::default() })
     }
 
     fn home(&self, id: &SandboxId) -> Home {
@@ -178,29 +195,22 @@ impl Homes {
                 format!("sandbox {id} is there already, stopped: start it or delete it first"),
             ));
         }
-        let parent = match record.spec.lifetime {
-            Lifetime::Ephemeral => &self.ephemeral,
-            Lifetime::Persistent => &self.persistent,
-        };
-        let home = Home { parent: parent.clone(), name: id.to_string() };
+        let lifetime = record.spec.lifetime;
+        let home = Home { parent: self.parent(lifetime).to_owned(), name: id.to_string() };
         let volumes = volumes_of(&record.spec.views);
         let _held = self.volumes.mark(&volumes, id).inspect_err(|_| self.volumes.unmark(&volumes, id))?;
         let overlays = record.plan.overlays();
-        let draft = match self.take_spare(overlays) {
+        let draft = match self.take_spare(overlays, lifetime) {
             Some(spare) => Ok(spare),
-            None => self.draft(overlays),
+            None => self.draft(overlays, lifetime),
         };
-        let (draft, made) = match draft {
-            Ok(draft) => {
-                let made = draft.write(record).and_then(|()| draft.own(record.spec.lifetime));
-                fault::at(Point::HomeDrafted);
-                let made = made.and_then(|owned| fs::rename(draft.path(), home.path()).map(|()| owned));
-                (Some(draft), made)
-            }
-            Err(error) => (None, Err(error)),
-        };
+        let made = draft.and_then(|Draft { home: draft, owned, .. }| {
+            let written = draft.write(record);
+            fault::at(Point::HomeDrafted);
+            let named = written.and_then(|()| fs::rename(draft.path(), home.path()));
+            named.map(|()| owned).inspect_err(|_| drop(draft.remove()))
+        });
         made.map(|owned| (home, owned)).map_err(|error| {
-            let _ = draft.map(|draft| draft.remove());
             self.volumes.unmark(&volumes, id);
             match error.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::NoSpace,
@@ -209,22 +219,43 @@ impl Homes {
         })
     }
 
-    /// A directory for a sandbox that has no id yet. It lies among what ends with this process.
-    fn draft(&self, overlays: usize) -> io::Result<Home> {
-        let draft = Home { parent: self.ephemeral.clone(), name: format!(".draft-{}", uuid::Uuid::new_v4().simple()) };
-        match draft.fill(overlays, self.ids) {
-            Ok(()) => Ok(draft),
+    fn parent(&self, lifetime: Lifetime) -> &Path {
+        match lifetime {
+            Lifetime::Ephemeral => &self.ephemeral,
+            Lifetime::Persistent => &self.persistent,
+        }
+    }
+
+    /// It is owned before it has the sandbox's name: nobody finds it who does not find it taken.
+    fn draft(&self, overlays: usize, lifetime: Lifetime) -> io::Result<Draft> {
+        let (home, owned) = loop {
+            let home = Home { parent: self.parent(lifetime).to_owned(), name: nameless(DRAFT) };
+            fs::create_dir(home.path())?;
+            // Between the two, another process may have taken it for something left over.
+            match home.own(lifetime) {
+                Ok(Some(owned)) => break (home, owned),
+                Ok(None) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        };
+        match home.fill(overlays, self.ids) {
+            Ok(()) => Ok(Draft { home, owned, overlays }),
             Err(error) => {
-                let _ = draft.remove();
+                let _ = home.remove();
                 Err(error)
             }
         }
     }
 
-    fn take_spare(&self, overlays: usize) -> Option<Home> {
+    fn take_spare(&self, overlays: usize, lifetime: Lifetime) -> Option<Draft> {
         let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = spares.iter().position(|(made_for, _)| *made_for == overlays)?;
-        Some(spares.swap_remove(place).1)
+        let place = spares.iter().position(|spare| self.is_spare_for(spare, overlays, lifetime))?;
+        Some(spares.swap_remove(place))
+    }
+
+    fn is_spare_for(&self, spare: &Draft, overlays: usize, lifetime: Lifetime) -> bool {
+        spare.overlays == overlays && spare.home.parent == self.parent(lifetime)
     }
 
     /// Gives one in which all was put away what was made ahead, dressed as it should be: one rename, where to make it anew takes the
@@ -233,27 +264,28 @@ impl Homes {
         if fs::read_dir(home.fs()).map_or(true, |mut entries| entries.next().is_some()) {
             return;
         }
-        let Some(spare) = self.take_spare(overlays) else { return };
-        let _ = dress(&spare.fs()).map(|()| fs::rename(spare.fs(), home.fs()));
-        let _ = spare.remove();
+        let Some(spare) = self.take_spare(overlays, Lifetime::Persistent) else { return };
+        let _ = dress(&spare.home.fs()).map(|()| fs::rename(spare.home.fs(), home.fs()));
+        let _ = spare.home.remove();
     }
 
     /// Makes directories ahead, until there are so many for this number of overlays.
-    pub(crate) fn make_spares(&self, overlays: usize, wanted: usize) {
+    pub(crate) fn make_spares(&self, overlays: usize, lifetime: Lifetime, wanted: usize) {
         let count = || {
             let spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
-            spares.iter().filter(|(made_for, _)| *made_for == overlays).count()
+            spares.iter().filter(|spare| self.is_spare_for(spare, overlays, lifetime)).count()
         };
         while count() < wanted {
-            let Ok(spare) = self.draft(overlays) else { return };
-            self.spares.lock().unwrap_or_else(PoisonError::into_inner).push((overlays, spare));
+            let Ok(spare) = self.draft(overlays, lifetime) else { return };
+            self.spares.lock().unwrap_or_else(PoisonError::into_inner).push(spare);
         }
     }
 
-    /// Its name goes first: half a sandbox is none. What is left then lies among what ends with this process.
+    /// Its name goes first: half a sandbox is none. What is left then is removed at the next start.
     pub(crate) fn remove(&self, id: &SandboxId) -> io::Result<()> {
-        let going = Home { parent: self.ephemeral.clone(), name: format!(".going-{}", uuid::Uuid::new_v4().simple()) };
-        match fs::rename(self.home(id).path(), going.path()) {
+        let home = self.home(id);
+        let going = Home { parent: home.parent.clone(), name: nameless(GOING) };
+        match fs::rename(home.path(), going.path()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             moved => moved?,
         }
@@ -290,11 +322,11 @@ impl Homes {
         self.parents().any(has) || self.shelf.uses_volume(id, volume)
     }
 
-    /// What its own layer takes on disk, its names included.
-    pub(crate) fn disk_usage(&self, id: &SandboxId) -> Result<u64> {
+    /// What its own layer takes on disk.
+    pub(crate) fn disk_usage(&self, id: &SandboxId) -> Result<Measured> {
         let failed = |error| Error::failed("measuring the sandbox's layer", error);
         let fs = fs::File::open(self.home(id).fs()).map_err(failed)?;
-        Ok(tree::usage(fs.as_fd()).map_err(failed)?.found().with_names())
+        tree::usage(fs.as_fd()).map_err(failed)
     }
 
     /// Those of this process, and the persistent ones: their names are looked at, and nothing in them.
@@ -317,6 +349,9 @@ impl Homes {
 
 impl Drop for Homes {
     fn drop(&mut self) {
+        for spare in self.spares.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            let _ = spare.home.remove();
+        }
         retire(&self.ephemeral, &self.spare);
     }
 }
@@ -348,12 +383,14 @@ impl Home {
         Presence::read(&self.path())
     }
 
-    /// Before it has the sandbox's name: nobody finds it who does not find it taken.
-    fn own(&self, lifetime: Lifetime) -> io::Result<Owned> {
-        Ok(Owned(match lifetime {
+    /// `None`: it was removed meanwhile.
+    fn own(&self, lifetime: Lifetime) -> io::Result<Option<Owned>> {
+        let lock = match lifetime {
             Lifetime::Ephemeral => None,
             Lifetime::Persistent => Some(Lock::exclusive(&self.path())?),
-        }))
+        };
+        let is_removed = lock.as_ref().map(Lock::is_removed).transpose()?.unwrap_or(false);
+        Ok((!is_removed).then_some(Owned(lock)))
     }
 
     /// What is mounted: the upper and work directories of all overlays.
@@ -362,7 +399,6 @@ impl Home {
     }
 
     fn fill(&self, overlays: usize, ids: IdMap) -> io::Result<()> {
-        fs::create_dir(self.path())?;
         let fs = self.fs();
         pool::make_dir(&fs)?;
         for number in 0..overlays {
@@ -452,6 +488,21 @@ fn retire(owner: &Path, spare: &Path) {
     }
 }
 
+fn nameless(kind: &str) -> String {
+    format!("{kind}{}", uuid::Uuid::new_v4().simple())
+}
+
+/// Removes what has no name beside the persistent sandboxes, and is no living process's.
+fn remove_nameless(sandboxes: &Path) {
+    for entry in fs::read_dir(sandboxes).into_iter().flatten().flatten() {
+        let is_nameless =
+            entry.file_name().to_str().is_some_and(|name| name.starts_with(DRAFT) || name.starts_with(GOING));
+        if is_nameless && let Ok(Some(_lock)) = Lock::try_exclusive(&entry.path()) {
+            let _ = remove_tree(&entry.path());
+        }
+    }
+}
+
 fn remove_left_over(all: &Path, spare: &Path) {
     for owner in fs::read_dir(all).into_iter().flatten().flatten() {
         // No process holds it: its own is gone, and so are its sandboxes.
@@ -510,5 +561,25 @@ mod tests {
         drop(mounted);
         remove_left_over(&all, &spare);
         assert!(!owner.exists() && fs::read_dir(&spare).unwrap().next().is_none());
+    }
+
+    fn make(path: &Path) -> PathBuf {
+        fs::create_dir_all(path).unwrap();
+        path.to_owned()
+    }
+
+    #[test]
+    fn what_a_killed_process_left_without_a_name_is_removed_and_what_another_makes_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let sandboxes = dir.path();
+        let left = [DRAFT, GOING].map(|kind| make(&sandboxes.join(nameless(kind)).join("fs/upper0")));
+        let (named, made) = (make(&sandboxes.join("named")), make(&sandboxes.join(nameless(DRAFT))));
+        let lock = Lock::exclusive(&made).unwrap();
+        remove_nameless(sandboxes);
+        assert!(left.iter().all(|left| !left.exists()));
+        assert!(named.exists() && made.exists());
+        drop(lock);
+        remove_nameless(sandboxes);
+        assert!(named.exists() && !made.exists());
     }
 }

@@ -151,7 +151,7 @@ impl Sandbox for EngineSandbox {
         self.live.root()?;
         let (shared, live) = (self.shared.clone(), self.live.clone());
         let measured = spawn_blocking(move || {
-            let disk = shared.homes.disk_usage(&live.id)?;
+            let disk = live.disk.known(shared.homes.disk_usage(&live.id)?);
             let group =
                 live.with_lease(|lease| lease.cgroup.as_ref().map(|cgroup| (cgroup.pids(), cgroup.cpu_us()))).flatten();
             let (pids, cpu_us) = group.unwrap_or_default();

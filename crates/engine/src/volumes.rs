@@ -16,7 +16,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use cabana_guest::{IdMap, tree};
+use cabana_guest::{
+    IdMap,
+    tree::{self, Measured},
+};
 use cabana_sandbox::{Error, Result, SandboxId, Source, View, VolumeId};
 use uuid::Uuid;
 
@@ -147,7 +150,13 @@ impl Volumes {
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(Error::NoVolume(volume)),
             tree => tree.map_err(failed("opening a volume"))?,
         };
-        Ok(tree::usage(tree.as_fd()).map_err(failed("measuring a volume"))?.found().with_names())
+        match tree::usage(tree.as_fd()).map_err(failed("measuring a volume"))? {
+            Measured::Whole(usage) => Ok(usage.with_names()),
+            // What was known before is nearer to the truth.
+            Measured::AtLeast(_) => Err(Error::TimedOut(
+                "a sandbox moves directories of the volume about, and it could not be measured: end its commands",
+            )),
+        }
     }
 
     /// With all that is in it, unless a sandbox has it. Absent is Ok. `has` says whether a sandbox's record names it. After an error the

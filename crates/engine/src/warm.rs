@@ -48,6 +48,7 @@ pub(crate) struct Warm {
 struct Likely {
     limits: Limits,
     network: bool,
+    lifetime: Lifetime,
 }
 
 pub(crate) struct Spares {
@@ -65,7 +66,7 @@ struct State {
 
 impl Spares {
     pub(crate) fn new(wanted: usize) -> Self {
-        let likely = Likely { limits: Limits::NONE, network: false };
+        let likely = Likely { limits: Limits::NONE, network: false, lifetime: Lifetime::Persistent };
         Self { wanted, likely: Mutex::new(likely), state: Mutex::default() }
     }
 
@@ -168,8 +169,8 @@ impl Shared {
             if failed {
                 return; // a host at its limits is not asked again and again: the next sandbox will
             }
-            let homes = shared.clone();
-            let _ = spawn_blocking(move || homes.homes.make_spares(overlays, homes.spares.wanted)).await;
+            let (homes, lifetime) = (shared.clone(), shared.spares.likely().lifetime);
+            let _ = spawn_blocking(move || homes.homes.make_spares(overlays, lifetime, homes.spares.wanted)).await;
             shared.refill(overlays);
         });
     }
@@ -187,7 +188,8 @@ impl Shared {
 
     /// One that waited may be held to what another was. What it sets itself up in must not be less than what it gets.
     pub(crate) async fn unforeseen(&self, warm: Warm, spec: &SandboxSpec) -> Result<Warm> {
-        *self.spares.likely() = Likely { limits: held(&spec.limits), network: spec.network != NetworkPolicy::Off };
+        *self.spares.likely() =
+            Likely { limits: held(&spec.limits), network: spec.network != NetworkPolicy::Off, lifetime: spec.lifetime };
         match warm.lease.differs(&Limits::NONE) {
             true => self.limit(warm, spec.limits).await,
             false => Ok(warm),

@@ -29,9 +29,6 @@ use crate::{
     rootless::Mode,
 };
 
-/// A process stands still when it comes back from the kernel, which may be in the middle of something.
-const FREEZING: Duration = Duration::from_secs(10);
-
 /// How long tracers may take to wait for who has ended, while everybody is to stand still.
 const TRACERS: Duration = Duration::from_secs(1);
 
@@ -209,7 +206,7 @@ impl Cgroup {
     }
 
     /// Waits for who is in the kernel.
-    pub(crate) fn until_frozen(&self) -> io::Result<()> {
+    pub(crate) fn until_frozen(&self, most: Duration) -> io::Result<()> {
         let mut events = fs::File::open(self.path.join("run/cgroup.events"))?;
         let begun = Instant::now();
         loop {
@@ -219,7 +216,7 @@ impl Cgroup {
             if text.lines().any(|line| line == "frozen 1") {
                 return Ok(());
             }
-            let left = FREEZING.checked_sub(begun.elapsed()).ok_or(io::ErrorKind::TimedOut)?.min(TRACERS);
+            let left = most.checked_sub(begun.elapsed()).ok_or(io::ErrorKind::TimedOut)?.min(TRACERS);
             if begun.elapsed() >= TRACERS {
                 self.kill_tracers_that_hold();
             }

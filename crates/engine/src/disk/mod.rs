@@ -6,7 +6,7 @@
 //! somebody has to delete something, and are ended when they make it more. The file interface asks before it writes, and
 //! is refused in time.
 
-mod measure;
+pub(crate) mod measure;
 pub(crate) mod pool;
 mod stored;
 mod watch;
@@ -60,6 +60,8 @@ struct State {
     /// Something may have been removed through the file interface.
     removed: bool,
     watched: bool,
+    /// With its names, when all of it was last measured.
+    known: u64,
     /// Whether the limit is new: who was over it before has done nothing wrong.
     fresh: bool,
     full: Option<Full>,
@@ -220,6 +222,13 @@ impl Disk {
         state.since.entries = state.since.entries.saturating_sub(since.entries);
     }
 
+    /// What it takes, its names included. What was known before may still be there where not all could be measured.
+    pub(crate) fn known(&self, measured: Measured) -> u64 {
+        let (mut state, found) = (self.state(), measured.found().with_names());
+        state.known = if let Measured::Whole(_) = measured { found } else { found.max(state.known) };
+        state.known
+    }
+
     fn judge(&self, measured: Measured) -> Act {
         let mut state = self.state();
         let fresh = std::mem::take(&mut state.fresh);
@@ -306,6 +315,16 @@ mod tests {
             assert_eq!(act, expected, "step {number}");
             full = now;
         }
+    }
+
+    #[test]
+    fn what_cannot_be_measured_takes_what_it_took() {
+        let disk = Disk::new("/nowhere".into());
+        let usage = |mib: u64| Usage { bytes: mib * MIB, entries: 0 };
+        let known = [(50, true), (3, false), (60, false), (2, true), (1, false)].map(|(mib, is_whole)| {
+            disk.known(if is_whole { Measured::Whole(usage(mib)) } else { Measured::AtLeast(usage(mib)) }) / MIB
+        });
+        assert_eq!(known, [50, 50, 60, 2, 2]);
     }
 
     #[test]

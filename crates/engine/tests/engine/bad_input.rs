@@ -384,7 +384,7 @@ async fn a_layer_that_vanished_is_named_at_create_and_at_start_and_nothing_chang
     let lost = template.layers[0].to_string();
     let (there, away) = (dir.path().join("data/layers").join(&lost), dir.path().join("away"));
     fs::rename(&there, &away).unwrap();
-    let listing = || fs::read_dir(dir.path().join("data/sandboxes")).unwrap().count();
+    let listing = || stage::entries_in(&dir.path().join("data/sandboxes")).len();
     let before = listing();
     let error = engine.start(&id).await.err().expect("it is refused");
     assert!(error.code() == Code::BadRequest && error.to_string().contains(&lost), "{error}");
@@ -531,7 +531,7 @@ async fn a_full_disk_is_said_and_nothing_half_made_is_left() {
 
     // Nothing is free any more: no new sandbox, no new template, and nothing of them.
     fs::write(mounted.path().join("rest"), vec![0; 48 << 20]).unwrap_err();
-    let listing = |part: &str| fs::read_dir(mounted.path().join(part)).unwrap().count();
+    let listing = |part: &str| stage::entries_in(&mounted.path().join(part)).len();
     let before = (listing("sandboxes"), listing("layers"), listing("templates"));
     for spec in [spec.clone(), SandboxSpec { lifetime: cabana_sandbox::Lifetime::Ephemeral, ..spec.clone() }] {
         let another = SandboxId::random();

@@ -1,7 +1,7 @@
 //! What came goes: after a sandbox, an engine or its process has ended, nothing of it is left.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
@@ -10,10 +10,14 @@ use std::{
 
 use cabana_engine::Engine;
 use cabana_sandbox::{Base, ExecSpec, Lifetime, Provider, Sandbox, SandboxId, SandboxPath, SandboxSpec, Target};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    fs::inotify,
+    process::{Pid, Signal, kill_process},
+};
 
 use crate::{
     inside::{Inside, marked, parent_of, passing, proc_file, processes, rounds, shell, spawners, unique_sleep, until},
+    snapshots::Alone,
     stage,
 };
 
@@ -138,6 +142,39 @@ async fn soak_nothing_is_left_after_creating_and_deleting() {
         let of_owner = names(&data.join("ephemeral").join(owner));
         assert!(made.iter().all(|id| !of_owner.contains(id.as_str())), "a directory is left");
     }
+}
+
+/// The kernel has one lock for all renames of a file system between directories, and guests may stand in it in very large numbers.
+#[tokio::test]
+async fn a_sandbox_gets_and_loses_its_name_by_renames_within_one_directory() {
+    let alone = Alone::new().await;
+    let told = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).unwrap();
+    let moves = inotify::WatchFlags::MOVED_FROM | inotify::WatchFlags::MOVED_TO;
+    inotify::add_watch(&told, alone.data().join("sandboxes"), moves).unwrap();
+    let mut ids = Vec::new();
+    for round in 0..2 {
+        let sandbox = alone.create(&alone.spec()).await;
+        ids.push(sandbox.id().to_string());
+        alone.engine.destroy(sandbox.id()).await.unwrap();
+        // The second is made of what was made ahead.
+        let is_ahead = || names(&alone.data().join("sandboxes")).iter().any(|name| name.starts_with(".draft-"));
+        until(&format!("something is made ahead of round {round}"), is_ahead).await;
+    }
+    let (mut buffer, mut by_cookie) = (Vec::with_capacity(4096), BTreeMap::<u32, Vec<String>>::new());
+    let mut events = inotify::Reader::new(&told, buffer.spare_capacity_mut());
+    while let Ok(event) = events.next() {
+        let name = event.file_name().unwrap().to_string_lossy().into_owned();
+        by_cookie.entry(event.cookie()).or_default().push(name);
+    }
+    for id in ids {
+        let renames: Vec<_> = by_cookie.values().filter(|names| names.contains(&id)).collect();
+        assert_eq!(renames.len(), 2, "{by_cookie:?}");
+        assert!(
+            renames.iter().all(|names| names.len() == 2),
+            "it came from another directory, or went there: {renames:?}"
+        );
+    }
+    alone.engine.close().await;
 }
 
 #[tokio::test]

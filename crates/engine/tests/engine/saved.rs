@@ -63,8 +63,7 @@ async fn refused(alone: &Alone, saved: &[u8]) -> Error {
 /// Every name in the store and among the sandboxes.
 fn left(alone: &Alone) -> Vec<std::ffi::OsString> {
     let dirs = ["layers", "sandboxes", "snapshots"].map(|part| alone.data().join(part));
-    let mut names: Vec<_> =
-        dirs.iter().flat_map(|dir| std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name())).collect();
+    let mut names: Vec<_> = dirs.iter().flat_map(|dir| stage::entries_in(dir)).collect();
     names.sort();
     names
 }

@@ -1,6 +1,10 @@
 //! Engines for tests. All share one data directory, as processes on one machine do: the host base is made once.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use cabana_engine::{Config, Engine};
 use cabana_sandbox::{Base, Provider, SandboxSpec};
@@ -12,6 +16,12 @@ pub(crate) fn config(data: PathBuf) -> Config {
 
 pub(crate) fn shared_data() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("data")
+}
+
+/// Drafts of sandboxes that come next are the engine's to make and to take.
+pub(crate) fn entries_in(dir: &Path) -> Vec<OsString> {
+    let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter(|name| !name.as_encoded_bytes().starts_with(b".draft-")).collect()
 }
 
 pub(crate) async fn engine() -> Arc<Engine> {

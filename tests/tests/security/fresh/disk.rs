@@ -1,10 +1,10 @@
 //! Disk that a look at files and processes does not find.
 
-use cabana_sandbox::{Limits, SandboxSpec, Status};
+use cabana_sandbox::{Code, Limits, Provider, SandboxSpec, Source, Status, View, VolumeId};
 
 use crate::{
     attacks::{MOVING, NAMELESS, SHARED_TABLE, UNMAPPED},
-    inside::{Inside, PATIENCE, passing, rest, until},
+    inside::{Inside, PATIENCE, engine, passing, path, rest, until},
 };
 
 async fn is_found(way: &str) {
@@ -77,6 +77,36 @@ async fn files_beside_directories_that_are_moved_all_the_time() {
     inside.user("rm -rf /home/user/moving").await.ok();
     inside.still_works().await;
     inside.end().await;
+}
+
+/// What was known of it before counts then: a size that is too small would make room in a quota.
+#[tokio::test]
+async fn a_volume_in_which_directories_are_moved_all_the_time_has_no_size_that_is_too_small() {
+    let (engine, volume) = (engine().await, VolumeId::now());
+    engine.make_volume(volume).await.unwrap();
+    let view = View { source: Source::Volume(volume), at: path("/home/user"), writable: true };
+    let inside = Inside::of(engine, &SandboxSpec { views: vec![view], ..passing() }).await;
+    let _attack = inside.start("user", &MOVING, &["96"]).await;
+    until("all is written", async || {
+        inside.user("ls /home/user/moving/7/*/moved/aside-95/file").await.status == Status::Code(0)
+    })
+    .await;
+    let mut is_refused = false;
+    for _ in 0..8 {
+        match inside.engine.volume_usage(volume).await {
+            Ok(bytes) => assert!(bytes >= 96 << 20, "{bytes}"),
+            Err(error) => {
+                assert_eq!(error.code(), Code::TimedOut, "{error}");
+                is_refused = true;
+            }
+        }
+    }
+    assert!(is_refused, "it is moved faster than it is measured");
+    let engine = inside.engine.clone();
+    engine.destroy(inside.sandbox.id()).await.unwrap();
+    assert!(engine.volume_usage(volume).await.unwrap() >= 96 << 20);
+    engine.remove_volume(volume).await.unwrap();
+    engine.close().await;
 }
 
 /// A look at the disk of who makes it last: what is written meanwhile is not without bound.
