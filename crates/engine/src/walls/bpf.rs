@@ -125,7 +125,7 @@ impl Reversed {
         clause.tests.iter().rev().fold(holds, |holds, test| match test {
             Test::Argument(test) => self.argument(test, holds, otherwise),
             Test::Secret => self.secret(holds, otherwise),
-            Test::Broker => holds,
+            Test::Broker | Test::Unlabelled => holds,
         })
     }
 

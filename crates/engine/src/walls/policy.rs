@@ -41,6 +41,8 @@ pub(super) enum Test {
     Secret,
     /// Holds where init can be asked.
     Broker,
+    /// Holds where no security module of the host keeps labels in attributes.
+    Unlabelled,
 }
 
 /// Holds when `half & mask` is one of `values`, or, with `negated`, none of them.
@@ -73,9 +75,18 @@ impl Policy {
     }
 
     /// The same where init cannot be asked.
-    pub(crate) fn without_broker(mut self) -> Policy {
+    pub(crate) fn without_broker(self) -> Policy {
+        self.without(&Test::Broker)
+    }
+
+    /// The same where a security module keeps labels in attributes.
+    pub(crate) fn with_labels(self) -> Policy {
+        self.without(&Test::Unlabelled)
+    }
+
+    fn without(mut self, test: &Test) -> Policy {
         for rule in self.rules.values_mut() {
-            rule.clauses.retain(|clause| !clause.tests.contains(&Test::Broker));
+            rule.clauses.retain(|clause| !clause.tests.contains(test));
         }
         self
     }
@@ -160,6 +171,7 @@ fn parse_test(text: &str) -> Option<Test> {
     match text.trim() {
         "secret" => Some(Test::Secret),
         "broker" => Some(Test::Broker),
+        "unlabelled" => Some(Test::Unlabelled),
         text => parse_argument(text).map(Test::Argument),
     }
 }

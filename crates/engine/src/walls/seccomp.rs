@@ -45,10 +45,15 @@ pub(crate) fn programs(secret: [u64; 2]) -> Programs {
 }
 
 fn filters() -> &'static Filters {
-    FILTERS.get_or_init(|| Filters {
-        brokered: compile(Arch::NATIVE, &Policy::embedded()),
-        alone: compile(Arch::NATIVE, &Policy::embedded().without_broker()),
+    FILTERS.get_or_init(|| {
+        let policy = if keeps_labels() { Policy::embedded().with_labels() } else { Policy::embedded() };
+        Filters { brokered: compile(Arch::NATIVE, &policy), alone: compile(Arch::NATIVE, &policy.without_broker()) }
     })
+}
+
+/// Whether the kernel lets owners of files relabel them: SELinux does, where the domain may, and its file system is there while it is on.
+fn keeps_labels() -> bool {
+    std::fs::read_to_string("/proc/filesystems").is_ok_and(|list| list.contains("selinuxfs"))
 }
 
 /// Puts the calling thread and all its future children behind one of the programs, for good. It allocates nothing. Gives where

@@ -115,7 +115,7 @@ impl<'a> Direct<'a> {
     fn holds(&self, test: &Test, args: &[u64; 6]) -> bool {
         match test {
             Test::Argument(test) => argument_holds(test, args),
-            Test::Broker => true,
+            Test::Broker | Test::Unlabelled => true,
             Test::Secret => args[4] >> 32 == self.secret[0] >> 32 && args[5] == self.secret[1],
         }
     }

@@ -16,14 +16,17 @@ const SECRET: [u64; 2] = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
 
 /// What the embedded policy says, which must be the same on every architecture that has the call.
 fn verdict(name: &str, args: &[u64]) -> Verdict {
-    let policy = Policy::embedded();
+    verdict_of(&Policy::embedded(), name, args)
+}
+
+fn verdict_of(policy: &Policy, name: &str, args: &[u64]) -> Verdict {
     let mut all = [0; 6];
     all[..args.len()].copy_from_slice(args);
     let verdicts: Vec<_> = [Arch::X86_64, Arch::AARCH64]
         .into_iter()
         .filter_map(|arch| {
             let (number, _) = arch.syscalls().find(|(_, known)| *known == name)?;
-            Some(Direct::new(arch, &policy, SECRET).decide(&Call { arch: arch.audit, number, args: all }))
+            Some(Direct::new(arch, policy, SECRET).decide(&Call { arch: arch.audit, number, args: all }))
         })
         .collect();
     assert!(verdicts.iter().all(|verdict| *verdict == verdicts[0]), "{name}: {verdicts:?}");
@@ -261,6 +264,16 @@ fn an_attribute_that_can_be_capabilities_or_a_long_list_of_access_is_looked_at()
     let flags = 1;
     assert_eq!(verdict("setxattr", &[7, 7, 7, 24, a & !0xffff_ffff | flags, b]), Verdict::Allow);
     assert_eq!(verdict("setxattrat", &[7; 6]), ENOSYS);
+}
+
+#[test]
+fn where_labels_are_attributes_each_attribute_is_looked_at() {
+    let policy = Policy::embedded().with_labels();
+    for name in ["setxattr", "lsetxattr", "fsetxattr"] {
+        for size in [0, 20, 27, 36, 255, 256] {
+            assert_eq!(verdict_of(&policy, name, &[7, 7, 7, size, 0]), Verdict::Notify, "{name} {size}");
+        }
+    }
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn telling_args(rule: Option<&Rule>) -> Vec<[u64; 6]> {
                 lists.extend(near_secrets());
                 continue;
             }
-            Test::Broker => continue,
+            Test::Broker | Test::Unlabelled => continue,
         };
         let (index, shift) = match test.half {
             Half::Low(index) => (usize::from(index), 0),
@@ -152,7 +152,7 @@ fn rule_steps(rule: &Rule) -> usize {
             Test::Argument(test) => 1 + usize::from(test.mask != u32::MAX) + test.values.len(),
             // Each word is loaded and compared, all but the first are joined to it, and one jump decides.
             Test::Secret => 3 * 2 + 2 * 2 + 1,
-            Test::Broker => 0,
+            Test::Broker | Test::Unlabelled => 0,
         })
         .sum()
 }
