@@ -20,7 +20,7 @@ use crate::{
 
 /// Of one sandbox, and as many at once.
 const CALLS_PER_SEC: u64 = 50;
-/// Of one sandbox, under way. Those of the tenant itself are many more: one who has a URL leaves it some.
+/// Of one sandbox, under way. Those of the tenant itself are many more: clients with a URL leave it some.
 const READS_AT_ONCE: usize = 64;
 const WRITES_AT_ONCE: usize = 16;
 /// Rows that reads of one sandbox leave in a minute.

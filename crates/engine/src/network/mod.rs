@@ -88,7 +88,7 @@ async fn read(wanted: &NetworkPolicy) -> Result<Policy> {
     read.map_err(|error| failed(io::Error::other(error)))?
 }
 
-/// For one who may block.
+/// On a thread that may block.
 pub(crate) fn reaches_inside(ways: &Ways, wanted: &NetworkPolicy) -> Result<bool> {
     parsed(wanted).map(|policy| with_own(ways, policy).reaches_inside())
 }

@@ -49,7 +49,7 @@ impl Room {
         Some(Permit { _one: one()?, _of_network: Some(of_network) })
     }
 
-    /// Returns once nobody has any of it.
+    /// Returns once all of it is free.
     pub(super) async fn empty(&self) {
         let all = u32::try_from(self.most).unwrap_or(u32::MAX);
         drop(self.all.acquire_many(all).await);
