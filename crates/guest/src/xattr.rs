@@ -107,7 +107,7 @@ pub(crate) fn read_for_archive(path: &[u8]) -> (Attributes, bool) {
 }
 
 fn of_layer(path: &[u8], most: usize) -> (Attributes, bool) {
-    let (mut found, whole) = through(path, |name| may_be_of_layer(name), most);
+    let (mut found, whole) = through(path, may_be_of_layer, most);
     found.retain(|name, value| is_of_layer(name, value));
     (found, whole)
 }

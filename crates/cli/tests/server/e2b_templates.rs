@@ -525,8 +525,7 @@ async fn the_files_of_an_interrupted_build_keep_no_server_from_its_start() {
         until(|| async { server.commands().into_iter().any(runs).then_some(()) }).await;
     }
     server.kill();
-    let homes = || std::fs::read_dir(server.data().join("sandboxes")).unwrap().flatten().map(|home| home.path());
-    let home = homes().next().unwrap();
+    let home = server.data().join("sandboxes").join(server.homes().first().unwrap());
     mount_bind(&home, &home).unwrap(); // what is mounted on is not removed
     server.run();
     let asking = Asking::of(&server);

@@ -480,8 +480,7 @@ async fn soak_scopes_live_as_the_model_says_whatever_time_passes_and_whoever_is_
     super::stage::good(server.post("/v1/sandboxes:delete", &json!({ "all": true })).send().await.unwrap()).await;
     until(|| async {
         server.reap().await;
-        let left =
-            [count(&server, "sandboxes"), count(&server, "blobs"), count(&server, "shelf"), server.inits().len()];
+        let left = [server.homes().len(), count(&server, "blobs"), count(&server, "shelf"), server.inits().len()];
         (all(&server).await.is_empty() && left == [0; 4]).then_some(())
     })
     .await;

@@ -1,6 +1,7 @@
 //! A real server for one test: its own data, its own port, and an end that leaves nothing.
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::{BufRead, BufReader},
     os::{
@@ -292,6 +293,13 @@ impl Server {
         let children = |init: u32| fs::read_to_string(format!("/proc/{init}/task/{init}/children")).unwrap_or_default();
         let all: Vec<String> = self.inits().into_iter().map(children).collect();
         all.iter().flat_map(|pids| pids.split_whitespace()).filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
+    }
+
+    /// Directories of sandboxes. Those that are made ahead, or on their way out, have no name of one.
+    pub(crate) fn homes(&self) -> BTreeSet<String> {
+        let entries = fs::read_dir(self.data.path().join("sandboxes")).into_iter().flatten();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| !name.starts_with('.')).collect()
     }
 
     /// Processes of sandboxes that this server's data knows of, as the host numbers them.

@@ -144,10 +144,10 @@ impl World {
             made.filter(|id| !asked.contains(id)).chain(self.sandboxes.clone()).chain([self.shaped.clone()]).collect();
         until(|| async {
             let records = records(server).await;
-            let homes = std::fs::read_dir(server.data().join("sandboxes")).unwrap().flatten();
             // Of one that is archived, what it was saved as is its home.
-            let homes = homes.chain(std::fs::read_dir(server.data().join("blobs")).unwrap().flatten());
-            let homes: BTreeSet<String> = homes.map(|home| home.file_name().into_string().unwrap()).collect();
+            let blobs = std::fs::read_dir(server.data().join("blobs")).unwrap().flatten();
+            let blobs = blobs.map(|blob| blob.file_name().into_string().unwrap());
+            let homes: BTreeSet<String> = server.homes().into_iter().chain(blobs).collect();
             // Those for one call alone go when it has ended, and the directory before the record.
             let agree = records == homes;
             let right = kept.is_subset(&records) && deleted.is_disjoint(&records);
