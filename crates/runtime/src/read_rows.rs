@@ -75,12 +75,12 @@ impl ReadRows {
     }
 
     /// What could not be recorded is summed up further.
-    fn put_back(&self, tenant: Tenant, key: KeyId, sum: Summed) {
+    fn put_back(&self, tenant: Tenant, key: KeyId, sum: &Summed) {
         self.all(|all| {
             let of_key = all.entry((tenant, key)).or_insert_with(|| OfKey { rows: Bucket::new(sum.until), more: None });
             let newer = of_key.more.take();
             let (count, until) = newer.map_or((0, sum.until), |newer| (newer.count, newer.until));
-            of_key.more = Some(Summed { count: sum.count + count, until, ..sum });
+            of_key.more = Some(Summed { count: sum.count + count, from: sum.from, until });
         });
     }
 }
@@ -106,7 +106,7 @@ impl Runtime {
                 Ok(()) => self.0.metrics.ledger_row(),
                 Err(error) => {
                     tracing::warn!(%error, "reads that were summed up could not be recorded yet");
-                    self.0.read_rows.put_back(tenant, key, sum);
+                    self.0.read_rows.put_back(tenant, key, &sum);
                 }
             }
         }
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!((key, sum.count), (one.key, 2000 - BURST - 7));
         assert_eq!((sum.from, sum.until), (at(0), at(7)));
         rows.add(&one, true, at(7));
-        rows.put_back(one.tenant.clone(), one.key, sum);
+        rows.put_back(one.tenant.clone(), one.key, &sum);
         let again = rows.take(Time::MAX);
         let again = again.iter().find(|(_, key, _)| *key == one.key).unwrap();
         assert_eq!((again.2.count, again.2.from), (2001 - BURST - 7, at(0)));

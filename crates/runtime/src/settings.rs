@@ -64,7 +64,7 @@ impl Default for Settings {
             template_cap: 16 << 30,
             images: BTreeMap::new(),
             e2b_always_secure: true,
-            quota: Quota::NONE,
+            quota: Quota { ledger_bytes: Some(8 << 30), ..Quota::NONE },
             profiles: BTreeMap::new(),
             dialects: BTreeMap::new(),
             dialect: None,
