@@ -7,6 +7,7 @@ use futures_util::{
 };
 use reqwest::{Body, Method, Response, StatusCode};
 use serde_json::{Value, json};
+use tokio_util::task::TaskTracker;
 
 use crate::{
     sdk::Sdk,
@@ -130,7 +131,7 @@ async fn uploads_that_stand_still_are_charged_and_take_no_other_tenants_room() {
     until(async || (under_way(&sdk.server).await == 0).then_some(())).await;
 
     let waiting: FuturesUnordered<_> = (0..64).map(|_| put().body(standing_still(1_000_000)).send()).collect();
-    let held = tokio::spawn(waiting.collect::<Vec<_>>());
+    let held = TaskTracker::new().spawn(waiting.collect::<Vec<_>>());
     until(async || (under_way(&sdk.server).await == 64).then_some(())).await;
     for late in [raw(), form()] {
         assert_eq!(late.body(standing_still(1_000_000)).send().await.unwrap().status(), 503);

@@ -227,9 +227,8 @@ async fn readers_see_webhooks_and_change_none_and_one_that_is_removed_hears_noth
     let receiver = Receiver::start(WELL).unwrap();
     let id = add(&server, &json!({ "url": receiver.url() })).await["id"].as_str().unwrap().to_owned();
     let reader = server.key_for("default", "read").await;
-    let as_reader = |method: Method, path: &str| {
-        crate::stage::client().request(method, format!("{}{path}", server.url)).bearer_auth(&reader)
-    };
+    let as_reader =
+        |method: Method, path: &str| client().request(method, format!("{}{path}", server.url)).bearer_auth(&reader);
     let path = format!("/v1/webhooks/{id}");
     assert!(as_reader(Method::GET, &path).send().await.unwrap().status().is_success());
     for (method, path) in [(Method::DELETE, path.clone()), (Method::POST, format!("{path}/test"))] {
