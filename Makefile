@@ -7,6 +7,9 @@ RELEASE := target/release
 # Rounds of each soak test in `make soak`; in `make test` the same tests run a short, seeded slice.
 SOAK_ROUNDS ?= 1000
 
+# Tests wait more than they compute: three at a time keep two processors busy.
+TEST_THREADS ?= $(shell echo $$(( $$(nproc) + $$(nproc) / 2 )))
+
 # Seconds for each target in `make fuzz`; in `make test` each gets a few.
 FUZZ_SECONDS ?= 300
 
@@ -20,7 +23,7 @@ run: build
 # Everything that must hold. Each step stops the rest.
 test: setup
 	$(MAKE) --no-print-directory lint deny
-	$(CARGO) nextest run --workspace --locked --profile ci
+	$(CARGO) nextest run --workspace --locked --profile ci --test-threads $(TEST_THREADS)
 	$(CARGO) test --workspace --locked --doc --quiet
 	$(CARGO) build --locked --bin cabana
 	scripts/readme target/debug
