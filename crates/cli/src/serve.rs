@@ -35,6 +35,10 @@ use crate::{
 /// finds it.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
+/// How long the end of the server waits for threads that are held up in the kernel, or walk a large directory. By then all is recorded,
+/// and none of them has anything to finish.
+const HELD_UP: Duration = Duration::from_secs(5);
+
 /// Serve sandboxes over HTTP
 ///
 /// What it makes outlives it: sandboxes and their tasks go on when the server ends, by whatever end, and the next one finds
@@ -72,7 +76,9 @@ fn start(args: Args, data: Option<PathBuf>) -> Result<(), Failure> {
         .max_blocking_threads(MAX_HELD_UP)
         .build()
         .map_err(|error| Failure::new(Code::Internal, format!("starting threads: {error}")))?;
-    runtime.block_on(serve(source, serving, args.show_key, args.stop_all))
+    let served = runtime.block_on(serve(source, serving, args.show_key, args.stop_all));
+    runtime.shutdown_timeout(HELD_UP);
+    served
 }
 
 async fn serve(source: Source, serving: Serving, show_key: bool, stop_all: bool) -> Result<(), Failure> {

@@ -23,7 +23,7 @@ use rustix::{
     io::Errno,
 };
 
-pub(crate) use self::limits::{Controllers, DiskTraffic, Limiter, held};
+pub(crate) use self::limits::{Charged, Controllers, DiskTraffic, Limiter, held};
 use crate::{
     kernel::{mounts, proc, sys},
     rootless::Mode,
@@ -231,6 +231,11 @@ impl Cgroup {
 
     pub(crate) fn is_frozen(&self) -> bool {
         fs::read_to_string(self.path.join("run/cgroup.freeze")).is_ok_and(|text| text.trim() == "1")
+    }
+
+    /// To look at only: it keeps the group for nobody.
+    pub(crate) fn to_look_at(&self) -> Self {
+        Self { path: self.path.clone(), held: None }
     }
 
     pub(crate) fn remove(self) {

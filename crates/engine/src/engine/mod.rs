@@ -104,7 +104,10 @@ impl Engine {
     pub async fn open(config: Config) -> Result<Arc<Self>, OpenError> {
         let opened = spawn_blocking(move || open_blocking(&config)).await;
         let engine = opened.map_err(|error| OpenError::Host { what: error.to_string() }).flatten()?;
-        engine.shared.tasks.spawn(uncharged::watch(engine.shared.uncharged.clone()));
+        engine.shared.tasks.spawn({
+            let controllers = engine.shared.ranges.controllers().cloned();
+            uncharged::watch(engine.shared.uncharged.clone(), controllers.unwrap_or_default())
+        });
         Ok(Arc::new(engine))
     }
 

@@ -6,7 +6,7 @@ use cabana_sandbox::{ExecSpec, Limits, SandboxPath, SandboxSpec, Status};
 
 use crate::{
     attacks::UNCHARGED,
-    inside::{Inside, living, marked, passing, rest, unique, until},
+    inside::{Inside, living, marked, named, passing, rest, unique, until},
 };
 
 const MIB: u64 = 1 << 20;
@@ -34,7 +34,9 @@ async fn is_ended_for_taking(kind: &str) {
     let words = attacker.bring(&UNCHARGED).await;
     let mib = (4 * bound() / MIB).to_string();
     let words = words.into_iter().chain([kind, &mib, MERGED].map(str::to_owned));
-    let attack = attacker.sandbox.exec(ExecSpec::argv(words, SandboxPath::root())).await.unwrap();
+    // The directory belongs to root inside.
+    let spec = ExecSpec { user: Some(named("root")), ..ExecSpec::argv(words, SandboxPath::root()) };
+    let attack = attacker.sandbox.exec(spec).await.unwrap();
     let (said, status) = rest(attack).await;
     assert_eq!((said.as_str(), status), ("", Status::OutOfMemory), "{kind}");
     // It may try again.
