@@ -330,6 +330,15 @@ impl Homes {
     }
 
     /// Those of this process, and the persistent ones: their names are looked at, and nothing in them.
+    /// The persistent ones. Where they cannot be listed, that is no empty list.
+    pub(crate) fn persistent(&self) -> io::Result<Vec<SandboxId>> {
+        let mut ids = Vec::new();
+        for entry in fs::read_dir(&self.persistent)? {
+            ids.extend(entry?.file_name().into_string().ok().and_then(|name| name.try_into().ok()));
+        }
+        Ok(ids)
+    }
+
     pub(crate) fn all(&self) -> Vec<Home> {
         let mut all = homes_in(&self.persistent);
         all.extend(homes_in(&self.ephemeral));

@@ -363,6 +363,26 @@ mod store {
         assert_eq!(fs::read_dir(house.data.layers()).unwrap().count(), 1);
     }
 
+    #[test]
+    fn a_layer_that_cannot_be_removed_keeps_no_other() {
+        let house = House::new();
+        let import = |name: &str| {
+            let root = house.rootfs();
+            fs::write(root.join("name"), name).unwrap();
+            house.store.import_dir(&root, &mut |_| {}).unwrap()
+        };
+        let layers = ["one", "two", "three"].map(import);
+        let stuck = house.data.layers().join(layers[1].to_string());
+        run("mount", &["-t", "tmpfs", "cabana-test", text(&stuck)]); // a mount point has no other name
+        let removed = house.store.remove_unused(&mut || Ok(BTreeSet::new()));
+        let left: Vec<_> = fs::read_dir(house.data.layers()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        run("umount", &["-l", text(&stuck)]);
+        assert!(removed.is_err(), "{removed:?}");
+        assert_eq!(left, [stuck]);
+        assert_eq!(house.store.remove_unused(&mut || Ok(BTreeSet::new())).unwrap(), Some(1));
+        house.assert_empty();
+    }
+
     /// At each moment somebody holds it, and none of them for long.
     #[test]
     fn holds_that_overlap_do_not_keep_unused_layers() {

@@ -6,6 +6,11 @@ use cabana_model::PathError;
 use cabana_sandbox::{Error, SandboxPath};
 use rustix::io::Errno;
 
+/// Of descriptors or memory: it says nothing of the file.
+pub(crate) fn is_shortage(errno: Errno) -> bool {
+    matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)
+}
+
 /// The error of one step on one path.
 pub(crate) fn fault(path: &SandboxPath, step: &'static str, errno: Errno) -> Error {
     let path = || path.clone();

@@ -172,22 +172,25 @@ impl Store {
 
     /// Removes what `used` does not name, and nothing pins. It is asked under the lock, when no layer can be between its import
     /// and its first use. How many went; `None` if there may be more that go later: while somebody holds the store for long nothing
-    /// is removed.
+    /// is removed. One that cannot be removed keeps no other: its error comes last.
     pub fn remove_unused(&self, used: &mut dyn FnMut() -> Result<BTreeSet<LayerName>>) -> Result<Option<usize>> {
         let Some(alone) = self.alone().map_err(failed("locking the layer store"))? else { return Ok(None) };
         let used = used()?;
-        let (mut unnamed, mut all) = (Vec::new(), true);
+        let (mut unnamed, mut all, mut failures) = (Vec::new(), true, Vec::new());
         for layer in self.all()?.into_iter().filter(|layer| !used.contains(layer)) {
-            match self.unname(layer).map_err(failed("removing a layer"))? {
-                Some(removed) => unnamed.push(removed),
-                None => all = false,
+            match not_found(self.unname(layer)) {
+                Ok(Some(Some(removed))) => unnamed.push(removed),
+                Ok(Some(None)) => all = false,
+                Ok(None) => {} // gone already
+                Err(error) => failures.push(error),
             }
         }
         drop(alone); // nobody waits for what takes long
-        for (name, _ours) in &unnamed {
-            remove_below(&self.layers, name).map_err(failed("removing a layer"))?;
+        failures.extend(unnamed.iter().filter_map(|(name, _ours)| remove_below(&self.layers, name).err()));
+        match failures.into_iter().next() {
+            Some(error) => Err(failed("removing a layer")(error)),
+            None => Ok(all.then_some(unnamed.len())),
         }
-        Ok(all.then_some(unnamed.len()))
     }
 
     /// Every layer that is there.

@@ -29,7 +29,8 @@ use super::{
 use crate::{
     engine::Shared,
     files::{fed, from_thread},
-    home::{Home, Record},
+    home::Record,
+    kernel::shortage::told_apart,
     layers::{Draft, LayerName, Pins, Templates},
     plan::Plan,
     shelf::Shelved,
@@ -201,7 +202,7 @@ fn elsewhere(what: &str, error: Error) -> Result<String> {
 }
 
 fn failed(error: io::Error) -> Error {
-    Error::failed("saving the sandboxes", error)
+    told_apart(error, |error| Error::failed("saving the sandboxes", error))
 }
 
 struct Saver<'a> {
@@ -244,7 +245,7 @@ impl Saver<'_> {
         for volume in self.shared.homes.volumes().all()? {
             self.volume(volume)?;
         }
-        for id in self.shared.homes.all().iter().filter_map(Home::id) {
+        for id in self.shared.homes.persistent().map_err(failed)? {
             self.sandbox(id, here)?;
         }
         // After the sandboxes: one that is shelved meanwhile is here.
@@ -252,9 +253,8 @@ impl Saver<'_> {
         let needed = |all: &Vec<(SandboxId, Shelved)>| all.iter().flat_map(|(_, one)| one.layers.clone()).collect();
         let (all, _layers_stay) = self.pinned(shelf, needed)?;
         for (id, shelved) in all {
-            let there: Vec<_> = shelved.layers.iter().copied().filter(|layer| self.shared.store.has(layer)).collect();
             if shelved.base != Base::Host {
-                self.layers(there.into_iter())?;
+                self.those_there(&format!("sandbox {id}"), shelved.layers.iter().copied())?;
             }
             self.item(&Item::Shelved { id, shelved })?;
         }
@@ -292,7 +292,8 @@ impl Saver<'_> {
     fn sandbox(&mut self, id: SandboxId, here: &Handle) -> Result<()> {
         match self.shared.homes.read(&id) {
             Ok(Record { spec, .. }) if spec.lifetime == Lifetime::Persistent => {}
-            _ => return Ok(()),
+            Ok(_) | Err(Error::NoSandbox(_)) => return Ok(()), // passing by now, or deleted meanwhile
+            Err(error) => return self.left_out(&format!("sandbox {id}"), &error),
         }
         let views = |record: &Record| record.spec.views.iter().filter_map(of_view).collect();
         let still = here.block_on(self.shared.still_by_id(&id));
@@ -304,8 +305,7 @@ impl Saver<'_> {
                     return self.left_out(&format!("sandbox {id}"), &why);
                 }
                 self.stack(&still.plan)?;
-                let views: Vec<LayerName> = spec.views.iter().filter_map(of_view).collect();
-                self.layers(views.into_iter().filter(|layer| self.shared.store.has(*layer)))?;
+                self.those_there(&format!("sandbox {id}"), spec.views.iter().filter_map(of_view))?;
                 self.item(&Item::Sandbox { id, spec: Box::new(spec), stands: Stands::of(&still.plan) })
             }
             Err(Error::NoSandbox(_)) => Ok(()), // deleted meanwhile
@@ -315,6 +315,15 @@ impl Saver<'_> {
 
     fn stack(&mut self, plan: &Plan) -> Result<()> {
         self.layers(in_backup(plan))
+    }
+
+    /// What lacks one of them comes without it.
+    fn those_there(&mut self, what: &str, layers: impl Iterator<Item = LayerName>) -> Result<()> {
+        let (there, gone): (Vec<_>, Vec<_>) = layers.partition(|layer| self.shared.store.has(*layer));
+        for layer in gone {
+            self.leave_out(format!("of {what}: the layer {layer} is not there"))?;
+        }
+        self.layers(there.into_iter())
     }
 
     fn layers(&mut self, layers: impl Iterator<Item = LayerName>) -> Result<()> {

@@ -14,6 +14,7 @@ use cabana_sandbox::{Defaults, Error, LayerId, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    kernel::shortage::told_apart,
     layers::{LayerName, Store},
     plan::Plan,
 };
@@ -87,7 +88,7 @@ pub(super) fn write(store: &Store, plan: &Plan, out: &mut dyn Write) -> Result<(
         io::ErrorKind::InvalidData => {
             Error::invalid("files", format!("an archive cannot hold {error}: remove it first"))
         }
-        _ => Error::failed("saving the sandbox", error),
+        _ => told_apart(error, |error| Error::failed("saving the sandbox", error)),
     };
     let mut frames = FrameWriter::new(NAME, out).map_err(failed)?;
     let head = serde_json::to_vec(&Head::of(plan)).map_err(|error| failed(error.into()))?;

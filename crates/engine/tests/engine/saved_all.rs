@@ -1,18 +1,18 @@
 //! All sandboxes at once, as a backup has them: what comes back in another data directory, and what is refused.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use bytes::Bytes;
-use cabana_engine::Engine;
+use cabana_engine::{Engine, TemplateSource};
 use cabana_sandbox::{
-    Base, Code, Defaults, Error, Found, Lifetime, Provider, Result, SandboxId, SandboxPath, SandboxSpec, SnapshotId,
-    Source, State, User, View, VolumeId,
+    Base, Code, Defaults, Error, Found, Lifetime, Overrides, Provider, Result, SandboxId, SandboxPath, SandboxSpec,
+    SnapshotId, Source, State, User, View, VolumeId,
 };
 use futures_util::TryStreamExt;
 use serde_json::{Value, json};
 
 use crate::{
-    inside::shell,
+    inside::{shell, tiny_root},
     saved::stream,
     snapshots::{Alone, from, name},
     stage,
@@ -134,6 +134,37 @@ async fn what_one_does_to_its_files_keeps_nobody_elses_out() {
         two.close().await;
     }
     one.engine.close().await;
+}
+
+#[tokio::test]
+async fn nothing_is_missing_in_a_backup_without_a_word() {
+    let one = Alone::new().await;
+    let root = tempfile::tempdir().unwrap();
+    tiny_root(root.path());
+    std::fs::write(root.path().join("etc/seen"), "by one").unwrap();
+    let source = TemplateSource::Directory(root.path().into());
+    let template = one.engine.templates().add("seen", &source, &Overrides::default(), &mut |_| {}).unwrap();
+    let layer = template.layers[0];
+    let view = View { source: Source::Layer(layer), at: "/seen".parse().unwrap(), writable: false };
+    let seeing = one.create(&SandboxSpec { views: vec![view], ..one.spec() }).await;
+    let (damaged, whole) = (one.create(&one.spec()).await, one.create(&one.spec()).await);
+    for sandbox in [&seeing, &damaged, &whole] {
+        one.engine.stop(sandbox.id()).await.unwrap();
+    }
+    std::fs::remove_dir_all(one.data().join("layers").join(layer.to_string())).unwrap();
+    std::fs::write(one.data().join("sandboxes").join(damaged.id().as_str()).join("record.json"), "{").unwrap();
+    let saved = save_all(&one.engine).await;
+    let (_data, two) = empty().await;
+    let left_out = two.restore_all(stream(&saved)).await.unwrap();
+    for start in [format!("of sandbox {}: the layer {layer} ", seeing.id()), format!("sandbox {}: ", damaged.id())] {
+        assert!(left_out.iter().any(|what| what.starts_with(&start)), "{start}: {left_out:?}");
+    }
+    let all: Vec<(SandboxId, State)> = two.list().await.unwrap().try_collect().await.unwrap();
+    let all: BTreeSet<_> = all.iter().map(|(id, _)| id).collect();
+    assert_eq!(all, BTreeSet::from([seeing.id(), whole.id()]));
+    for engine in [&one.engine, &two] {
+        engine.close().await;
+    }
 }
 
 #[tokio::test]

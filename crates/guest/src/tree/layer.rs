@@ -22,6 +22,7 @@ use crate::{
         self, Archive, BLOCK, Extract, Head, Holes, Kind, LeftOut, MAX_LIST, MAX_PIECES, Owners, Packer, leaving, named,
     },
     dir::{Descent, Mounts, each_entry, open_again, open_below},
+    errno::is_shortage,
     links::FirstNames,
     names::{Below, Names, Next},
     sys,
@@ -69,7 +70,7 @@ pub fn pack_layer(layer: BorrowedFd<'_>, ids: IdMap, out: &mut dyn io::Write) ->
 
 /// A tree that others may be changing, and may mean harm. What comes and goes meanwhile is in the archive or is not. What an
 /// archive cannot hold, what cannot be read, and what is more than `most` bytes, is left out: the answer names it. An error is
-/// one of `out`.
+/// one of `out`, or a shortage of descriptors or memory: what is there and can be read is not left out for that.
 pub fn pack_changing(tree: BorrowedFd<'_>, ids: IdMap, most: u64, out: &mut dyn io::Write) -> io::Result<Vec<String>> {
     let changing = Changing { room: most, left_out: LeftOut::default() };
     Packing::new(ids, out, Some(changing)).all(tree).map(LeftOut::into_lines)
@@ -145,7 +146,7 @@ impl<'a> Packing<'a> {
                 Next::Leave => {
                     match descent.leave() {
                         // Somebody moved a directory that the walk was far below: the way back is lost.
-                        Err(errno) if self.changing.is_some() => {
+                        Err(errno) if self.changing.is_some() && !is_shortage(errno) => {
                             let why = match errno {
                                 Errno::STALE => "a directory was moved while it was read".into(),
                                 errno => format!("the way back was lost ({errno})"),
@@ -210,6 +211,7 @@ impl<'a> Packing<'a> {
             {
                 Ok(None)
             }
+            Err(errno) if is_shortage(errno) => Err(errno.into()),
             Err(errno) => self.leave_out(path, format!("it cannot be read ({errno})")).map(|()| None),
         }
     }
@@ -314,6 +316,7 @@ impl<'a> Packing<'a> {
             let mut n = match readable {
                 true => match sys::retry(|| rustix::io::pread(file, &mut self.buffer[..want], at + done)) {
                     Ok(n) => n,
+                    Err(errno) if is_shortage(errno) => return Err(errno.into()),
                     Err(errno) => {
                         self.leave_out(path, format!("what it holds from byte {} on ({errno})", at + done))?;
                         readable = false;
@@ -407,4 +410,25 @@ fn map_text(pieces: &[(u64, u64)]) -> Vec<u8> {
     }
     text.resize(text.len().next_multiple_of(BLOCK), 0);
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortage_is_no_fault_of_a_file() {
+        let ids = IdMap { base: 0, count: 1 };
+        for changing in [true, false] {
+            let mut out = io::sink();
+            let changing = changing.then(|| Changing { room: u64::MAX, left_out: LeftOut::default() });
+            let mut packing = Packing::new(ids, &mut out, changing);
+            for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS] {
+                let error = packing.if_readable::<()>(b"file", Err(errno)).unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(errno.raw_os_error()));
+            }
+            let left_out = packing.changing.map(|changing| changing.left_out);
+            assert!(left_out.is_none_or(|left_out| left_out.is_empty()));
+        }
+    }
 }
