@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn bytes_without_descriptors_are_left_alone() {
         let (mut reads, writes) = UnixStream::pair().unwrap();
-        std::io::Write::write_all(&mut &writes, &[7; 100_000]).unwrap();
+        io::Write::write_all(&mut &writes, &[7; 100_000]).unwrap();
         drop(writes);
         descriptors_in(reads.as_fd(), |_| panic!("there is none")).unwrap();
         let mut all = Vec::new();
