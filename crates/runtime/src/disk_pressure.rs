@@ -213,11 +213,10 @@ impl Growth {
 
     /// Whether something grows that it may write to, if its tenant took more than it needs to delete something. Who did not run
     /// has written nothing, and nobody knows that of one for whose measuring there was no time beside late ones of its tenant.
-    fn grows(&self, id: &SandboxId) -> bool {
-        let Some(seen) = self.sandboxes.get(id) else { return false };
-        if seen.look != self.looks {
-            return self.late().any(|tenant| *tenant == seen.tenant);
-        }
+    fn grows(&self, id: &SandboxId, tenant: &Tenant) -> bool {
+        let Some(seen) = self.sandboxes.get(id).filter(|seen| seen.look == self.looks) else {
+            return self.late().any(|late| late == tenant);
+        };
         let grows = |what: &What| self.parts.get(what).is_some_and(|grown| grown.grows);
         let fills = || seen.volumes.iter().any(|volume| grows(&What::Volume(*volume)));
         seen.is_late || grows(&What::Own(id.clone())) || (seen.has_run && fills())
@@ -461,7 +460,7 @@ impl Runtime {
 
     async fn end_growing(&self, growth: &mut Growth, slot: &Slot, reason: &str) {
         let record = slot.record();
-        let Some(sandbox) = slot.live().filter(|_| growth.grows(&record.physical)) else { return };
+        let Some(sandbox) = slot.live().filter(|_| growth.grows(&record.physical, &record.tenant)) else { return };
         if let Err(error) = sandbox.end_for_want_of_room().await {
             tracing::debug!(sandbox = %record.id, %error, "commands could not be ended"); // it has ended
             return;
@@ -502,6 +501,11 @@ mod tests {
         Room { bytes, inodes: Some(Supply { free: inodes, least: 10_000 }) }
     }
 
+    fn grows(growth: &Growth, name: &str) -> bool {
+        let tenant = growth.sandboxes.get(&id(name)).map(|seen| seen.tenant.clone());
+        growth.grows(&id(name), &tenant.unwrap_or_else(|| Tenant::new("t").unwrap()))
+    }
+
     fn over(growth: &Growth, room: Room) -> Vec<String> {
         let mut over: Vec<_> = growth.over(room).iter().map(ToString::to_string).collect();
         over.sort();
@@ -526,11 +530,11 @@ mod tests {
         ]));
         assert_eq!(over(&growth, room(1000, 9_000)), ["greedy", "names"]);
         assert_eq!(over(&growth, room(1000, 20_000)), ["greedy"], "there are enough inodes");
-        assert!(["a", "b", "c", "d"].iter().all(|name| growth.grows(&id(name))));
+        assert!(["a", "b", "c", "d"].iter().all(|name| grows(&growth, name)));
         // Who deletes is not over any more, and who stands still does not grow.
         growth.note(measured(&[("b", "greedy", 2, 5), ("c", "greedy", 70, 5)]));
         assert_eq!(over(&growth, room(1000, 20_000)), [""; 0]);
-        assert!(!growth.grows(&id("a")) && !growth.grows(&id("b")) && !growth.grows(&id("c")));
+        assert!(!grows(&growth, "a") && !grows(&growth, "b") && !grows(&growth, "c"));
         // The less is left the smaller a share.
         assert_eq!(over(&growth, room(100, 20_000)), ["greedy", "large"]);
         assert!(growth.tell(&id("a")) && !growth.tell(&id("a")));
@@ -572,8 +576,8 @@ mod tests {
         growth.note(look([0, 1, 2], [1, 1, 1]));
         growth.note(look([0, 3, 2], [1, 100, 1]));
         assert_eq!(growth.taken().values().map(|taken| taken.bytes).collect::<Vec<_>>(), [99 * MIB]);
-        assert_eq!(["a", "b", "c"].map(|name| growth.grows(&id(name))), [false, true, false]);
-        assert!(!growth.note(look([0, 3, 2], [1, 100, 1])) && !growth.grows(&id("b")));
+        assert_eq!(["a", "b", "c"].map(|name| grows(&growth, name)), [false, true, false]);
+        assert!(!growth.note(look([0, 3, 2], [1, 100, 1])) && !grows(&growth, "b"));
         // What was removed counts though others know of more.
         growth.note(look([4, 3, 2], [2, 100, 1]));
         assert_eq!(growth.taken().values().map(|taken| taken.bytes).collect::<Vec<_>>(), [MIB]);
@@ -588,10 +592,11 @@ mod tests {
         growth.note([late]);
         assert_eq!(over(&growth, room(2000, 20_000)), [""; 0], "there is room");
         assert_eq!(over(&growth, room(1000, 20_000)), ["t"]);
-        assert!(growth.grows(&id("a")) && growth.grows(&id("b")), "nobody knows what the other did meanwhile");
+        let unknown = ["b", "c"].map(|name| grows(&growth, name));
+        assert!(grows(&growth, "a") && unknown == [true, true], "nobody knows what the others did meanwhile");
         growth.note([with_volumes("a", 5, &[]), other]);
         assert_eq!(over(&growth, room(1000, 20_000)), [""; 0]);
-        assert!(!growth.grows(&id("a")) && !growth.grows(&id("b")));
+        assert!(["a", "b", "c"].iter().all(|name| !grows(&growth, name)));
     }
 
     #[test]
