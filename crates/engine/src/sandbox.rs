@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use cabana_sandbox::{
     Defaults, Duplex, Error, ExecId, ExecSpec, Files, Limits, NetworkPolicy, Position, Process, Reattached, Result,
-    Sandbox, SandboxId, SandboxSpec, Stored, Usage, User, Wanted,
+    Sandbox, SandboxId, SandboxSpec, StoredParts, Usage, User, Wanted,
 };
 use tokio::task::spawn_blocking;
 
@@ -138,7 +138,7 @@ impl Sandbox for EngineSandbox {
         }
     }
 
-    async fn stored(&self) -> Result<Stored> {
+    async fn stored(&self) -> Result<StoredParts> {
         self.live.root()?;
         disk::stored(&self.live, &self.shared).await
     }

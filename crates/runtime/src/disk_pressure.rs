@@ -13,11 +13,14 @@ use std::{
     time::Duration,
 };
 
-use cabana_model::{SandboxId, Tenant};
-use cabana_sandbox::Stored;
+use cabana_model::{SandboxId, Tenant, VolumeId};
+use cabana_sandbox::{Stored, StoredParts};
 use cabana_store::Owner;
 use futures_util::{StreamExt, future::ready, stream};
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
 
 use crate::{
     Error, Result, Runtime,
@@ -36,12 +39,14 @@ const LATEST_OF_TENANT: Duration = Duration::from_secs(30);
 const REST: u32 = 9;
 /// As old may be what was measured before the disk was low.
 const FRESH: Duration = Duration::from_secs(30);
-/// So many are measured at once, and each for so long. Who takes longer stands still until that is done.
+/// So many are measured at once, and each for so long; none is begun after that. Who takes longer stands still until that is done.
 const AT_ONCE: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Of what is left of a disk one tenant takes this part at most; and what nobody has to ask for, since deleting takes some room too.
 const SHARE: u64 = 8;
 const SLACK: Stored = Stored { bytes: 1 << 20, inodes: 64 };
+/// As much counts for each name.
+const NAME: u64 = 4096;
 
 /// Whose commands have taken too much of a disk that is nearly full.
 #[derive(Default)]
@@ -62,9 +67,21 @@ impl DiskPressure {
     }
 }
 
-/// What sandboxes have taken since the least that was measured of each.
+/// What is measured by itself: a volume is filled by whoever sees it, and stays full when its sandboxes are gone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum What {
+    Own(SandboxId),
+    Volume(VolumeId),
+}
+
+/// What was taken since the least that was measured of each.
 #[derive(Default)]
-struct Growth(HashMap<SandboxId, Grown>);
+struct Growth {
+    parts: HashMap<What, Grown>,
+    sandboxes: HashMap<SandboxId, Seen>,
+    /// How many there were.
+    looks: u64,
+}
 
 struct Grown {
     tenant: Tenant,
@@ -72,31 +89,102 @@ struct Grown {
     last: Stored,
     /// Since the look before.
     grows: bool,
+}
+
+/// A sandbox, as it was when it was last measured.
+struct Seen {
+    tenant: Tenant,
+    look: u64,
+    run: u64,
+    /// Since the look before.
+    has_run: bool,
+    is_late: bool,
+    volumes: Vec<VolumeId>,
     /// Its tenant has heard that its commands end.
     told: bool,
 }
 
 impl Growth {
     /// Whether something of it is not as it was.
-    fn note(&mut self, measured: impl IntoIterator<Item = (SandboxId, Tenant, Stored)>) -> bool {
+    fn note(&mut self, measured: impl IntoIterator<Item = (SandboxId, Tenant, StoredParts)>) -> bool {
         let mut is_changed = false;
-        self.0.values_mut().for_each(|grown| grown.grows = false);
-        for (id, tenant, now) in measured {
-            let new = || Grown { tenant, least: now, last: now, grows: false, told: false };
-            let grown = self.0.entry(id).or_insert_with(new);
-            grown.grows = now.bytes > grown.last.bytes || now.inodes > grown.last.inodes;
-            is_changed |= now != grown.last;
-            grown.last = now;
-            grown.least.bytes = grown.least.bytes.min(now.bytes);
-            grown.least.inodes = grown.least.inodes.min(now.inodes);
+        self.looks += 1;
+        self.parts.values_mut().for_each(|grown| grown.grows = false);
+        let mut volumes: HashMap<VolumeId, (Tenant, bool, Stored)> = HashMap::new();
+        for (id, tenant, parts) in measured {
+            let before = self.sandboxes.get(&id);
+            let has_run = before.is_none_or(|seen| seen.run != parts.run);
+            let seen = Seen {
+                tenant: tenant.clone(),
+                look: self.looks,
+                run: parts.run,
+                has_run,
+                is_late: parts.is_late,
+                volumes: parts.volumes.iter().map(|(volume, _)| *volume).collect(),
+                told: before.is_some_and(|seen| seen.told),
+            };
+            self.sandboxes.insert(id.clone(), seen);
+            for (volume, now) in parts.volumes {
+                let (_, ran, most) = volumes.entry(volume).or_insert_with(|| (tenant.clone(), has_run, now));
+                if has_run && !*ran {
+                    (*ran, *most) = (true, now); // what is known by one that did not run is older
+                } else if has_run == *ran {
+                    *most = Stored { bytes: most.bytes.max(now.bytes), inodes: most.inodes.max(now.inodes) };
+                }
+            }
+            is_changed |= self.note_part(What::Own(id), tenant, parts.own);
+        }
+        for (volume, (tenant, has_run, now)) in volumes {
+            let what = What::Volume(volume);
+            if has_run || !self.parts.contains_key(&what) {
+                is_changed |= self.note_part(what, tenant, now);
+            }
         }
         is_changed
+    }
+
+    fn note_part(&mut self, what: What, tenant: Tenant, now: Stored) -> bool {
+        let new = || Grown { tenant, least: now, last: now, grows: false };
+        let grown = self.parts.entry(what).or_insert_with(new);
+        grown.grows = now.bytes > grown.last.bytes || now.inodes > grown.last.inodes;
+        let is_changed = now != grown.last;
+        grown.last = now;
+        grown.least.bytes = grown.least.bytes.min(now.bytes);
+        grown.least.inodes = grown.least.inodes.min(now.inodes);
+        is_changed
+    }
+
+    /// From here on it counts anew.
+    fn begin(&mut self) {
+        self.parts.values_mut().for_each(|grown| grown.least = grown.last);
+        self.sandboxes.values_mut().for_each(|seen| seen.told = false);
+    }
+
+    /// With its names it is no more than this: what of it was removed by whoever does not see it any more.
+    fn note_most(&mut self, volume: VolumeId, with_names: u64) {
+        if let Some(grown) = self.parts.get_mut(&What::Volume(volume)) {
+            grown.last.bytes = grown.last.bytes.min(with_names);
+            grown.last.inodes = grown.last.inodes.min(with_names / NAME);
+            grown.least.bytes = grown.least.bytes.min(grown.last.bytes);
+            grown.least.inodes = grown.least.inodes.min(grown.last.inodes);
+        }
+    }
+
+    /// Volumes that count, and that nobody has measured in the last look.
+    fn unseen_volumes(&self) -> Vec<VolumeId> {
+        let now = self.sandboxes.values().filter(|seen| seen.look == self.looks);
+        let seen: HashSet<VolumeId> = now.flat_map(|seen| seen.volumes.iter().copied()).collect();
+        let volumes = self.parts.keys().filter_map(|what| match what {
+            What::Volume(volume) => Some(*volume),
+            What::Own(_) => None,
+        });
+        volumes.filter(|volume| !seen.contains(volume)).collect()
     }
 
     /// Of each tenant.
     fn taken(&self) -> HashMap<&Tenant, Stored> {
         let mut taken: HashMap<&Tenant, Stored> = HashMap::new();
-        for grown in self.0.values() {
+        for grown in self.parts.values() {
             let sum = taken.entry(&grown.tenant).or_default();
             sum.bytes = sum.bytes.saturating_add(grown.last.bytes - grown.least.bytes);
             sum.inodes = sum.inodes.saturating_add(grown.last.inodes - grown.least.inodes);
@@ -112,18 +200,31 @@ impl Growth {
             takes_much(taken.bytes, room.bytes, SLACK.bytes)
                 || room.inodes.is_some_and(|inodes| takes_much(taken.inodes, inodes, SLACK.inodes))
         };
-        let over = self.taken().into_iter().filter(|(_, taken)| is_over(taken));
-        over.map(|(tenant, _)| tenant.clone()).collect()
+        let over = self.taken().into_iter().filter(|(_, taken)| is_over(taken)).map(|(tenant, _)| tenant);
+        let late = self.late().filter(|_| room.is_low());
+        over.chain(late).cloned().collect()
     }
 
-    /// What of one tenant grows, if its tenant took more than it needs to delete something.
-    fn grows(&self, id: &SandboxId) -> bool {
-        self.0.get(id).is_some_and(|grown| grown.grows)
+    /// Whose sandboxes have run and cannot be measured: what they take is known too late.
+    fn late(&self) -> impl Iterator<Item = &Tenant> {
+        let late = self.sandboxes.values().filter(|seen| seen.look == self.looks && seen.is_late);
+        late.map(|seen| &seen.tenant)
+    }
+
+    /// Whether something grows that it may write to, if its tenant took more than it needs to delete something. Who did not run
+    /// has written nothing, and nobody knows that of one for whose measuring there was no time beside late ones of its tenant.
+    fn grows(&self, id: &SandboxId, tenant: &Tenant) -> bool {
+        let Some(seen) = self.sandboxes.get(id).filter(|seen| seen.look == self.looks) else {
+            return self.late().any(|late| late == tenant);
+        };
+        let grows = |what: &What| self.parts.get(what).is_some_and(|grown| grown.grows);
+        let fills = || seen.volumes.iter().any(|volume| grows(&What::Volume(*volume)));
+        seen.is_late || grows(&What::Own(id.clone())) || (seen.has_run && fills())
     }
 
     /// Whether this is the first time since there was room.
     fn tell(&mut self, id: &SandboxId) -> bool {
-        self.0.get_mut(id).is_some_and(|grown| !std::mem::replace(&mut grown.told, true))
+        self.sandboxes.get_mut(id).is_some_and(|seen| !std::mem::replace(&mut seen.told, true))
     }
 }
 
@@ -222,12 +323,12 @@ impl Runtime {
             return next(room);
         }
         let live = self.0.sandboxes.all_live();
-        let measured = self.stored_by(&live).await;
+        let measured = self.stored_by(&live, &watch.growth).await;
         if !room.is_low() {
             watch.growth = Growth::default();
         }
         watch.growth.note(measured);
-        self.forget_deleted(&mut watch.growth, &live).await;
+        self.forget_deleted(&mut watch.growth, &live, room).await;
         let over = watch.growth.over(room);
         self.0.pressure.set(over.clone());
         for slot in live.iter().filter(|slot| over.contains(&slot.record().tenant)) {
@@ -242,14 +343,34 @@ impl Runtime {
         next(room)
     }
 
-    /// What a sandbox took counts also while it is stopped, and until it is deleted.
-    async fn forget_deleted(&self, growth: &mut Growth, live: &[Arc<Slot>]) {
+    /// What a sandbox took counts also while it is stopped, and until it is deleted; and what is in a volume until that is removed.
+    async fn forget_deleted(&self, growth: &mut Growth, live: &[Arc<Slot>], room: Room) {
         let live: HashSet<_> = live.iter().map(|slot| slot.record().physical.clone()).collect();
-        let resting: Vec<_> = growth.0.keys().filter(|id| !live.contains(*id)).cloned().collect();
+        let resting: Vec<_> = growth.sandboxes.keys().filter(|id| !live.contains(*id)).cloned().collect();
         for id in resting {
             if let Ok(None) = self.0.store.by_physical(&id).await {
-                growth.0.remove(&id);
+                growth.sandboxes.remove(&id);
+                growth.parts.remove(&What::Own(id));
             }
+        }
+        let unseen = growth.unseen_volumes();
+        if unseen.is_empty() {
+            return;
+        }
+        let Ok(all) = self.0.store.all_volumes().await else { return };
+        let all: HashSet<VolumeId> = all.into_iter().map(|volume| volume.physical).collect();
+        let over = growth.over(room);
+        let (there, gone): (HashSet<_>, HashSet<_>) = unseen.into_iter().partition(|volume| all.contains(volume));
+        for volume in gone {
+            growth.parts.remove(&What::Volume(volume));
+        }
+        let counts = |grown: &Grown| over.contains(&grown.tenant) && grown.last != grown.least;
+        // By chance: one that takes long holds up no others.
+        let mut there = there.into_iter();
+        let Some(volume) = there.find(|it| growth.parts.get(&What::Volume(*it)).is_some_and(counts)) else { return };
+        let usage = timeout(SOONEST_OF_TENANT, self.0.sandboxes.provider().volume_usage(volume));
+        if let Ok(Ok(usage)) = usage.await {
+            growth.note_most(volume, usage);
         }
     }
 
@@ -282,7 +403,7 @@ impl Runtime {
 
     async fn look_at_tenant(&self, watch: &mut TenantWatch, owner: &Owner, live: &[Arc<Slot>], limit: u128) {
         let begun = Instant::now();
-        let measured = self.stored_by(live).await;
+        let measured = self.stored_by(live, &watch.growth).await;
         let is_changed = watch.growth.note(measured);
         let taken = watch.growth.taken().get(&owner.tenant).copied().unwrap_or_default();
         let known = || self.0.quotas.now(owner).stored_bytes;
@@ -293,10 +414,7 @@ impl Runtime {
         }
         if stored <= limit {
             watch.before = stored;
-            watch.growth.0.retain(|_, grown| {
-                (grown.least, grown.told) = (grown.last, false);
-                true
-            });
+            watch.growth.begin();
         } else if with_names(taken) > SLACK.bytes {
             for slot in live {
                 self.end_growing(&mut watch.growth, slot, "its tenant stores more than the quota stored_bytes allows")
@@ -308,19 +426,41 @@ impl Runtime {
         watch.due = Some(Instant::now() + wait.max(begun.elapsed() * REST));
     }
 
-    /// Those that can be measured in time.
-    async fn stored_by(&self, slots: &[Arc<Slot>]) -> Vec<(SandboxId, Tenant, Stored)> {
-        let measured = stream::iter(slots.to_vec()).map(|slot| async move {
-            let (sandbox, record) = (slot.live()?, slot.record());
-            let stored = timeout(PATIENCE, sandbox.stored()).await.ok()?.ok()?;
-            Some((record.physical.clone(), record.tenant.clone(), stored))
-        });
-        measured.buffer_unordered(AT_ONCE).filter_map(ready).collect().await
+    /// Those that can be measured in time, first those that waited longest for it. Each tenant has its part of the places, so that one
+    /// whose sandboxes take long holds up its own.
+    async fn stored_by(&self, slots: &[Arc<Slot>], growth: &Growth) -> Vec<(SandboxId, Tenant, StoredParts)> {
+        let mut by_tenant: HashMap<Tenant, Vec<(u64, Arc<Slot>)>> = HashMap::new();
+        for slot in slots {
+            let record = slot.record();
+            let look = growth.sandboxes.get(&record.physical).map_or(0, |seen| seen.look);
+            by_tenant.entry(record.tenant.clone()).or_default().push((look, slot.clone()));
+        }
+        let (tenants, places) = (by_tenant.len(), Arc::new(Semaphore::new(AT_ONCE)));
+        let until = Instant::now() + PATIENCE;
+        let of_tenant = |mut slots: Vec<(u64, Arc<Slot>)>| {
+            slots.sort_by_key(|(look, _)| *look);
+            let places = places.clone();
+            let measured = stream::iter(slots).map(move |(_, slot)| {
+                let places = places.clone();
+                async move {
+                    let _place = places.acquire_owned().await.ok()?;
+                    if Instant::now() > until {
+                        return None;
+                    }
+                    let (sandbox, record) = (slot.live()?, slot.record());
+                    let parts = timeout(PATIENCE, sandbox.stored()).await.ok()?.ok()?;
+                    Some((record.physical.clone(), record.tenant.clone(), parts))
+                }
+            });
+            measured.buffer_unordered((AT_ONCE / tenants).max(1)).filter_map(ready).boxed()
+        };
+        let all: Vec<_> = by_tenant.into_values().map(of_tenant).collect();
+        stream::select_all(all).collect().await
     }
 
     async fn end_growing(&self, growth: &mut Growth, slot: &Slot, reason: &str) {
         let record = slot.record();
-        let Some(sandbox) = slot.live().filter(|_| growth.grows(&record.physical)) else { return };
+        let Some(sandbox) = slot.live().filter(|_| growth.grows(&record.physical, &record.tenant)) else { return };
         if let Err(error) = sandbox.end_for_want_of_room().await {
             tracing::debug!(sandbox = %record.id, %error, "commands could not be ended"); // it has ended
             return;
@@ -335,7 +475,7 @@ impl Runtime {
 
 /// As it counts to what a tenant stores.
 fn with_names(stored: Stored) -> u64 {
-    stored.bytes.saturating_add(stored.inodes.saturating_mul(4096))
+    stored.bytes.saturating_add(stored.inodes.saturating_mul(NAME))
 }
 
 #[cfg(test)]
@@ -348,9 +488,10 @@ mod tests {
         SandboxId::new(name.repeat(16)).unwrap()
     }
 
-    fn measured(rows: &[(&str, &str, u64, u64)]) -> Vec<(SandboxId, Tenant, Stored)> {
+    fn measured(rows: &[(&str, &str, u64, u64)]) -> Vec<(SandboxId, Tenant, StoredParts)> {
         let row = |(name, tenant, mib, inodes): &(&str, &str, u64, u64)| {
-            (id(name), Tenant::new(*tenant).unwrap(), Stored { bytes: mib * MIB, inodes: *inodes })
+            let own = Stored { bytes: mib * MIB, inodes: *inodes };
+            (id(name), Tenant::new(*tenant).unwrap(), StoredParts { own, ..StoredParts::default() })
         };
         rows.iter().map(row).collect()
     }
@@ -358,6 +499,11 @@ mod tests {
     fn room(mib: u64, inodes: u64) -> Room {
         let bytes = Supply { free: mib * MIB, least: 1024 * MIB };
         Room { bytes, inodes: Some(Supply { free: inodes, least: 10_000 }) }
+    }
+
+    fn grows(growth: &Growth, name: &str) -> bool {
+        let tenant = growth.sandboxes.get(&id(name)).map(|seen| seen.tenant.clone());
+        growth.grows(&id(name), &tenant.unwrap_or_else(|| Tenant::new("t").unwrap()))
     }
 
     fn over(growth: &Growth, room: Room) -> Vec<String> {
@@ -384,14 +530,73 @@ mod tests {
         ]));
         assert_eq!(over(&growth, room(1000, 9_000)), ["greedy", "names"]);
         assert_eq!(over(&growth, room(1000, 20_000)), ["greedy"], "there are enough inodes");
-        assert!(["a", "b", "c", "d"].iter().all(|name| growth.grows(&id(name))));
+        assert!(["a", "b", "c", "d"].iter().all(|name| grows(&growth, name)));
         // Who deletes is not over any more, and who stands still does not grow.
         growth.note(measured(&[("b", "greedy", 2, 5), ("c", "greedy", 70, 5)]));
         assert_eq!(over(&growth, room(1000, 20_000)), [""; 0]);
-        assert!(!growth.grows(&id("a")) && !growth.grows(&id("b")) && !growth.grows(&id("c")));
+        assert!(!grows(&growth, "a") && !grows(&growth, "b") && !grows(&growth, "c"));
         // The less is left the smaller a share.
         assert_eq!(over(&growth, room(100, 20_000)), ["greedy", "large"]);
         assert!(growth.tell(&id("a")) && !growth.tell(&id("a")));
+    }
+
+    fn with_volumes(name: &str, run: u64, volumes: &[(VolumeId, u64)]) -> (SandboxId, Tenant, StoredParts) {
+        let stored = |mib: u64| Stored { bytes: mib * MIB, inodes: 5 };
+        let volumes = volumes.iter().map(|(volume, mib)| (*volume, stored(*mib))).collect();
+        let parts = StoredParts { own: stored(1), volumes, run, is_late: false };
+        (id(name), Tenant::new("t").unwrap(), parts)
+    }
+
+    #[test]
+    fn what_a_volume_took_stays_when_another_is_in_its_place_and_when_its_sandbox_is_gone() {
+        let mut growth = Growth::default();
+        let volumes: Vec<_> = (0..3).map(|_| VolumeId::from(uuid::Uuid::new_v4())).collect();
+        let low = room(1000, 20_000);
+        growth.note([with_volumes("a", 0, &[(volumes[0], 0)])]);
+        growth.note([with_volumes("a", 1, &[(volumes[0], 100)])]);
+        growth.note([with_volumes("a", 2, &[(volumes[1], 0)])]);
+        assert_eq!(over(&growth, low), [""; 0]);
+        growth.note([with_volumes("a", 3, &[(volumes[1], 100)])]);
+        assert_eq!(over(&growth, low), ["t"], "both together");
+        growth.note([with_volumes("b", 9, &[(volumes[2], 0)])]);
+        assert_eq!(over(&growth, low), ["t"]);
+        assert_eq!(growth.unseen_volumes().len(), 2);
+        growth.note_most(volumes[0], MIB);
+        assert_eq!(over(&growth, low), [""; 0], "most of it was removed");
+    }
+
+    #[test]
+    fn a_volume_counts_once_and_who_did_not_run_has_not_filled_it() {
+        let mut growth = Growth::default();
+        let volume = VolumeId::from(uuid::Uuid::new_v4());
+        let look = |runs: [u64; 3], mib: [u64; 3]| {
+            let rows = ["a", "b", "c"].into_iter().zip(runs).zip(mib);
+            rows.map(|((name, run), mib)| with_volumes(name, run, &[(volume, mib)])).collect::<Vec<_>>()
+        };
+        growth.note(look([0, 1, 2], [1, 1, 1]));
+        growth.note(look([0, 3, 2], [1, 100, 1]));
+        assert_eq!(growth.taken().values().map(|taken| taken.bytes).collect::<Vec<_>>(), [99 * MIB]);
+        assert_eq!(["a", "b", "c"].map(|name| grows(&growth, name)), [false, true, false]);
+        assert!(!growth.note(look([0, 3, 2], [1, 100, 1])) && !grows(&growth, "b"));
+        // What was removed counts though others know of more.
+        growth.note(look([4, 3, 2], [2, 100, 1]));
+        assert_eq!(growth.taken().values().map(|taken| taken.bytes).collect::<Vec<_>>(), [MIB]);
+    }
+
+    #[test]
+    fn who_has_run_and_cannot_be_measured_is_over_where_the_disk_is_low() {
+        let mut growth = Growth::default();
+        let (mut late, other) = (with_volumes("a", 0, &[]), with_volumes("b", 1, &[]));
+        growth.note([late.clone(), other.clone()]);
+        late.2.is_late = true;
+        growth.note([late]);
+        assert_eq!(over(&growth, room(2000, 20_000)), [""; 0], "there is room");
+        assert_eq!(over(&growth, room(1000, 20_000)), ["t"]);
+        let unknown = ["b", "c"].map(|name| grows(&growth, name));
+        assert!(grows(&growth, "a") && unknown == [true, true], "nobody knows what the others did meanwhile");
+        growth.note([with_volumes("a", 5, &[]), other]);
+        assert_eq!(over(&growth, room(1000, 20_000)), [""; 0]);
+        assert!(["a", "b", "c"].iter().all(|name| !grows(&growth, name)));
     }
 
     #[test]

@@ -44,7 +44,9 @@ pub use files::{
 };
 pub use patterns::{IgnoreRules, IgnoreRulesBuilder, MAX_IGNORE_FILE};
 pub use places::{Holder, Place, Places};
-pub use provider::{Duplex, Found, Provider, Sandbox, SandboxEvent, State, Stored, Stream, Tell, Usage, Wanted};
+pub use provider::{
+    Duplex, Found, Provider, Sandbox, SandboxEvent, State, Stored, StoredParts, Stream, Tell, Usage, Wanted,
+};
 pub use run::{ExecOutcome, Kept, run};
 pub use spec::{Base, Defaults, Lifetime, Limits, NetworkPolicy, SandboxSpec, Source, View, check_views};
 pub use template::{Overrides, Service, Template};

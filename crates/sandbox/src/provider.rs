@@ -148,9 +148,9 @@ pub trait Sandbox: Send + Sync {
     /// At run time, without making it again.
     async fn update(&self, wanted: Wanted) -> Result<()>;
     async fn usage(&self) -> Result<Usage>;
-    /// What its own layer takes, with the volumes that it may write to, as of when it last ran. Its commands stand still where it takes
-    /// long to find that out.
-    async fn stored(&self) -> Result<Stored>;
+    /// What its own layer takes, and what the volumes take that it may write to. Its commands stand still where it takes long to find
+    /// that out.
+    async fn stored(&self) -> Result<StoredParts>;
     /// Ends its commands as at its own limit of the disk: there is no room for what they write. One that stands still writes nothing.
     async fn end_for_want_of_room(&self) -> Result<()>;
 }
@@ -168,6 +168,17 @@ pub enum Wanted {
 pub struct Stored {
     pub bytes: u64,
     pub inodes: u64,
+}
+
+/// What a sandbox takes of a disk, each part by itself: others may write to its volumes too.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoredParts {
+    pub own: Stored,
+    pub volumes: Vec<(VolumeId, Stored)>,
+    /// Another number where it has run since.
+    pub run: u64,
+    /// It has run since this was measured, and it takes too long to find out what it takes now.
+    pub is_late: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

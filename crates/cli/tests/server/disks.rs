@@ -202,6 +202,7 @@ async fn a_disk_that_is_nearly_full_takes_nothing_new() {
     let two = server.ensure("two").await["id"].as_str().unwrap().to_owned();
     good(server.post(&format!("/v1/sandboxes/{two}/stop"), &json!({})).send().await.unwrap()).await;
     let key = server.key_for("us", "use").await;
+    good(server.post("/v1/volumes", &json!({ "name": "v" })).send().await.unwrap()).await;
     let filler = fill(server.data());
     let filled = std::fs::metadata(&filler).unwrap().len();
     // A fiftieth of the disk is more than this.
@@ -220,6 +221,14 @@ async fn a_disk_that_is_nearly_full_takes_nothing_new() {
     assert_eq!(told_to_come_back(add.send().await.unwrap()).await, full());
     let once = server.post("/v1/exec", &json!({ "command": "true" }));
     assert_eq!(told_to_come_back(once.send().await.unwrap()).await, full());
+    // Volumes that were made ahead are not filled one after the other.
+    let at = format!("/v1/sandboxes/{sandbox}");
+    let mount = async |mode: &str| {
+        let mounts = json!({ "extra_mounts": [{ "volume": "v", "mount_path": "/v", "mode": mode }] });
+        server.request(Method::PATCH, &at).json(&mounts).send().await.unwrap()
+    };
+    assert_eq!(told_to_come_back(mount("rw").await).await, full());
+    good(mount("ro").await).await;
     let told = server.post("/v1/sandboxes", &json!({})).send().await.unwrap().json::<Value>().await.unwrap();
     assert!(told["error"]["message"].as_str().unwrap().contains("are kept free"), "{told}");
     // What all of them take together is nothing that one tenant learns.
@@ -246,6 +255,7 @@ async fn a_disk_that_is_nearly_full_takes_nothing_new() {
         answer.status().is_success().then_some(())
     })
     .await;
+    good(mount("rw").await).await;
     all_is_right(&mut server, &first).await;
 }
 

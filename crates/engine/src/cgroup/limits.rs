@@ -89,7 +89,7 @@ impl Controllers {
         let io = disk.and_then(|_| find("io", "blkio")).filter(counts);
         let pids = find("pids", "pids");
         if let (Some(group), Some(most)) = (&pids, processes_of_all(Path::new("/proc/sys/kernel"))) {
-            let _ = group.write("pids.max", &most.to_string());
+            let _ = group.lower_pids(most);
         }
         Self {
             memory: find("memory", "memory"),
@@ -294,6 +294,12 @@ impl Group {
 
     fn read(&self, file: &str) -> Option<String> {
         fs::read_to_string(self.path.join(file)).ok()
+    }
+
+    /// What the operator allows of them may be less.
+    fn lower_pids(&self, most: u64) -> io::Result<()> {
+        let now = self.read("pids.max").and_then(|now| now.trim().parse::<u64>().ok());
+        if now.is_some_and(|now| now <= most) { Ok(()) } else { self.write("pids.max", &most.to_string()) }
     }
 
     /// What cannot be reclaimed.
@@ -541,6 +547,16 @@ mod tests {
         assert_eq!(processes_of_all(dir.path()), None);
         fs::write(dir.path().join("threads-max"), "192686\n").unwrap();
         assert_eq!(processes_of_all(dir.path()), Some(24_576));
+    }
+
+    #[test]
+    fn what_the_operator_allows_of_processes_is_never_raised() {
+        for (now, after) in [("max\n", "100"), ("", "100"), ("500\n", "100"), ("100\n", "100\n"), ("7\n", "7\n")] {
+            let (_dir, group) = group(Version::Two, &[]);
+            fs::write(group.path.join("pids.max"), now).unwrap();
+            group.lower_pids(100).unwrap();
+            assert_eq!(text(&group, "pids.max"), after);
+        }
     }
 
     #[test]

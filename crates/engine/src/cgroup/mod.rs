@@ -32,6 +32,9 @@ use crate::{
 /// How long tracers may take to wait for who has ended, while everybody is to stand still.
 const TRACERS: Duration = Duration::from_secs(1);
 
+/// How long an owner that has just ended may take to let go of a group.
+const LETTING_GO: Duration = Duration::from_millis(500);
+
 /// Where our groups lie.
 pub(crate) struct Cgroups {
     parent: PathBuf,
@@ -114,11 +117,16 @@ impl Cgroups {
         }
     }
 
-    /// The same, for who takes it up. Where its last owner has not let go of it yet, its processes keep it all the same.
+    /// The same, for who takes it up. Where its last owner does not let go of it in time, its processes keep it all the same. Blocks.
     pub(crate) fn take_up(&self, number: u32) -> io::Result<Cgroup> {
         let Cgroup { path, .. } = self.open(number)?;
-        let held = hold(&path)?.map(Arc::new);
-        Ok(Cgroup { path, held })
+        let begun = Instant::now();
+        loop {
+            match hold(&path)? {
+                None if begun.elapsed() < LETTING_GO => std::thread::sleep(LETTING_GO / 50),
+                held => return Ok(Cgroup { path, held: held.map(Arc::new) }),
+            }
+        }
     }
 
     /// A group whose files belong to `owner`; `None` when there is one with living processes in it, or another engine has it.
@@ -138,7 +146,8 @@ impl Cgroups {
                 made => made?,
             }
         }
-        let cgroup = self.take_up(number)?;
+        // Whoever has a group that was made just now is another that makes it.
+        let cgroup = Cgroup { held: hold(&path)?.map(Arc::new), path };
         if cgroup.held.is_none() || !cgroup.is_empty() {
             return Ok(None);
         }
@@ -340,6 +349,26 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
         });
         assert_eq!(found, if there { 160 } else { 0 });
+    }
+
+    #[test]
+    fn who_takes_a_group_up_waits_until_its_last_owner_lets_go() {
+        let parent = tempfile::tempdir().unwrap();
+        let cgroups =
+            Cgroups { parent: parent.path().to_owned(), prefix: "r".into(), controllers: Controllers::default() };
+        let group = parent.path().join("r7");
+        fs::create_dir(&group).unwrap();
+        let before = hold(&group).unwrap().unwrap();
+        let (waits, waiting) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                waiting.recv().unwrap();
+                drop(before);
+            });
+            assert!(hold(&group).unwrap().is_none());
+            waits.send(()).unwrap();
+            assert!(cgroups.take_up(7).unwrap().held.is_some());
+        });
     }
 
     #[test]

@@ -130,7 +130,7 @@ fn free(own: &Path) -> Usage {
 /// On a thread that may block.
 pub(crate) async fn measured(live: &Arc<Live>) -> std::io::Result<Measured> {
     let live = live.clone();
-    let measure = move || super::measure(live.disk.own(), &[], &live.pids());
+    let measure = move || super::measure(live.disk.own(), &live.pids());
     spawn_blocking(measure).await.map_err(std::io::Error::other).flatten()
 }
 

@@ -69,6 +69,7 @@ impl Shared {
         let _closed = self.gates.of(&live.id).close().await?;
         let was = self.read_record(&live.id).await?;
         let wanted = with_views(&was, views)?;
+        live.stored.note_left(&was.spec.views);
         self.with_volumes(&live.id, &was, &wanted, self.exchange_views(live, &was, &wanted)).await
     }
 

@@ -1,6 +1,8 @@
 //! A sandbox as a whole.
 
-use cabana_model::{Clamped, Lifecycle, Mount, SandboxId, Time};
+use std::collections::HashSet;
+
+use cabana_model::{Clamped, Lifecycle, Mount, MountMode, MountSource, SandboxId, Time, VolumeName};
 use cabana_sandbox::{Limits, NetworkPolicy};
 use cabana_store::By;
 use serde::{Deserialize, Serialize};
@@ -230,9 +232,14 @@ impl Act for Change {
             wanted.sandbox.network = self.network.map_or_else(|| wanted.sandbox.network.clone(), |_| network);
             wanted.env = self.env.unwrap_or_else(|| std::mem::take(&mut wanted.env));
             if self.mount.is_some() || self.extra_mounts.is_some() {
+                let had = written_volumes(&wanted.mounts);
                 let Mounts { primary, extra } = std::mem::take(&mut wanted.mounts);
                 wanted.mounts = Mounts { primary: self.mount.or(primary), extra: self.extra_mounts.unwrap_or(extra) };
                 clamped.extend(profile.and_then(|profile| crate::profiles::hold(profile, &mut wanted.mounts)));
+                // Commands that fill one after the other would do so faster than anybody looks.
+                if !written_volumes(&wanted.mounts).is_subset(&had) {
+                    cx.check_room()?;
+                }
             }
             if let Some(lifecycle) = self.lifecycle {
                 let before = sandboxes.lifecycle_of(wanted);
@@ -248,4 +255,13 @@ impl Act for Change {
         };
         sandboxes.change(&slot, sent, alter).await
     }
+}
+
+fn written_volumes(mounts: &Mounts) -> HashSet<VolumeName> {
+    let written = mounts.primary.iter().chain(&mounts.extra).filter(|mount| mount.mode() == MountMode::Rw);
+    let volumes = written.filter_map(|mount| match &mount.source {
+        Some(MountSource::Volume(name)) => Some(name.clone()),
+        Some(MountSource::Host(_)) | None => None,
+    });
+    volumes.collect()
 }

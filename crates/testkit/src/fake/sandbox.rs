@@ -11,7 +11,7 @@ use std::{
 use async_trait::async_trait;
 use cabana_sandbox::{
     Capabilities, Defaults, Duplex, Error, ExecId, ExecSpec, Files, Position, Process, Provider, Reattached, Result,
-    Sandbox, SandboxId, SandboxPath, SandboxSpec, Stored, Usage, User, Wanted,
+    Sandbox, SandboxId, SandboxPath, SandboxSpec, Stored, StoredParts, Usage, User, Wanted,
 };
 use tokio::sync::RwLock;
 
@@ -143,8 +143,9 @@ impl Sandbox for FakeSandbox {
         Ok(Usage { disk: lock(&self.session.fs).bytes(), ..Usage::default() })
     }
 
-    async fn stored(&self) -> Result<Stored> {
-        Ok(Stored { bytes: self.usage().await?.disk, inodes: 0 })
+    async fn stored(&self) -> Result<StoredParts> {
+        let own = Stored { bytes: self.usage().await?.disk, inodes: 0 };
+        Ok(StoredParts { own, ..StoredParts::default() })
     }
 
     /// It runs none.
