@@ -105,6 +105,10 @@ pub trait Act: Send + Sized + 'static {
     fn stores(&self) -> bool {
         true
     }
+    /// Whether it ends or removes something. It may be recorded where the rest is not, since what is there in the end is less.
+    fn removes(&self) -> bool {
+        false
+    }
     /// Asked of one that repeats another, and so is not run. What came with it as a stream is in no digest: it is compared here.
     fn repeats(self, first: Call<Self::Answer>) -> impl Future<Output = Result<()>> + Send {
         drop(first);

@@ -107,7 +107,7 @@ pub use tasks::{Seen, Typed};
 pub use text::Text;
 pub use tokens::Opens;
 pub use told::Told;
-pub use turns::{Turn, Turns};
+pub use turns::{TenantTurn, Turn, Turns};
 pub use uploads::{Hash, MOST_BYTES as MOST_UPLOADED};
 pub use webhooks::{Tried, check_rules};
 pub use words::{MAX_KEPT_ENV, check_kept_env};

@@ -125,6 +125,7 @@ impl Runtime {
         for (owner, quota) in self.0.store.quotas().await? {
             let _ = self.0.quotas.set(&owner, Some(quota), true);
         }
+        self.warn_of_full_ledgers();
         Ok(())
     }
 
@@ -133,6 +134,16 @@ impl Runtime {
             self.0.quotas.recorded(tenant, bytes);
         }
         Ok(())
+    }
+
+    /// A new default, or a smaller setting, may be less than what is there.
+    fn warn_of_full_ledgers(&self) {
+        for (tenant, bytes, most) in self.0.quotas.full_ledgers() {
+            tracing::warn!(
+                %tenant, bytes, most,
+                "what is recorded of a tenant's calls is more than its ledger_bytes, so only what removes something may be called:                  give it more (`quotas.ledger` of the settings, `cabana quota set --ledger`), or keep less (`retention.ledger`,                  `retention.calls`)"
+            );
+        }
     }
 
     /// Of these days, both included, each as `2026-01-31`.

@@ -180,6 +180,10 @@ impl Act for Unlink {
         false
     }
 
+    fn removes(&self) -> bool {
+        true
+    }
+
     fn digest(&self) -> [u8; 32] {
         [0; 32]
     }

@@ -137,6 +137,8 @@ pub(crate) struct Wants {
     pub(crate) task: bool,
     /// To leave something that is kept.
     pub(crate) stores: bool,
+    /// To end or remove something.
+    pub(crate) removes: bool,
     /// About so many bytes of records that it leaves. Of a read none: it asks for its row once it knows that it leaves one.
     pub(crate) records: u64,
     /// While the store lives on what it keeps for a full disk.
@@ -151,6 +153,7 @@ impl Wants {
     }
 
     /// What removes something may be recorded where the rest is not, since it makes room. Not without end: it may find nothing to remove.
+    /// What only keeps nothing, as a wake, is no removal, and takes none of that.
     fn limits(self, limits: Quota, caller: &Caller) -> Quota {
         const FOR_REMOVALS: u64 = 64 << 20;
         const CALLS_WHEN_SHORT: u64 = 5;
@@ -159,12 +162,17 @@ impl Wants {
         }
         let is_held = self.is_short && caller.role < Role::Admin;
         let most_calls = limits.calls_per_sec.unwrap_or(u64::MAX).min(CALLS_WHEN_SHORT);
+        let more = |most: u64| if self.removes { FOR_REMOVALS.max(most / 8) } else { 0 };
         Quota {
-            ledger_bytes: limits.ledger_bytes.map(|most| most.saturating_add(FOR_REMOVALS.max(most / 8))),
+            ledger_bytes: limits.ledger_bytes.map(|most| most.saturating_add(more(most))),
             calls_per_sec: if is_held { Some(most_calls) } else { limits.calls_per_sec },
             ..limits
         }
     }
+}
+
+fn of_strangers(limits: Quota) -> Quota {
+    Quota { ledger_bytes: limits.ledger_bytes.map(|most| most / 2), ..limits }
 }
 
 /// What those that run may take.
@@ -263,6 +271,18 @@ impl Quotas {
         self.counted(|counted| counted.used(&Who::Tenant(tenant), now).now.ledger_bytes = bytes.into());
     }
 
+    /// Tenants of which more is recorded than may be, with how much there is and how much may be.
+    pub(crate) fn full_ledgers(&self) -> Vec<(Tenant, u64, u64)> {
+        self.counted(|counted| {
+            let full = counted.used.iter().filter_map(|(who, used)| {
+                let Who::Tenant(tenant) = who else { return None };
+                let (bytes, most) = (used.now.ledger_bytes, self.limits(counted, who).ledger_bytes?);
+                (bytes >= u128::from(most)).then(|| (tenant.clone(), u64::try_from(bytes).unwrap_or(u64::MAX), most))
+            });
+            full.collect()
+        })
+    }
+
     /// A row that is about to be written.
     pub(crate) fn add_recorded(&self, tenant: &Tenant, bytes: u64) {
         let now = self.0.clock.now();
@@ -304,22 +324,30 @@ impl Quotas {
             counted.add_recorded(&whos.0, wants.records, now);
             Ok(())
         })?;
-        Ok(Pass { quotas: self.clone(), whos, held, room: None, _permit: None })
+        Ok(Pass { quotas: self.clone(), whos, held, unrecorded: wants.records, room: None, _permit: None })
     }
 
-    /// The same for one without a key, who has bounds of its own: only what it leaves counts.
+    /// The same for one without a key, who has bounds of its own: only what it leaves counts. Of the ledger there is half for those: with
+    /// all of it a stranger would end the tenant's own calls.
     pub(crate) fn unmetered(&self, caller: &Caller, wants: Wants, permit: OwnedSemaphorePermit) -> Result<Pass> {
         let (whos, now) = (whos(&caller.tenant, Some(caller.key)), self.0.clock.now());
         let wanted = wants.amounts(caller);
         self.counted(|counted| -> Result<()> {
             each(&whos).try_for_each(|who| {
-                let limits = wants.limits(self.limits(counted, who), caller);
+                let limits = of_strangers(wants.limits(self.limits(counted, who), caller));
                 admit(&limits, &counted.used(who, now).now, &wanted).map_err(Error::Exceeded)
             })?;
             counted.add_recorded(&whos.0, wants.records, now);
             Ok(())
         })?;
-        Ok(Pass { quotas: self.clone(), whos, held: Amounts::default(), room: None, _permit: Some(permit) })
+        Ok(Pass {
+            quotas: self.clone(),
+            whos,
+            held: Amounts::default(),
+            unrecorded: wants.records,
+            room: None,
+            _permit: Some(permit),
+        })
     }
 
     /// What was begun by another server goes on, and counts.
@@ -334,7 +362,7 @@ impl Quotas {
     fn left(&self, tenant: &Tenant, key: KeyId, held: Amounts) -> Pass {
         let (whos, now) = (whos(tenant, Some(key)), self.0.clock.now());
         self.counted(|counted| counted.add(&whos, held, now));
-        Pass { quotas: self.clone(), whos, held, room: None, _permit: None }
+        Pass { quotas: self.clone(), whos, held, unrecorded: 0, room: None, _permit: None }
     }
 
     /// For the transaction that claims a sandbox: whether there may be one more, and whether it may run.
@@ -440,7 +468,7 @@ impl Quotas {
                 counted.add(&whos, more, quotas.0.clock.now());
                 Ok(())
             })?;
-            Ok(Pass { quotas, whos, held: more, room: None, _permit: None })
+            Ok(Pass { quotas, whos, held: more, unrecorded: 0, room: None, _permit: None })
         }
     }
 }
@@ -450,6 +478,8 @@ pub(crate) struct Pass {
     quotas: Quotas,
     whos: Whos,
     held: Amounts,
+    /// Bytes of records that are paid for and not there yet.
+    unrecorded: u64,
     /// For the sandbox that it is about to let run.
     pub(crate) room: Option<Room>,
     /// Of one without a key.
@@ -464,15 +494,27 @@ impl Pass {
             quotas: self.quotas.clone(),
             whos: self.whos.clone(),
             held,
+            unrecorded: 0,
             room: None,
             _permit: None,
         })
+    }
+
+    /// Its records are there, and stay.
+    pub(crate) fn is_recorded(&mut self) {
+        self.unrecorded = 0;
     }
 }
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        self.quotas.counted(|counted| counted.take_away(&self.whos, self.held));
+        let unrecorded = Amounts { ledger_bytes: self.unrecorded.into(), ..Amounts::default() };
+        self.quotas.counted(|counted| {
+            counted.take_away(&self.whos, self.held);
+            if let Some(used) = counted.used.get_mut(&self.whos.0) {
+                used.now = used.now.without(unrecorded);
+            }
+        });
     }
 }
 
@@ -516,5 +558,46 @@ impl Drop for Resized {
             let (whos, now) = (occupied.whos.clone(), std::mem::replace(&mut occupied.amounts, last));
             counted.take_away(&whos, now.without(last));
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_ledger_has_for_removals_is_for_nothing_else() {
+        const MOST: u64 = 1 << 30;
+        let caller = Caller { key: KeyId::now(), tenant: Tenant::new("us").unwrap(), role: Role::Use, subject: None };
+        let limits = Quota { ledger_bytes: Some(MOST), ..Quota::NONE };
+        let most = |stores, removes| {
+            let wants = Wants { stores, removes, records: 100, ..Wants::default() };
+            wants.limits(limits, &caller).ledger_bytes
+        };
+        assert_eq!(most(true, false), Some(MOST));
+        assert_eq!(most(false, false), Some(MOST), "what stores nothing may be repeated without end");
+        assert_eq!(most(false, true), Some(MOST + MOST / 8));
+    }
+
+    #[test]
+    fn strangers_have_half_of_a_ledger_and_what_leaves_no_row_costs_nothing() {
+        let tenant = Tenant::new("us").unwrap();
+        let owner = Owner { tenant: tenant.clone(), key: None };
+        let caller = Caller { key: KeyId::now(), tenant, role: Role::Use, subject: None };
+        let quotas = Quotas::new(Clock::machine(), Arc::new(Live::new(Settings::default())));
+        quotas.set(&owner, Some(Quota { ledger_bytes: Some(1000), ..Quota::NONE }), false).unwrap();
+        let wants = Wants { stores: true, records: 400, ..Wants::default() };
+        let permit = || Arc::new(tokio::sync::Semaphore::new(1)).try_acquire_owned().unwrap();
+        let recorded = || quotas.now(&owner).ledger_bytes;
+        let pass = quotas.unmetered(&caller, wants, permit()).unwrap();
+        assert_eq!(recorded(), 400, "it is paid for before it is there");
+        drop(pass);
+        assert_eq!(recorded(), 0, "it left no row");
+        let mut pass = quotas.unmetered(&caller, wants, permit()).unwrap();
+        pass.is_recorded();
+        drop(pass);
+        assert_eq!(recorded(), 400);
+        assert!(matches!(quotas.unmetered(&caller, wants, permit()), Err(Error::Exceeded(_))));
+        drop(quotas.call(&caller, wants).unwrap());
     }
 }

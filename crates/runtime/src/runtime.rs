@@ -308,7 +308,8 @@ impl Runtime {
             false => words::recorded(act.argv()),
         };
         let records = words::record_bytes(&argv);
-        let wants = Wants { task: A::BEGINS_TASK, stores: act.stores(), records, is_short };
+        let (stores, removes) = (act.stores(), act.removes());
+        let wants = Wants { task: A::BEGINS_TASK, stores, removes, records, is_short };
         let about = About { verb: A::VERB, kind: A::KIND, needs: act.needs(), wants, digest, argv };
         let memory = self.hold(&ask.caller.tenant, act.held_bytes())?;
         let (runtime, work) = (self.clone(), Box::new(Acting { act, memory }));
@@ -359,6 +360,9 @@ impl Runtime {
         leaves.mark(); // its row, which only its outcome ends
         self.0.calls.add(call.clone());
         let reserved = self.0.store.reserve(self.new_call(&ask, &about, id, slot.as_ref())).await;
+        if !matches!(reserved, Ok(Reserved::Running(_) | Reserved::Done(..) | Reserved::Conflict)) {
+            pass.is_recorded(); // also where the store does not say
+        }
         if !matches!(reserved, Ok(Reserved::Fresh)) {
             self.0.calls.remove(id);
             // One that was made for this call alone was made for nothing.

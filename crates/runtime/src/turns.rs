@@ -11,9 +11,14 @@ pub struct Turns {
     of_all: Arc<Semaphore>,
 }
 
+/// A place among those of a tenant, or that of work whose tenant is not known.
+pub struct TenantTurn {
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
 /// Held by the thread that does the work: its client may be gone before it has ended.
 pub struct Turn {
-    _of_tenant: Option<OwnedSemaphorePermit>,
+    _of_tenant: TenantTurn,
     _of_all: Option<OwnedSemaphorePermit>,
 }
 
@@ -24,10 +29,42 @@ impl Turns {
 
     /// In the order in which they are asked for. Work whose tenant is not known waits for one of all alone.
     pub async fn take(&self, tenant: Option<&Tenant>) -> Turn {
-        let of_tenant = match tenant {
-            Some(tenant) => self.of_tenant.acquire(tenant).await,
-            None => None,
+        let own = match tenant {
+            Some(tenant) => self.of_tenant(tenant).await,
+            None => TenantTurn { _permit: None },
         };
-        Turn { _of_tenant: of_tenant, _of_all: self.of_all.clone().acquire_owned().await.ok() }
+        self.of_all(own).await
+    }
+
+    /// For work that waits for something else of its tenant's first: meanwhile it has no place that others need.
+    pub async fn of_tenant(&self, tenant: &Tenant) -> TenantTurn {
+        TenantTurn { _permit: self.of_tenant.acquire(tenant).await }
+    }
+
+    pub async fn of_all(&self, own: TenantTurn) -> Turn {
+        Turn { _of_tenant: own, _of_all: self.of_all.clone().acquire_owned().await.ok() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn what_waits_with_a_turn_of_its_tenant_holds_up_nobody_else() {
+        let (one, other) = (Tenant::new("one").unwrap(), Tenant::new("other").unwrap());
+        let turns = Turns::new(2, 1);
+        let now = |tenant| turns.of_tenant(tenant).now_or_never();
+        let (first, second) = (now(&one).unwrap(), now(&one).unwrap());
+        assert!(now(&one).is_none(), "one tenant has as many as it may");
+        let of_other = turns.take(Some(&other)).now_or_never().unwrap();
+        assert!(turns.of_all(first).now_or_never().is_none(), "all together have as many as they may");
+        drop(of_other);
+        let working = turns.of_all(second).now_or_never().unwrap();
+        assert!(turns.take(Some(&other)).now_or_never().is_none());
+        drop(working);
+        assert!(turns.take(None).now_or_never().is_some());
     }
 }

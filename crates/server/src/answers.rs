@@ -50,7 +50,12 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
     } else if length > 0 {
         response = response.map(|body| Body::new(Charged { body, _memory: memory }));
     }
-    response.headers_mut().entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    let headers = response.headers_mut();
+    // Streams of events come with one of the framework's, by which a cache may keep them.
+    if headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")) {
+        headers.remove(header::CACHE_CONTROL);
+    }
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
 }
 

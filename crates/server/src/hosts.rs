@@ -4,7 +4,7 @@
 
 use axum::{
     extract::Request,
-    http::header,
+    http::{Uri, header, uri::Scheme},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -23,9 +23,22 @@ pub(crate) async fn check(request: Request, next: Next) -> Response {
 fn names_one(request: &Request) -> bool {
     let mut headers = request.headers().get_all(header::HOST).iter();
     let (of_header, more) = (headers.next(), headers.next());
-    let is_same =
-        |authority: &str| of_header.is_none_or(|host| host.as_bytes().eq_ignore_ascii_case(authority.as_bytes()));
+    let named = |authority: &str| without_usual_port(authority, request.uri()).to_ascii_lowercase();
+    let is_same = |authority: &str| match of_header.map(|host| host.to_str()) {
+        None | Some(Ok("")) => true, // which names none
+        Some(host) => host.is_ok_and(|host| named(host) == named(authority)),
+    };
     more.is_none() && request.uri().authority().is_none_or(|authority| is_same(authority.as_str()))
+}
+
+/// With the port that the scheme has anyway it is the same host.
+fn without_usual_port<'a>(host: &'a str, uri: &Uri) -> &'a str {
+    let port = match uri.scheme() {
+        Some(scheme) if *scheme == Scheme::HTTP => ":80",
+        Some(scheme) if *scheme == Scheme::HTTPS => ":443",
+        _ => return host,
+    };
+    host.strip_suffix(port).unwrap_or(host)
 }
 
 #[cfg(test)]
@@ -47,6 +60,10 @@ mod tests {
             ("http://one/a", &[]),
             ("http://one/a", &["one"]),
             ("http://One:8080/a", &["oNe:8080"]),
+            ("http://one/a", &["one:80"]),
+            ("http://one:80/a", &["one"]),
+            ("https://one:443/a", &["one"]),
+            ("http://one/a", &[""]),
         ] {
             assert!(names_one(target, hosts), "{target} {hosts:?}");
         }
@@ -54,7 +71,9 @@ mod tests {
             ("/a", &["one", "two"][..]),
             ("/a", &["one", "one"]),
             ("http://one/a", &["two"]),
-            ("http://one/a", &["one:80"]),
+            ("http://one/a", &["one:443"]),
+            ("https://one/a", &["one:80"]),
+            ("http://one:8080/a", &["one"]),
             ("http://user@one/a", &["one"]),
         ] {
             assert!(!names_one(target, hosts), "{target} {hosts:?}");

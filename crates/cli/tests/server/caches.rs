@@ -27,6 +27,7 @@ async fn no_cache_keeps_an_answer_to_one_who_showed_a_key_or_a_token() {
         by_key(Method::GET, &format!("/v1/sandboxes/{one}")),
         by_key(Method::GET, "/v1/sandboxes/nothing"),
         by_key(Method::GET, "/v1/ledger"),
+        by_key(Method::GET, "/v1/events"),
         server.post("/v1/exec", &json!({ "command": "env" })),
         sdk.control(Method::GET, &format!("/sandboxes/{}", sdk.sandbox)),
         sdk.control(Method::POST, &format!("/sandboxes/{}/connect", sdk.sandbox)).json(&json!({ "timeout": 300 })),
@@ -53,6 +54,7 @@ async fn a_request_that_names_two_hosts_is_refused_everywhere() {
         for (target, hosts, status) in [
             (path.to_owned(), "Host: one", 200),
             (format!("http://one{path}"), "Host: one", 200),
+            (format!("http://one:80{path}"), "Host: one", 200),
             (path.to_owned(), "Host: one\r\nHost: two", 400),
             (path.to_owned(), "Host: one\r\nHost: one", 400),
             (format!("http://one{path}"), "Host: two", 400),

@@ -156,6 +156,31 @@ async fn a_sandbox_begins_as_the_steps_left_it() {
 }
 
 #[tokio::test]
+async fn a_build_whose_client_left_comes_to_its_end() {
+    let server = Server::start();
+    let asking = Asking::of(&server);
+    let body = from_base(&[]).to_string();
+    for number in 0..8 {
+        let name = json!({ "name": format!("left-{number}") });
+        let asked = good(asking.send(Method::POST, "/v3/templates", &name).await).await;
+        let (template, build) = (asked["templateID"].as_str().unwrap(), asked["buildID"].as_str().unwrap());
+        let path = format!("/v2/templates/{template}/builds/{build}");
+        let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nX-API-KEY: {}\r\n", server.key);
+        let about = format!("Content-Type: application/json\r\nContent-Length: {}\r\n\r\n", body.len());
+        let mut stream = std::net::TcpStream::connect(server.url.trim_start_matches("http://")).unwrap();
+        stream.write_all(format!("{head}{about}{body}").as_bytes()).unwrap();
+        drop(stream);
+        // Whether or not it was heard, it can be begun, and ends.
+        let status = format!("/templates/{template}/builds/{build}/status");
+        until(|| async {
+            asking.send(Method::POST, &path, &from_base(&[])).await;
+            Some(good(asking.get(&status).await).await).filter(|info| info["status"] == "ready")
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
 async fn what_was_done_before_is_not_done_again() {
     let server = Server::start();
     let asking = Asking::of(&server);

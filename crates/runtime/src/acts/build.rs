@@ -173,6 +173,10 @@ impl Act for Untag {
         false
     }
 
+    fn removes(&self) -> bool {
+        true
+    }
+
     fn digest(&self) -> [u8; 32] {
         digest_of(self)
     }
@@ -199,6 +203,10 @@ impl Act for Remove {
 
     fn stores(&self) -> bool {
         false
+    }
+
+    fn removes(&self) -> bool {
+        true
     }
 
     fn digest(&self) -> [u8; 32] {

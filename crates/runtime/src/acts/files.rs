@@ -614,7 +614,11 @@ impl Act for Alter {
     }
 
     fn stores(&self) -> bool {
-        !matches!(self.step, Step::Remove { .. })
+        !self.removes()
+    }
+
+    fn removes(&self) -> bool {
+        matches!(self.step, Step::Remove { .. })
     }
 
     fn digest(&self) -> [u8; 32] {

@@ -18,6 +18,10 @@ impl Act for Collect {
         false
     }
 
+    fn removes(&self) -> bool {
+        true
+    }
+
     fn digest(&self) -> [u8; 32] {
         [u8::from(self.dry_run); 32]
     }

@@ -30,6 +30,10 @@ impl Act for Purge {
         false
     }
 
+    fn removes(&self) -> bool {
+        true
+    }
+
     fn digest(&self) -> [u8; 32] {
         Sha256::digest(format!("{:?}", self.0)).into()
     }

@@ -129,6 +129,10 @@ impl Act for Become {
         false
     }
 
+    fn removes(&self) -> bool {
+        matches!(self.0, Shape::Stopped | Shape::Deleted)
+    }
+
     fn digest(&self) -> [u8; 32] {
         Sha256::digest(format!("{:?}", self.0)).into()
     }

@@ -116,6 +116,10 @@ impl Act for Tell {
         false
     }
 
+    fn removes(&self) -> bool {
+        matches!(self.what, What::Signal(9 | 15, _)) // SIGKILL, SIGTERM
+    }
+
     async fn run(self, cx: Cx) -> Result<()> {
         let (mut live, hands) = found(&cx, self.task)?;
         match self.what {

@@ -63,6 +63,10 @@ impl Act for Remove {
         false
     }
 
+    fn removes(&self) -> bool {
+        true
+    }
+
     fn digest(&self) -> [u8; 32] {
         Sha256::digest(self.0.as_str()).into()
     }

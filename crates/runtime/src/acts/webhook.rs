@@ -70,6 +70,10 @@ impl Act for Remove {
         false
     }
 
+    fn removes(&self) -> bool {
+        true
+    }
+
     fn digest(&self) -> [u8; 32] {
         Sha256::digest(self.0.to_string()).into()
     }

@@ -42,7 +42,7 @@ const AT_ONCE: usize = 64;
 #[derive(Default)]
 pub(crate) struct Signers {
     computed: tokio::sync::Mutex<Computed>,
-    accounts: Mutex<Accounts>,
+    accounts: Arc<Mutex<Accounts>>,
     known: Mutex<HashMap<String, SandboxId>>,
 }
 
@@ -153,9 +153,15 @@ impl Signers {
             }
             paid += cost;
             let (many, signer, wanted) = (tokens.len(), signer.clone(), signature.to_owned());
-            let signed = move || tokens.iter().find(|(_, token)| is_same(&signer.sign(token), &wanted)).cloned();
+            let accounts = self.accounts.clone();
+            let signed = move || {
+                let found = tokens.iter().find(|(_, token)| is_same(&signer.sign(token), &wanted)).cloned();
+                if found.is_some() {
+                    locked(&accounts).give_back(peer, paid); // also where its client has gone
+                }
+                found
+            };
             if let Some((sandbox, _)) = off_workers_if_many(many, signed).await? {
-                locked(&self.accounts).give_back(peer, paid);
                 self.remember(signature, &sandbox);
                 return Ok(sandbox);
             }

@@ -11,7 +11,7 @@ use cabana_e2b_wire::{
     control::{ListSandboxes, ListedSandbox, Order},
     header, metadata,
 };
-use cabana_runtime::{Begun, BegunPage, Error, Record, SandboxState, Time, Turn, Turns};
+use cabana_runtime::{Begun, BegunPage, Error, MemoryCharge, Record, SandboxState, Time, Turn, Turns};
 
 use super::{super::refused::Refused, told};
 use crate::{App, auth::Reader, long_answer, specs::Spec};
@@ -57,10 +57,14 @@ pub(super) async fn list(
     let mut memory = app.runtime.list_memory(&caller.tenant);
     // A part at a time: what another front made, and what is not asked for, is not known before it is read.
     while let Some(part) = next.take().filter(|_| page.len() <= most) {
-        let turn = READERS.take(Some(&caller.tenant)).await;
+        // The store has a queue for each tenant: whoever waits in its own has no turn that others need.
+        let turn = READERS.of_tenant(&caller.tenant).await;
         let records = app.runtime.sandboxes_by_start(&caller.tenant, part.clone()).await?;
+        let mut of_records = app.runtime.list_memory(&caller.tenant);
+        long_answer::charge(&mut of_records, &records)?;
+        let turn = READERS.of_all(turn).await;
         next = part.next(&records);
-        let chosen = filter.clone().chosen(records, most + 1 - page.len(), turn).await?;
+        let chosen = filter.clone().chosen(records, most + 1 - page.len(), (turn, of_records)).await?;
         // Held while the next part waits for its turn.
         if !memory.grow(chosen.iter().map(size).sum()) {
             return Err(Error::ListsTooLarge.into());
@@ -86,9 +90,14 @@ struct Filter {
 
 impl Filter {
     /// Off the workers: records may be long, and each is parsed.
-    async fn chosen(self, records: Vec<Record>, most: usize, turn: Turn) -> Result<Vec<ListedSandbox>, Refused> {
+    async fn chosen(
+        self,
+        records: Vec<Record>,
+        most: usize,
+        held: (Turn, MemoryCharge),
+    ) -> Result<Vec<ListedSandbox>, Refused> {
         let choose = move || {
-            let _turn = turn; // also where the client has gone
+            let _held = held; // also where the client has gone
             let listed = records.iter().filter_map(|record| told::listed(record, &Spec::parse(&record.spec).ok()?));
             listed.filter(|sandbox| self.admits(sandbox)).take(most).collect()
         };

@@ -17,6 +17,7 @@ use cabana_runtime::{
     Build, BuildId, BuildState, Caller, Error,
     acts::build::{Ask as AskBuild, Begin, Remove},
 };
+use tokio::sync::oneshot;
 
 use super::{
     super::{
@@ -148,15 +149,21 @@ async fn begin(
     // Before it is begun: a revocation that comes from here on ends it.
     let key = app.runtime.access().life(caller.key).await?;
     let begin = Begin { template: found.template, build: found.id };
-    if !app.runtime.call(nowhere(caller.clone()), begin).await?.answer().await? {
-        return Err(begun_before());
-    }
     let wishes = Brought::of_note(Some(&found.about));
-    let runtime = app.runtime.clone();
+    let (runtime, by) = (app.runtime.clone(), caller.clone());
     let job = Job { app, caller, build: found, asked, wishes, log, key };
-    // It gives its seat back once its record has all.
-    runtime.in_background(async move { Box::pin(job.run(seat)).await });
-    Ok(StatusCode::ACCEPTED)
+    let (told, begun) = oneshot::channel();
+    // What has begun goes on: who asked may be gone before it is known that it has. It gives its seat back once its record has all.
+    runtime.clone().in_background(async move {
+        let begun = async { runtime.call(nowhere(by), begin).await?.answer().await }.await;
+        let is_ours = matches!(begun, Ok(true));
+        let _ = told.send(begun);
+        if is_ours {
+            Box::pin(job.run(seat)).await;
+        }
+    });
+    // Nobody tells where the server ends.
+    if begun.await.unwrap_or(Err(Error::Left))? { Ok(StatusCode::ACCEPTED) } else { Err(begun_before()) }
 }
 
 async fn status(
