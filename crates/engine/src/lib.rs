@@ -65,7 +65,6 @@ mod snapshot;
 mod spawner;
 mod spool;
 mod sweep;
-mod uncharged;
 mod views;
 mod volumes;
 mod walls;

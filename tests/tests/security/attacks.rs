@@ -91,7 +91,6 @@ attacks! {
     TERMINAL = "terminal.py",
     TTY = "tty.c",
     TYPING = "typing.c",
-    UNCHARGED = "uncharged.c",
     UNMAPPED = "unmapped.c",
 }
 

@@ -7,5 +7,4 @@ mod kernel;
 mod memory;
 mod persistence;
 mod snapshots;
-mod uncharged;
 mod uncounted;
