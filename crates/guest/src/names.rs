@@ -1,94 +1,164 @@
 //! The names of directories in order, a part at a time: a guest puts any number of long ones into one directory.
 //!
 //! All that a walk holds of them is bounded. A directory with more is listed again for each part, and a name is in one part alone,
-//! whatever comes and goes meanwhile.
+//! whatever comes and goes meanwhile. However full the directories above are, a part is as large: where there is no room, those
+//! furthest up forget the subdirectories that they have still to enter, and are asked for these again on the way back.
 
 use std::{
-    cell::Cell,
+    cell::RefCell,
+    collections::BTreeMap,
     ffi::{CStr, CString},
     os::fd::BorrowedFd,
     rc::Rc,
 };
 
-use rustix::io::Errno;
+use rustix::{fs::FileType, io::Errno};
 
 use crate::dir::each_entry;
 
 /// Of one walk, in all the directories that it is in.
-const MAX_NAMES: usize = 16 * 1024 * 1024;
-/// Of one more directory, however full the ones above it are.
-const MIN_PART: usize = 8 * 1024;
+const MAX_NAMES: usize = 14 * 1024 * 1024;
+/// Of one part, and twice while it is listed.
+const MAX_PART: usize = 1024 * 1024;
 
 /// What a walk may hold of names.
 pub(crate) struct Names {
-    held: Rc<Cell<usize>>,
+    held: Rc<RefCell<Held>>,
     most: usize,
+    part: usize,
+}
+
+#[derive(Default)]
+struct Held {
+    bytes: usize,
+    made: u64,
+    /// Those made before it have nothing to forget.
+    full_from: u64,
+    levels: BTreeMap<u64, Level>,
+}
+
+struct Level {
+    /// The next one last.
+    names: Vec<CString>,
+    bytes: usize,
+    place: Place,
+}
+
+/// Where a walk is in a directory.
+#[derive(Default)]
+pub(crate) struct Place {
+    /// Everything up to it is done.
+    after: Option<CString>,
+    /// Directories behind the one and up to the other: they were in a part before.
+    again: Option<(Option<CString>, CString)>,
+    /// Behind it nothing was in a part yet.
+    rest: Option<CString>,
 }
 
 /// Some of the names in a directory.
 pub(crate) struct Part {
     pub(crate) names: Vec<CString>,
-    /// Where the next part begins, if there is one.
-    pub(crate) rest: Option<CString>,
+    /// Whether they were in a part before: then directories alone count.
+    pub(crate) again: bool,
+    pub(crate) place: Place,
 }
 
 /// The subdirectories among them that a walk has still to enter.
 pub(crate) struct Below {
-    /// The next one last.
-    names: Vec<CString>,
-    rest: Option<CString>,
-    bytes: usize,
-    held: Rc<Cell<usize>>,
+    made: u64,
+    held: Rc<RefCell<Held>>,
 }
 
 /// What a walk does next in a directory.
 pub(crate) enum Next {
     Enter(CString),
-    /// The part behind this name.
-    Part(CString),
+    /// The part at this place.
+    Part(Place),
     Leave,
 }
 
 impl Names {
     pub(crate) fn new() -> Self {
-        Self::up_to(MAX_NAMES)
+        Self::up_to(MAX_NAMES, MAX_PART)
     }
 
-    pub(crate) fn up_to(most: usize) -> Self {
-        Self { held: Rc::default(), most }
+    pub(crate) fn up_to(most: usize, part: usize) -> Self {
+        Self { held: Rc::default(), most, part }
     }
 
-    /// The first names behind `after`. Those of directories are handed to [`Names::below`].
-    pub(crate) fn part(&self, dir: BorrowedFd<'_>, after: Option<&CStr>) -> Result<Part, Errno> {
-        let left = self.most.saturating_sub(self.held.get());
-        part(dir, after, (left / 8).max(MIN_PART.min(self.most)))
+    /// The first names of a directory, or those at a place. Those of directories are handed to [`Names::below`].
+    pub(crate) fn part(&self, dir: BorrowedFd<'_>, at: Option<Place>) -> Result<Part, Errno> {
+        let (after, to, rest) = match at {
+            None => (None, None, None),
+            Some(Place { again: Some((after, to)), rest, .. }) => (after, Some(to), rest),
+            Some(Place { rest, .. }) => (rest, None, None),
+        };
+        let (names, last) = part(dir, after.as_deref(), to.as_deref(), self.part)?;
+        let (again, place) = match to {
+            Some(to) => (true, Place { after, again: last.map(|last| (Some(last), to)), rest }),
+            None => (false, Place { after, again: None, rest: last }),
+        };
+        Ok(Part { names, again, place })
     }
 
     /// Of a part, in order.
-    pub(crate) fn below(&self, mut names: Vec<CString>, rest: Option<CString>) -> Below {
+    pub(crate) fn below(&self, mut names: Vec<CString>, place: Place) -> Below {
         names.reverse();
         let bytes = names.iter().map(|name| size(name)).sum();
-        self.held.set(self.held.get() + bytes);
-        Below { names, rest, bytes, held: self.held.clone() }
+        let mut held = self.held.borrow_mut();
+        held.make_room(self.most.saturating_sub(bytes));
+        let made = held.made;
+        held.made += 1;
+        held.bytes += bytes;
+        held.levels.insert(made, Level { names, bytes, place });
+        Below { made, held: self.held.clone() }
+    }
+}
+
+impl Held {
+    fn make_room(&mut self, most: usize) {
+        while self.bytes > most
+            && let Some((made, level)) = self.levels.range_mut(self.full_from..).next()
+        {
+            self.full_from = made + 1;
+            self.bytes -= level.forget();
+        }
+    }
+}
+
+impl Level {
+    /// How much that gives.
+    fn forget(&mut self) -> usize {
+        let names = std::mem::take(&mut self.names);
+        if let Some(last) = names.into_iter().next() {
+            let to = self.place.again.take().map_or(last, |(_, to)| to);
+            self.place.again = Some((self.place.after.clone(), to));
+        }
+        std::mem::take(&mut self.bytes)
     }
 }
 
 impl Below {
     pub(crate) fn next(&mut self) -> Next {
-        match (self.names.pop(), self.rest.take()) {
-            (Some(name), rest) => {
-                self.rest = rest;
-                Next::Enter(name)
-            }
-            (None, Some(rest)) => Next::Part(rest),
-            (None, None) => Next::Leave,
+        let mut held = self.held.borrow_mut();
+        let Some(level) = held.levels.get_mut(&self.made) else { return Next::Leave };
+        if let Some(name) = level.names.pop() {
+            level.place.after = Some(name.clone());
+            return Next::Enter(name);
+        }
+        match std::mem::take(&mut level.place) {
+            Place { again: None, rest: None, .. } => Next::Leave,
+            place => Next::Part(place),
         }
     }
 }
 
 impl Drop for Below {
     fn drop(&mut self) {
-        self.held.set(self.held.get() - self.bytes);
+        let mut held = self.held.borrow_mut();
+        if let Some(level) = held.levels.remove(&self.made) {
+            held.bytes -= level.bytes;
+        }
     }
 }
 
@@ -97,11 +167,18 @@ fn size(name: &CStr) -> usize {
     name.to_bytes_with_nul().len() + size_of::<CString>() + 16
 }
 
-fn part(dir: BorrowedFd<'_>, after: Option<&CStr>, most: usize) -> Result<Part, Errno> {
+/// And the last one, if others were cut off.
+fn part(
+    dir: BorrowedFd<'_>,
+    after: Option<&CStr>,
+    to: Option<&CStr>,
+    most: usize,
+) -> Result<(Vec<CString>, Option<CString>), Errno> {
     let (mut names, mut bytes): (Vec<CString>, usize) = (Vec::new(), 0);
     let mut last: Option<CString> = None;
-    each_entry(dir, |name, _| {
-        if after.is_none_or(|after| name > after) && last.as_deref().is_none_or(|last| name <= last) {
+    each_entry(dir, |name, kind| {
+        let asked = to.is_none_or(|to| name <= to && matches!(kind, FileType::Directory | FileType::Unknown));
+        if asked && after.is_none_or(|after| name > after) && last.as_deref().is_none_or(|last| name <= last) {
             names.push(name.to_owned());
             bytes += size(name);
         }
@@ -110,8 +187,8 @@ fn part(dir: BorrowedFd<'_>, after: Option<&CStr>, most: usize) -> Result<Part, 
         }
         Ok::<_, Errno>(true)
     })?;
-    let (_, rest) = cut(&mut names, most, last);
-    Ok(Part { names, rest })
+    let (_, last) = cut(&mut names, most, last);
+    Ok((names, last))
 }
 
 /// Keeps the first ones, each once: the kernel lists a name twice that was made anew meanwhile. Tells what they take, and the
@@ -144,31 +221,55 @@ mod tests {
         made.sort();
         let open = std::fs::File::open(dir.path()).unwrap();
         for most in [1, 100, 1000, 5000, 1 << 20] {
-            let (names, mut seen, mut after) = (Names::up_to(most), Vec::new(), None::<CString>);
+            let (names, mut seen, mut at) = (Names::up_to(most, most), Vec::new(), None);
             loop {
-                let part = names.part(open.as_fd(), after.as_deref()).unwrap();
+                let part = names.part(open.as_fd(), at.take()).unwrap();
                 assert!(part.names.len() == 1 || part.names.iter().map(|name| size(name)).sum::<usize>() <= most);
                 seen.extend(part.names.iter().map(|name| name.to_str().unwrap().to_owned()));
-                let Some(rest) = part.rest else { break };
-                assert_eq!(Some(&rest), part.names.last());
-                after = Some(rest);
+                match names.below(Vec::new(), part.place).next() {
+                    Next::Part(place) => at = Some(place),
+                    _ => break,
+                }
             }
             assert_eq!(seen, made, "{most}");
         }
     }
 
     #[test]
-    fn what_a_walk_holds_leaves_less_to_the_directories_below() {
+    fn directories_that_were_forgotten_come_again_each_once() {
         let dir = tempfile::tempdir().unwrap();
-        (0..1000).for_each(|n| std::fs::write(dir.path().join(format!("{n:x<100}")), "").unwrap());
+        let name = |n: usize| format!("{n:03}{:x<100}", "");
+        (0..300).for_each(|n| std::fs::create_dir(dir.path().join(name(n))).unwrap());
         let open = std::fs::File::open(dir.path()).unwrap();
-        let names = Names::up_to(256 * 1024);
-        let first = names.part(open.as_fd(), None).unwrap();
-        let length = first.names.len();
-        let below = names.below(first.names, first.rest);
-        let second = names.part(open.as_fd(), None).unwrap();
-        assert!(second.names.len() < length && second.rest.is_some());
-        drop(below);
-        assert_eq!(names.held.get(), 0);
+        for every in [1, 7, 50] {
+            let names = Names::up_to(10_000, 5_000);
+            let part = names.part(open.as_fd(), None).unwrap();
+            let length = part.names.len();
+            let (mut below, mut entered) = (names.below(part.names, part.place), Vec::new());
+            loop {
+                match below.next() {
+                    Next::Enter(name) => entered.push(name.into_string().unwrap()),
+                    Next::Part(place) => {
+                        let part = names.part(open.as_fd(), Some(place)).unwrap();
+                        below = names.below(part.names, part.place);
+                        continue;
+                    }
+                    Next::Leave => break,
+                }
+                if entered.len().is_multiple_of(every) {
+                    // Full directories below: their parts are as large as any.
+                    let full = [0; 3].map(|_| {
+                        let part = names.part(open.as_fd(), None).unwrap();
+                        assert_eq!(part.names.len(), length);
+                        names.below(part.names, part.place)
+                    });
+                    assert!(names.held.borrow().bytes <= 10_000);
+                    drop(full);
+                }
+            }
+            assert_eq!(entered, (0..300).map(name).collect::<Vec<_>>(), "{every}");
+            drop(below);
+            assert_eq!(names.held.borrow().bytes, 0);
+        }
     }
 }

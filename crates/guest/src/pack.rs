@@ -19,7 +19,7 @@ use crate::{
     dir::{Descent, Mounts, is_pseudo, open_below},
     errno::fault,
     links::FirstNames,
-    names::{Below, Names, Next},
+    names::{Below, Names, Next, Place},
     sys, xattr,
 };
 
@@ -45,8 +45,8 @@ impl Rooted {
         while let Some(below) = descent.state() {
             let name = match below.next() {
                 Next::Enter(name) => name,
-                Next::Part(after) => {
-                    let below = packing.directory(descent.here().map_err(failed)?, descent.path(), Some(&after))?;
+                Next::Part(place) => {
+                    let below = packing.directory(descent.here().map_err(failed)?, descent.path(), Some(place))?;
                     *descent.state().ok_or(Errno::STALE).map_err(failed)? = below;
                     continue;
                 }
@@ -83,20 +83,26 @@ struct Packing<'a> {
 }
 
 impl Packing<'_> {
-    /// Packs the entries of a directory in the part behind a name; its subdirectories among them are to be entered next.
-    fn directory(&mut self, dir: BorrowedFd<'_>, path: &[u8], after: Option<&CStr>) -> Result<Below> {
+    /// Packs the entries of a directory in the part at a place; its subdirectories among them are to be entered next.
+    fn directory(&mut self, dir: BorrowedFd<'_>, path: &[u8], at: Option<Place>) -> Result<Below> {
         let mut below = Vec::new();
-        let part = self.names.part(dir, after).map_err(|e| self.fault(path, e))?;
+        let part = self.names.part(dir, at).map_err(|e| self.fault(path, e))?;
         for name in part.names {
             let path = if path.is_empty() { name.to_bytes().to_vec() } else { [path, b"/", name.to_bytes()].concat() };
-            match self.entry(dir, &name, &path) {
+            let entry = match part.again {
+                true => sys::stat_at(dir, &name)
+                    .map(|stat| sys::file_type(&stat) == FileType::Directory)
+                    .map_err(Trouble::Kernel),
+                false => self.entry(dir, &name, &path),
+            };
+            match entry {
                 Ok(true) => below.push(name),
                 Ok(false) | Err(Trouble::Kernel(Errno::NOENT)) => {}
                 Err(Trouble::Kernel(errno)) => return Err(self.fault(&path, errno)),
                 Err(Trouble::Out(error)) => return Err(unwritten(error)),
             }
         }
-        Ok(self.names.below(below, part.rest))
+        Ok(self.names.below(below, part.place))
     }
 
     /// Whether it is a directory.

@@ -19,7 +19,7 @@ use crate::{
     IdMap,
     dir::{Descent, Mounts, open_again, open_below},
     links::FirstNames,
-    names::{Below, Names, Next},
+    names::{Below, Names, Next, Place},
     sys, xattr,
 };
 
@@ -140,8 +140,8 @@ impl<'a> Copier<'a> {
         while let Some(pending) = source.state() {
             let name = match pending.below.next() {
                 Next::Enter(name) => name,
-                Next::Part(after) => {
-                    let below = self.directory(source.here()?, target.here()?, source.path(), Some(&after))?;
+                Next::Part(place) => {
+                    let below = self.directory(source.here()?, target.here()?, source.path(), Some(place))?;
                     source.state().ok_or(Errno::STALE)?.below = below;
                     continue;
                 }
@@ -167,15 +167,15 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// Copies what is no directory in the part behind a name, and names the directories.
+    /// Copies what is no directory in the part at a place, and names the directories.
     fn directory(
         &mut self,
         from: BorrowedFd<'_>,
         into: BorrowedFd<'_>,
         path: &[u8],
-        after: Option<&CStr>,
+        at: Option<Place>,
     ) -> Result<Below, Errno> {
-        let part = self.names.part(from, after)?;
+        let part = self.names.part(from, at)?;
         let mut below = Vec::new();
         for name in part.names {
             let stat = match sys::stat_at(from, &name) {
@@ -188,10 +188,11 @@ impl<'a> Copier<'a> {
             }
             match sys::file_type(&stat) {
                 FileType::Directory => below.push(name),
+                _ if part.again => {}
                 _ => self.leaf(from, &name, into, &name, &stat, &path)?,
             }
         }
-        Ok(self.names.below(below, part.rest))
+        Ok(self.names.below(below, part.place))
     }
 
     pub(super) fn leaf(

@@ -24,7 +24,7 @@ use crate::{
     dir::{Descent, Mounts, each_entry, open_again, open_below},
     errno::is_shortage,
     links::FirstNames,
-    names::{Below, Names, Next},
+    names::{Below, Names, Next, Place},
     sys,
     unpack::Me,
     xattr::{self, Attributes},
@@ -138,8 +138,8 @@ impl<'a> Packing<'a> {
         while let Some(below) = descent.state() {
             let name = match below.next() {
                 Next::Enter(name) => name,
-                Next::Part(after) => {
-                    let below = self.directory(descent.here()?, descent.path(), Some(&after))?;
+                Next::Part(place) => {
+                    let below = self.directory(descent.here()?, descent.path(), Some(place))?;
                     *descent.state().ok_or(Errno::STALE)? = below;
                     continue;
                 }
@@ -171,11 +171,11 @@ impl<'a> Packing<'a> {
         Ok(())
     }
 
-    /// Packs what is no directory in the part behind a name, and names the directories.
-    fn directory(&mut self, dir: BorrowedFd<'_>, path: &[u8], after: Option<&CStr>) -> io::Result<Below> {
+    /// Packs what is no directory in the part at a place, and names the directories.
+    fn directory(&mut self, dir: BorrowedFd<'_>, path: &[u8], at: Option<Place>) -> io::Result<Below> {
         let mut below = Vec::new();
-        let listed = self.names.part(dir, after);
-        let Some(part) = self.if_readable(path, listed)? else { return Ok(self.names.below(below, None)) };
+        let listed = self.names.part(dir, at);
+        let Some(part) = self.if_readable(path, listed)? else { return Ok(self.names.below(below, Place::default())) };
         for name in part.names {
             let path = if path.is_empty() { name.to_bytes().to_vec() } else { [path, b"/", name.to_bytes()].concat() };
             if path.len() > MAX_PATH {
@@ -189,16 +189,17 @@ impl<'a> Packing<'a> {
             }
             let stat = sys::stat_at(dir, &name);
             let Some(stat) = self.if_readable(&path, stat)? else { continue };
-            if !self.has_room(&stat) {
+            if !part.again && !self.has_room(&stat) {
                 self.leave_out(&path, "it grew while it was read".into())?;
-                return Ok(self.names.below(Vec::new(), None));
+                return Ok(self.names.below(Vec::new(), Place::default()));
             }
             match sys::file_type(&stat) {
                 FileType::Directory => below.push(name),
+                _ if part.again => {}
                 _ => self.leaf(dir, &name, &path, &stat)?,
             }
         }
-        Ok(self.names.below(below, part.rest))
+        Ok(self.names.below(below, part.place))
     }
 
     /// What vanished, or became something else, between two looks at it, is not there. What cannot be read is left out: it

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     dir::{Descent, Mounts, open_again, open_below},
-    names::{Below, Names, Next},
+    names::{Below, Names, Next, Place},
     sys, xattr,
 };
 
@@ -53,8 +53,8 @@ impl Merge<'_> {
         while let Some(pending) = source.state() {
             let name = match pending.below.next() {
                 Next::Enter(name) => name,
-                Next::Part(after) => {
-                    let below = self.directory(source.here()?, target.here()?, source.path(), Some(&after))?;
+                Next::Part(place) => {
+                    let below = self.directory(source.here()?, target.here()?, source.path(), Some(place))?;
                     source.state().ok_or(Errno::STALE)?.below = below;
                     continue;
                 }
@@ -77,15 +77,15 @@ impl Merge<'_> {
         Ok(())
     }
 
-    /// Replaces what is no directory in the part behind a name, and names the directories.
+    /// Replaces what is no directory in the part at a place, and names the directories.
     fn directory(
         &mut self,
         from: BorrowedFd<'_>,
         into: BorrowedFd<'_>,
         path: &[u8],
-        after: Option<&CStr>,
+        at: Option<Place>,
     ) -> Result<Below, Errno> {
-        let part = self.names.part(from, after)?;
+        let part = self.names.part(from, at)?;
         let mut below = Vec::new();
         for name in part.names {
             let stat = sys::stat_at(from, &name)?;
@@ -93,11 +93,14 @@ impl Merge<'_> {
                 below.push(name);
                 continue;
             }
+            if part.again {
+                continue;
+            }
             take_away(into, &name)?;
             let path = if path.is_empty() { name.to_bytes().to_vec() } else { [path, b"/", name.to_bytes()].concat() };
             self.copier.leaf(from, &name, into, &name, &stat, &path)?;
         }
-        Ok(self.names.below(below, part.rest))
+        Ok(self.names.below(below, part.place))
     }
 
     fn leave(&self, from: BorrowedFd<'_>, into: BorrowedFd<'_>, stat: &Stat, opaque: bool) -> Result<(), Errno> {

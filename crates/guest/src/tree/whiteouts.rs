@@ -17,7 +17,7 @@ use rustix::{
 use super::copy::is_whiteout;
 use crate::{
     dir::{Descent, Mounts, open_again, open_below},
-    names::{Below, Names, Next},
+    names::{Below, Names, Next, Place},
     sys, xattr,
 };
 
@@ -31,9 +31,9 @@ pub fn drop_vain_whiteouts(layer: BorrowedFd<'_>, below: &[BorrowedFd<'_>]) -> i
     while let Some(level) = descent.state() {
         let name = match level.inside.next() {
             Next::Enter(name) => name,
-            Next::Part(after) => {
+            Next::Part(place) => {
                 let vain = level.below.is_empty();
-                let inside = sweep(&names, descent.here()?, Some(&after), vain)?;
+                let inside = sweep(&names, descent.here()?, Some(place), vain)?;
                 descent.state().ok_or(Errno::STALE)?.inside = inside;
                 continue;
             }
@@ -59,16 +59,16 @@ struct Level {
     below: Vec<OwnedFd>,
 }
 
-/// Of the part behind a name: names the directories; removes the whiteouts, if they are in vain, and leaves the time as it was.
-fn sweep(names: &Names, dir: BorrowedFd<'_>, after: Option<&CStr>, vain: bool) -> Result<Below, Errno> {
+/// Of the part at a place: names the directories; removes the whiteouts, if they are in vain, and leaves the time as it was.
+fn sweep(names: &Names, dir: BorrowedFd<'_>, at: Option<Place>, vain: bool) -> Result<Below, Errno> {
     let was = rustix::fs::fstat(dir)?;
     let (mut below, mut removed) = (Vec::new(), false);
-    let part = names.part(dir, after)?;
+    let part = names.part(dir, at)?;
     for name in part.names {
         let stat = sys::stat_at(dir, &name)?;
         if sys::file_type(&stat) == FileType::Directory {
             below.push(name);
-        } else if vain && is_whiteout(&stat) {
+        } else if vain && !part.again && is_whiteout(&stat) {
             rustix::fs::unlinkat(dir, &name, AtFlags::empty())?;
             removed = true;
         }
@@ -76,7 +76,7 @@ fn sweep(names: &Names, dir: BorrowedFd<'_>, after: Option<&CStr>, vain: bool) -
     if removed {
         rustix::fs::futimens(dir, &sys::mtime(was.st_mtime, was.st_mtime_nsec as u32))?;
     }
-    Ok(names.below(below, part.rest))
+    Ok(names.below(below, part.place))
 }
 
 /// What overlayfs finds under a name: directories, down to the first that is opaque, or to what is none.
