@@ -41,6 +41,12 @@ impl Runtime {
         self.0.answers.open(tenant)
     }
 
+    /// Before something is done: its answer is charged whether there is room or not, so who has more than it may waits.
+    pub fn check_answers(&self, tenant: &Tenant) -> Result<()> {
+        let is_over = self.0.lists.is_over(tenant) || self.0.answers.is_over(tenant);
+        if is_over { Err(Error::ListsTooLarge) } else { Ok(()) }
+    }
+
     pub async fn call_row(&self, tenant: &Tenant, id: CallId) -> Result<CallRow> {
         self.0.store.call(tenant, id).await?.ok_or(Error::NoCall(id))
     }

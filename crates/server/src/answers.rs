@@ -12,7 +12,7 @@ use std::{
 use axum::{
     body::{Body, Bytes, HttpBody},
     extract::{Request, State},
-    http::{Extensions, HeaderValue, header},
+    http::{Extensions, HeaderValue, Method, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -36,14 +36,26 @@ impl OfTenant {
     }
 }
 
+/// Whether nothing is done: such a request may be asked again, and so may be refused for its answer.
+fn only_reads(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
+
+/// Before anything is done. What frees something has no long answer.
+pub(crate) fn check(app: &App, method: &Method, tenant: &Tenant) -> Result<(), Error> {
+    if only_reads(method) || *method == Method::DELETE { Ok(()) } else { app.runtime.check_answers(tenant) }
+}
+
 pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let of_tenant = OfTenant::default();
     request.extensions_mut().insert(of_tenant.clone());
     let is_theirs = e2b::is_for_theirs(request.uri().path(), request.headers());
+    let only_reads = only_reads(request.method());
     let mut response = next.run(request).await;
     let Some(tenant) = of_tenant.0.get() else { return response };
     let length = response.body().size_hint().exact().unwrap_or(0); // one that is made as it is sent says no length
-    let mut memory = app.runtime.answer_memory(tenant);
+    let memory = app.runtime.answer_memory(tenant);
+    let mut memory = if only_reads { memory } else { memory.owed() };
     if !memory.grow(usize::try_from(length).unwrap_or(usize::MAX)) {
         let refused = Refused::from(Error::ListsTooLarge).into_response();
         response = if is_theirs { e2b::said_anew(refused) } else { refused };
