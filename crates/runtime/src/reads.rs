@@ -36,6 +36,11 @@ impl Runtime {
         self.0.lists.open(tenant)
     }
 
+    /// For an answer to one who has no key but a URL.
+    pub fn url_memory(&self, tenant: &Tenant) -> MemoryCharge {
+        self.0.by_url.open(tenant)
+    }
+
     /// For an answer that waits until its client takes it.
     pub fn answer_memory(&self, tenant: &Tenant) -> MemoryCharge {
         self.0.answers.open(tenant)

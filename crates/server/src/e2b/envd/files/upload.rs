@@ -54,11 +54,11 @@ pub(super) async fn upload(
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let (tenant, body) = (&guest.caller.tenant, lingering(request.into_body()));
     let body = match text(header::CONTENT_ENCODING).to_ascii_lowercase().as_str() {
-        "" | "identity" => received(app, tenant, length_of(&headers), body)?,
-        "gzip" => app.gzip.unpack(tenant, received(app, tenant, None, body)?),
+        "" | "identity" => received(by.seat(app, guest, length_of(&headers))?, body),
+        "gzip" => app.gzip.unpack(tenant, received(by.seat(app, guest, None)?, body)),
         other => return Err(Refused::bad(format!("the encoding {other} is not known here"))),
     };
-    let mut written = WrittenFiles { files: Vec::new(), memory: app.runtime.list_memory(tenant) };
+    let mut written = WrittenFiles { files: Vec::new(), memory: by.memory(app, guest) };
     let kind = text(header::CONTENT_TYPE);
     if kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/octet-stream") {
         let path = query.path.as_deref().ok_or_else(|| Refused::bad("the query names no path"))?;
