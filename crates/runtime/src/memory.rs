@@ -9,6 +9,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use bytes::Bytes;
 use cabana_model::Tenant;
 use cabana_sandbox::FileInfo;
 use serde::Serialize;
@@ -122,6 +123,11 @@ impl MemoryCharge {
         &self.tenant
     }
 
+    /// Charged as long as any part of them is there, wherever that is by then.
+    pub fn keep(self: &Arc<Self>, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(Kept { bytes, _memory: self.clone() })
+    }
+
     /// No more than this is left of it.
     pub fn shrink(&mut self, bytes: usize) {
         let charged = bytes.saturating_sub(STEP).next_multiple_of(STEP).min(self.charged);
@@ -134,6 +140,17 @@ impl MemoryCharge {
     /// Nothing is left of it.
     pub fn clear(&mut self) {
         self.shrink(0);
+    }
+}
+
+struct Kept {
+    bytes: Bytes,
+    _memory: Arc<MemoryCharge>,
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 

@@ -6,7 +6,7 @@
 use std::{
     pin::Pin,
     sync::{Arc, OnceLock},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use axum::{
@@ -60,16 +60,16 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
         let refused = Refused::from(Error::ListsTooLarge).into_response();
         response = if is_theirs { e2b::said_anew(refused) } else { refused };
     } else if length > 0 {
-        response = response.map(|body| Body::new(Charged { body, _memory: memory }));
+        response = response.map(|body| Body::new(Charged { body, memory: Arc::new(memory) }));
     }
     response.headers_mut().entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
 }
 
-/// A body that is there as a whole.
+/// A body that is there as a whole. What has gone on is charged until it is gone.
 struct Charged {
     body: Body,
-    _memory: MemoryCharge,
+    memory: Arc<MemoryCharge>,
 }
 
 impl HttpBody for Charged {
@@ -80,7 +80,9 @@ impl HttpBody for Charged {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let memory = &self.memory;
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(|bytes| memory.keep(bytes)))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -89,5 +91,28 @@ impl HttpBody for Charged {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cabana_runtime::MemoryLedger;
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_has_gone_on_is_charged_until_it_is_gone() {
+        let (ledger, tenant) = (MemoryLedger::new(8 << 10, 8 << 10), Tenant::new("one").unwrap());
+        let fits = || ledger.open(&tenant).grow(8 << 10);
+        let mut memory = ledger.open(&tenant);
+        assert!(memory.grow(12 << 10), "of which the first part is free");
+        let mut body = Body::new(Charged { body: Body::from(vec![0; 12 << 10]), memory: Arc::new(memory) });
+        let mut piece = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        drop(body);
+        drop(piece.split_to(10 << 10));
+        assert!(!fits(), "some of it is there");
+        drop(piece);
+        assert!(fits());
     }
 }

@@ -378,7 +378,9 @@ impl Read {
         if !memory.grow(rest.min(READ_AHEAD) as usize) {
             return Err(Error::ListsTooLarge);
         }
-        Ok(Opened { info, from, body: holding((share, memory), awake(&cx, body)) })
+        let memory = Arc::new(memory);
+        let body = body.map_ok(move |bytes| memory.keep(bytes)).boxed();
+        Ok(Opened { info, from, body: holding(share, awake(&cx, body)) })
     }
 }
 
