@@ -6,7 +6,7 @@
 use cabana_model::Tenant;
 
 use crate::{
-    Error, MemoryCharge, Result, Runtime,
+    Error, MemoryCharge, MemoryLedger, Result, Runtime,
     shares::{self, INCOMING, Share},
 };
 
@@ -22,9 +22,21 @@ pub struct IncomingSeat {
 impl Runtime {
     /// For a body of so many bytes, as far as that is known before it comes.
     pub fn seat_incoming(&self, tenant: &Tenant, length: Option<u64>) -> Result<IncomingSeat> {
+        self.seated(tenant, length, &self.0.incoming)
+    }
+
+    /// The same for one who has no key but a URL.
+    pub fn seat_incoming_by_url(&self, tenant: &Tenant, length: Option<u64>) -> Result<IncomingSeat> {
+        self.seated(tenant, length, &self.0.by_url)
+    }
+
+    fn seated(&self, tenant: &Tenant, length: Option<u64>, ledger: &MemoryLedger) -> Result<IncomingSeat> {
         let place = INCOMING.take(&shares::tenant(tenant)).ok_or(Error::TooManyUploads)?;
         let gathered = length.unwrap_or(GATHERED).min(GATHERED);
-        let memory = self.hold(tenant, usize::try_from(gathered).unwrap_or(usize::MAX))?;
+        let mut memory = ledger.open(tenant);
+        if !memory.grow(usize::try_from(gathered).unwrap_or(usize::MAX)) {
+            return Err(Error::HeldTooLarge);
+        }
         Ok(IncomingSeat { _place: place, _memory: memory })
     }
 }

@@ -9,6 +9,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use bytes::Bytes;
 use cabana_model::Tenant;
 use cabana_sandbox::FileInfo;
 use serde::Serialize;
@@ -35,6 +36,8 @@ pub struct MemoryCharge {
     tenant: Tenant,
     used: usize,
     charged: usize,
+    /// Charged also where there is no room for it.
+    is_owed: bool,
 }
 
 impl MemoryLedger {
@@ -44,7 +47,7 @@ impl MemoryLedger {
     }
 
     pub fn open(&self, tenant: &Tenant) -> MemoryCharge {
-        MemoryCharge { ledger: self.clone(), tenant: tenant.clone(), used: 0, charged: 0 }
+        MemoryCharge { ledger: self.clone(), tenant: tenant.clone(), used: 0, charged: 0, is_owed: false }
     }
 
     fn in_use(&self) -> MutexGuard<'_, HashMap<Tenant, usize>> {
@@ -60,6 +63,17 @@ impl MemoryLedger {
             in_use.insert(tenant.clone(), own);
         }
         fits
+    }
+
+    fn owe(&self, tenant: &Tenant, bytes: usize) {
+        *self.in_use().entry(tenant.clone()).or_default() += bytes;
+    }
+
+    /// Whether a tenant has more than it may: of what it was owed.
+    pub(crate) fn is_over(&self, tenant: &Tenant) -> bool {
+        let in_use = self.in_use();
+        let own = in_use.get(tenant).copied().unwrap_or(0);
+        own > self.0.each || (own > self.0.each / LITTLE && in_use.values().sum::<usize>() > self.0.all)
     }
 
     /// Of all, for a tenant that has so much.
@@ -85,11 +99,20 @@ impl MemoryCharge {
         let used = self.used + bytes;
         // The first step is free.
         let missing = used.saturating_sub(STEP).saturating_sub(self.charged).next_multiple_of(STEP);
-        if missing > 0 && !self.ledger.charge(&self.tenant, missing) {
+        if missing > 0 && self.is_owed {
+            self.ledger.owe(&self.tenant, missing);
+        } else if missing > 0 && !self.ledger.charge(&self.tenant, missing) {
             return false;
         }
         (self.used, self.charged) = (used, self.charged + missing);
         true
+    }
+
+    /// From here on it is never refused: what was done has to be told. Who has more than it may by that is refused what is done next.
+    #[must_use]
+    pub fn owed(mut self) -> Self {
+        self.is_owed = true;
+        self
     }
 
     pub fn used(&self) -> usize {
@@ -98,6 +121,11 @@ impl MemoryCharge {
 
     pub fn tenant(&self) -> &Tenant {
         &self.tenant
+    }
+
+    /// Charged as long as any part of them is there, wherever that is by then.
+    pub fn keep(self: &Arc<Self>, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(Kept { bytes, _memory: self.clone() })
     }
 
     /// No more than this is left of it.
@@ -112,6 +140,17 @@ impl MemoryCharge {
     /// Nothing is left of it.
     pub fn clear(&mut self) {
         self.shrink(0);
+    }
+}
+
+struct Kept {
+    bytes: Bytes,
+    _memory: Arc<MemoryCharge>,
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
@@ -188,6 +227,22 @@ mod tests {
         let small: Vec<_> = (0..LITTLE / 2).map(|n| charge(&format!("small-{n}"), 1)).collect();
         assert!(small.iter().all(Option::is_some));
         assert!(charge("late", 1).is_none());
+    }
+
+    #[test]
+    fn what_is_owed_is_charged_also_where_there_is_no_room() {
+        let (ledger, one) = (MemoryLedger::new(4 * STEP, 4 * STEP), tenant("one"));
+        let mut full = ledger.open(&one);
+        assert!(full.grow(5 * STEP) && !full.grow(1));
+        assert!(!ledger.is_over(&one), "it has what it may");
+        let mut owed = ledger.open(&one).owed();
+        assert!(owed.grow(STEP) && !ledger.is_over(&one), "the first step is free");
+        assert!(owed.grow(STEP) && ledger.is_over(&one));
+        assert!(!ledger.is_over(&tenant("other")), "another has nothing");
+        full.clear();
+        assert!(!ledger.is_over(&one));
+        drop(owed);
+        assert!(ledger.in_use().is_empty());
     }
 
     #[test]

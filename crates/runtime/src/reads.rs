@@ -36,9 +36,20 @@ impl Runtime {
         self.0.lists.open(tenant)
     }
 
+    /// For an answer to one who has no key but a URL.
+    pub fn url_memory(&self, tenant: &Tenant) -> MemoryCharge {
+        self.0.by_url.open(tenant)
+    }
+
     /// For an answer that waits until its client takes it.
     pub fn answer_memory(&self, tenant: &Tenant) -> MemoryCharge {
         self.0.answers.open(tenant)
+    }
+
+    /// Before something is done: its answer is charged whether there is room or not, so who has more than it may waits.
+    pub fn check_answers(&self, tenant: &Tenant) -> Result<()> {
+        let is_over = self.0.lists.is_over(tenant) || self.0.answers.is_over(tenant);
+        if is_over { Err(Error::ListsTooLarge) } else { Ok(()) }
     }
 
     pub async fn call_row(&self, tenant: &Tenant, id: CallId) -> Result<CallRow> {

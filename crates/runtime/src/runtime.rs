@@ -75,6 +75,11 @@ pub(crate) struct Inner {
     /// Of what clients sent with calls that wait, and of input that commands have not read.
     pub(crate) held: MemoryLedger,
     pub(crate) answers: MemoryLedger,
+    /// Of files that are read, and of bodies that are written as they come.
+    pub(crate) reading: MemoryLedger,
+    pub(crate) incoming: MemoryLedger,
+    /// Of both where who reads or writes has no key but a URL.
+    pub(crate) by_url: MemoryLedger,
     pub(crate) series: AllSeries,
     pub(crate) visits: Visits,
     pub(crate) url_calls: UrlCalls,
@@ -118,6 +123,12 @@ const HELD_OF_ALL: usize = 512 << 20;
 const ANSWERS_OF_TENANT: usize = 64 << 20;
 const ANSWERS_OF_ALL: usize = 512 << 20;
 
+/// Memory of files on their way in one direction, in bytes: enough for all that have places.
+const FILES_OF_TENANT: usize = 256 << 20;
+const FILES_OF_ALL: usize = 512 << 20;
+const BY_URL_OF_TENANT: usize = 16 << 20;
+const BY_URL_OF_ALL: usize = 128 << 20;
+
 impl Runtime {
     pub fn new(provider: Arc<dyn Provider>, store: Store, settings: Settings, clock: Clock) -> Self {
         let keeper = Arc::new(Keeper::new(Space::new(settings.data.clone(), settings.min_free)));
@@ -160,6 +171,9 @@ impl Runtime {
             parsing: Turns::new(1, 2),
             held: MemoryLedger::new(HELD_OF_TENANT, HELD_OF_ALL),
             answers: MemoryLedger::new(ANSWERS_OF_TENANT, ANSWERS_OF_ALL),
+            reading: MemoryLedger::new(FILES_OF_TENANT, FILES_OF_ALL),
+            incoming: MemoryLedger::new(FILES_OF_TENANT, FILES_OF_ALL),
+            by_url: MemoryLedger::new(BY_URL_OF_TENANT, BY_URL_OF_ALL),
             series: AllSeries::default(),
             visits: Visits::default(),
             url_calls: UrlCalls::default(),

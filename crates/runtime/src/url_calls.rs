@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     Act, Ask, Call, Error, Result, Runtime,
-    acts::files::{Opened, Read, holding},
+    acts::files::{Opened, Read, ReadByUrl, holding},
 };
 
 /// Of one sandbox, and as many at once.
@@ -116,6 +116,7 @@ impl Runtime {
     /// Of a sandbox that the URL was signed for.
     pub async fn read_by_url(&self, sandbox: &SandboxId, ask: Ask, read: Read) -> Result<Opened> {
         let (permit, row) = self.0.url_calls.read(sandbox, self.0.clock.now())?;
+        let read = ReadByUrl(read);
         let opened = match row {
             Some(untold) => self.look_unmetered(ask, read, untold).await.map(|(_, opened)| opened),
             None => self.look_unrecorded(ask, read).await,

@@ -6,13 +6,13 @@
 use std::{
     pin::Pin,
     sync::{Arc, OnceLock},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use axum::{
     body::{Body, Bytes, HttpBody},
     extract::{Request, State},
-    http::{Extensions, HeaderValue, header},
+    http::{Extensions, HeaderValue, Method, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -36,19 +36,31 @@ impl OfTenant {
     }
 }
 
+/// Whether nothing is done: such a request may be asked again, and so may be refused for its answer.
+fn only_reads(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
+
+/// Before anything is done. What frees something has no long answer.
+pub(crate) fn check(app: &App, method: &Method, tenant: &Tenant) -> Result<(), Error> {
+    if only_reads(method) || *method == Method::DELETE { Ok(()) } else { app.runtime.check_answers(tenant) }
+}
+
 pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let of_tenant = OfTenant::default();
     request.extensions_mut().insert(of_tenant.clone());
     let is_theirs = e2b::is_for_theirs(request.uri().path(), request.headers());
+    let only_reads = only_reads(request.method());
     let mut response = next.run(request).await;
     let Some(tenant) = of_tenant.0.get() else { return response };
     let length = response.body().size_hint().exact().unwrap_or(0); // one that is made as it is sent says no length
-    let mut memory = app.runtime.answer_memory(tenant);
+    let memory = app.runtime.answer_memory(tenant);
+    let mut memory = if only_reads { memory } else { memory.owed() };
     if !memory.grow(usize::try_from(length).unwrap_or(usize::MAX)) {
         let refused = Refused::from(Error::ListsTooLarge).into_response();
         response = if is_theirs { e2b::said_anew(refused) } else { refused };
     } else if length > 0 {
-        response = response.map(|body| Body::new(Charged { body, _memory: memory }));
+        response = response.map(|body| Body::new(Charged { body, memory: Arc::new(memory) }));
     }
     let headers = response.headers_mut();
     // Streams of events come with one of the framework's, by which a cache may keep them.
@@ -59,10 +71,10 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
     response
 }
 
-/// A body that is there as a whole.
+/// A body that is there as a whole. What has gone on is charged until it is gone.
 struct Charged {
     body: Body,
-    _memory: MemoryCharge,
+    memory: Arc<MemoryCharge>,
 }
 
 impl HttpBody for Charged {
@@ -73,7 +85,9 @@ impl HttpBody for Charged {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let memory = &self.memory;
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(|bytes| memory.keep(bytes)))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -82,5 +96,28 @@ impl HttpBody for Charged {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cabana_runtime::MemoryLedger;
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_has_gone_on_is_charged_until_it_is_gone() {
+        let (ledger, tenant) = (MemoryLedger::new(8 << 10, 8 << 10), Tenant::new("one").unwrap());
+        let fits = || ledger.open(&tenant).grow(8 << 10);
+        let mut memory = ledger.open(&tenant);
+        assert!(memory.grow(12 << 10), "of which the first part is free");
+        let mut body = Body::new(Charged { body: Body::from(vec![0; 12 << 10]), memory: Arc::new(memory) });
+        let mut piece = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        drop(body);
+        drop(piece.split_to(10 << 10));
+        assert!(!fits(), "some of it is there");
+        drop(piece);
+        assert!(fits());
     }
 }

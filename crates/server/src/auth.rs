@@ -6,7 +6,12 @@ use axum::{
 };
 use cabana_runtime::{Ask, Caller, Credential, Error, IdempotencyKey, Place, Role, Tenant, Token};
 
-use crate::{App, answers::OfTenant, error::Refused, listen::Peer};
+use crate::{
+    App,
+    answers::{self, OfTenant},
+    error::Refused,
+    listen::Peer,
+};
 
 /// Anybody with a valid key.
 pub(crate) struct Reader(pub(crate) Caller);
@@ -47,9 +52,10 @@ async fn caller(parts: &Parts, app: &App, needs: Role) -> Result<Caller, Refused
 }
 
 /// For what reads the body next, and for what answers.
-fn known(parts: &mut Parts, caller: Caller) -> Caller {
+fn known(parts: &mut Parts, app: &App, caller: Caller) -> Result<Caller, Refused> {
     OfTenant::note(&mut parts.extensions, &caller.tenant);
-    caller
+    answers::check(app, &parts.method, &caller.tenant)?;
+    Ok(caller)
 }
 
 pub(crate) async fn admitted(parts: &Parts, app: &App, key: Option<&str>, needs: Role) -> Result<Caller, Refused> {
@@ -137,14 +143,14 @@ fn key_in_protocols(headers: &HeaderMap) -> Option<&str> {
 impl FromRequestParts<App> for Reader {
     type Rejection = Refused;
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refused> {
-        caller(parts, app, Role::Read).await.map(|caller| Self(known(parts, caller)))
+        known(parts, app, caller(parts, app, Role::Read).await?).map(Self)
     }
 }
 
 impl FromRequestParts<App> for User {
     type Rejection = Refused;
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refused> {
-        caller(parts, app, Role::Use).await.map(|caller| Self(known(parts, caller)))
+        known(parts, app, caller(parts, app, Role::Use).await?).map(Self)
     }
 }
 
@@ -159,7 +165,7 @@ impl FromRequestParts<App> for SocketUser {
 impl FromRequestParts<App> for Admin {
     type Rejection = Refused;
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refused> {
-        caller(parts, app, Role::Admin).await.map(|caller| Self(known(parts, caller)))
+        known(parts, app, caller(parts, app, Role::Admin).await?).map(Self)
     }
 }
 

@@ -1,6 +1,9 @@
 //! Answers whose length a guest or a tenant decides: made off the workers that everybody waits for, and charged until they were sent.
 
-use std::{io, sync::LazyLock};
+use std::{
+    io,
+    sync::{Arc, LazyLock},
+};
 
 use axum::{
     body::Body,
@@ -92,9 +95,9 @@ fn sent(bytes: Bytes, memory: MemoryCharge) -> Response {
     }
     let head =
         [(header::CONTENT_TYPE, "application/json".to_owned()), (header::CONTENT_LENGTH, bytes.len().to_string())];
-    let chunks = stream::unfold((bytes, memory), |(mut rest, memory)| async move {
+    let chunks = stream::unfold(Arc::new(memory).keep(bytes), |mut rest| async move {
         let chunk = rest.split_to(rest.len().min(CHUNK));
-        (!chunk.is_empty()).then(|| (Ok::<_, io::Error>(chunk), (rest, memory)))
+        (!chunk.is_empty()).then(|| (Ok::<_, io::Error>(chunk), rest))
     });
     (head, Body::from_stream(chunks)).into_response()
 }

@@ -256,7 +256,7 @@ async fn files_go_up_and_down() {
     assert_eq!(good(sdk.ask(Method::GET, "/envs").send().await.unwrap()).await, json!({ "GIVEN": "sandbox" }));
 }
 
-fn signed(token: &str, path: &str, operation: &str, until: Option<i64>) -> String {
+pub(crate) fn signed(token: &str, path: &str, operation: &str, until: Option<i64>) -> String {
     let end = until.map(|until| format!(":{until}")).unwrap_or_default();
     let digest = Sha256::digest(format!("{path}:{operation}::{token}{end}"));
     let signature = STANDARD_NO_PAD.encode(digest).replace('+', "%2B").replace('/', "%2F");

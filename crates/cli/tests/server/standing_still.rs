@@ -13,6 +13,8 @@ use crate::{
     stage::{Server, client, refused, until},
 };
 
+/// Of files that one tenant reads at a time.
+const READERS: usize = 1024;
 /// Of a tenant's answers, and of its bodies.
 const MEMORY: usize = 64 << 20;
 /// Of each answer and each body this is free.
@@ -30,7 +32,7 @@ fn slow_client() -> Client {
 async fn unread_until_refused(server: &Server, path: &str) -> (Vec<Response>, Response) {
     let (mut unread, mut slow) = (Vec::new(), slow_client());
     loop {
-        assert!(unread.len() <= MEMORY / (CHUNK - FREE), "so many are let be unread");
+        assert!(unread.len() <= READERS, "so many are let be unread");
         if unread.len() % 200 == 199 {
             slow = slow_client(); // a connection has so many requests at once
         }
@@ -54,10 +56,12 @@ async fn outputs_and_files_are_charged_until_they_are_taken() {
     };
     until(async || whole(&output).await).await;
     let file = format!("/v1/sandboxes/{sandbox}/files?path=file");
-    for path in [output, file] {
+    let of_outputs = (MEMORY / (CHUNK - FREE), (503, "server_busy"));
+    for (path, (most, (status, code))) in [(output, of_outputs), (file, (READERS, (429, "too_many_streams")))] {
         let (unread, late) = unread_until_refused(&server, &path).await;
-        assert_eq!(refused(late).await, (503, "server_busy".into()), "{path}");
-        assert_eq!(unread.len(), MEMORY / (CHUNK - FREE), "{path}");
+        assert_eq!(refused(late).await, (status, code.into()), "{path}");
+        assert_eq!(unread.len(), most, "{path}");
+        assert_eq!(server.exec("one", "seq 3000").await["exit_code"], 0, "{path}");
         drop(unread);
         until(async || whole(&path).await).await;
     }

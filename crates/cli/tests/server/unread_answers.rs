@@ -49,7 +49,7 @@ fn slow_client() -> Client {
 }
 
 #[tokio::test]
-async fn short_answers_are_charged_together_until_they_are_taken() {
+async fn short_answers_are_charged_together_until_they_are_taken_and_what_is_done_is_told() {
     let server = Server::start();
     let names: Vec<_> = (0..2000).map(|n| format!("host{n:06}.example.com")).collect();
     let spec = json!({ "network": { "mode": "allowlist", "allow": names } });
@@ -75,6 +75,23 @@ async fn short_answers_are_charged_together_until_they_are_taken() {
     assert_eq!(refused(late.unwrap()).await, (503, "server_busy".into()));
     assert!(unread.len() > most / 2, "{}", unread.len());
     assert_eq!(server.request(Method::GET, "/livez").send().await.unwrap().status(), 200);
+    // What is done is told, and then nothing more is done until it is taken.
+    good(server.post("/v1/sandboxes", &spec).send().await.unwrap()).await;
+    let ran = async || {
+        let answer = server.exec_in("one", "seq 3000").await;
+        (answer.status() == 200).then_some(answer) // once the last answer is known as taken
+    };
+    assert_eq!(good(until(ran).await).await["exit_code"], 0);
+    let create = |client: &Client| {
+        client.post(format!("{}/v1/sandboxes", server.url)).bearer_auth(&server.key).json(&spec).send()
+    };
+    let last = slow_client();
+    let untaken = async || Some(create(&last).await.unwrap()).filter(|answer| answer.status() == 201);
+    let untaken = until(untaken).await;
+    assert_eq!(refused(create(&client()).await.unwrap()).await, (503, "server_busy".into()));
+    let listed = good(server.request(Method::GET, "/v1/sandboxes").send().await.unwrap()).await;
+    assert_eq!(listed["sandboxes"].as_array().unwrap().len(), 4, "what is refused is not done");
+    drop((untaken, last));
     drop((unread, slow));
     until(async || (ask(&client()).await.status() == 200).then_some(())).await;
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio_util::task::TaskTracker;
 
 use crate::{
+    e2b::signed,
     sdk::Sdk,
     stage::{Server, client, good, refused, until},
 };
@@ -116,7 +117,6 @@ fn standing_still(length: usize) -> Body {
 
 #[tokio::test]
 async fn uploads_that_stand_still_are_charged_and_take_no_other_tenants_room() {
-    const GATHERED: usize = 1 << 20;
     let sdk = Sdk::start().await;
     let sandbox = sdk.server.ensure("one").await["id"].as_str().unwrap().to_owned();
     let path = format!("/v1/sandboxes/{sandbox}/files?path=file");
@@ -126,17 +126,19 @@ async fn uploads_that_stand_still_are_charged_and_take_no_other_tenants_room() {
     let form = || post().header("content-type", "multipart/form-data; boundary=xx");
     let (late, waiting) =
         send_until_refused(&sdk.server, async || put().body(standing_still(1_000_000)).send().await.unwrap()).await;
-    assert_eq!(refused(late).await, (503, "server_busy".into()));
-    assert_eq!(waiting, (64 << 20) / (GATHERED - (4 << 10)));
+    assert_eq!(refused(late).await, (429, "too_many_streams".into()));
+    assert!(waiting <= 256, "{waiting}");
     until(async || (under_way(&sdk.server).await == 0).then_some(())).await;
 
-    let waiting: FuturesUnordered<_> = (0..64).map(|_| put().body(standing_still(1_000_000)).send()).collect();
-    let held = TaskTracker::new().spawn(waiting.collect::<Vec<_>>());
-    until(async || (under_way(&sdk.server).await == 64).then_some(())).await;
+    let held: FuturesUnordered<_> = (0..waiting).map(|_| put().body(standing_still(1_000_000)).send()).collect();
+    let held = TaskTracker::new().spawn(held.collect::<Vec<_>>());
+    until(async || (under_way(&sdk.server).await == waiting).then_some(())).await;
     for late in [raw(), form()] {
-        assert_eq!(late.body(standing_still(1_000_000)).send().await.unwrap().status(), 503);
+        assert_eq!(late.body(standing_still(1_000_000)).send().await.unwrap().status(), 429);
     }
-    good(put().body("short").send().await.unwrap()).await;
+    let input = json!({ "command": "wc -c", "stdin": "x".repeat(LARGE) });
+    let exec = sdk.server.post(&format!("/v1/sandboxes/{sandbox}/exec"), &input);
+    assert_eq!(good(exec.send().await.unwrap()).await["stdout"], format!("{LARGE}\n"), "input has memory of its own");
     let other = sdk.server.key_for("other", "use").await;
     let theirs = json!({ "scope": { "scheme": "fixed", "name": "theirs" } });
     let theirs = client().post(format!("{}/v1/sandboxes:ensure", sdk.server.url)).bearer_auth(&other).json(&theirs);
@@ -149,6 +151,19 @@ async fn uploads_that_stand_still_are_charged_and_take_no_other_tenants_room() {
         (answer.status() == StatusCode::OK).then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn uploads_by_url_that_stand_still_have_memory_of_their_own() {
+    const MANY: usize = 16;
+    let sdk = Sdk::start().await;
+    let url = signed(&sdk.token, "file", "write", None);
+    let send = async || {
+        let request = sdk.inside(Method::POST, &url).header("content-type", "application/octet-stream");
+        request.body(standing_still(1_000_000)).send().await.unwrap()
+    };
+    let (late, waiting) = send_until_refused(&sdk.server, send).await;
+    assert_eq!((late.status().as_u16(), waiting), (503, MANY));
 }
 
 #[tokio::test]

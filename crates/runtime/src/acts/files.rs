@@ -334,6 +334,34 @@ impl Look for Read {
     }
 
     async fn run(self, cx: Cx) -> Result<Opened> {
+        let memory = cx.runtime.0.reading.open(&cx.caller.tenant);
+        self.open(cx, memory).await
+    }
+}
+
+/// The same for one who has no key but a URL.
+pub(crate) struct ReadByUrl(pub(crate) Read);
+
+impl Look for ReadByUrl {
+    const VERB: &'static str = Read::VERB;
+    type Answer = Opened;
+
+    fn needs(&self) -> Needs {
+        self.0.needs()
+    }
+
+    fn argv(&self) -> Vec<String> {
+        self.0.argv()
+    }
+
+    async fn run(self, cx: Cx) -> Result<Opened> {
+        let memory = cx.runtime.0.by_url.open(&cx.caller.tenant);
+        self.0.open(cx, memory).await
+    }
+}
+
+impl Read {
+    async fn open(self, cx: Cx, mut memory: MemoryCharge) -> Result<Opened> {
         let share = reader(&cx)?;
         let (files, path) = self.at.open(&cx)?;
         let (from, len) = match self.part {
@@ -347,11 +375,12 @@ impl Look for Read {
         };
         let (info, body) = files.read(&path, sandbox::Read { from, len, ..sandbox::Read::default() }).await?;
         let rest = info.size.saturating_sub(from).min(len.unwrap_or(u64::MAX));
-        let mut memory = cx.runtime.0.lists.open(&cx.caller.tenant);
         if !memory.grow(rest.min(READ_AHEAD) as usize) {
             return Err(Error::ListsTooLarge);
         }
-        Ok(Opened { info, from, body: holding((share, memory), awake(&cx, body)) })
+        let memory = Arc::new(memory);
+        let body = body.map_ok(move |bytes| memory.keep(bytes)).boxed();
+        Ok(Opened { info, from, body: holding(share, awake(&cx, body)) })
     }
 }
 

@@ -24,7 +24,11 @@ use super::{
     refused::{Refused, Unreached},
     wakes::wake,
 };
-use crate::{App, answers::OfTenant, long_answer};
+use crate::{
+    App,
+    answers::{self, OfTenant},
+    long_answer,
+};
 
 /// For pages of any origin: what opens a sandbox is no cookie, and so nothing that a browser adds by itself.
 pub(super) async fn serve(app: &App, named: Named, request: Request) -> Response {
@@ -50,6 +54,9 @@ async fn answered(app: &App, named: Named, mut request: Request) -> Response {
         Err(unreached) => return unreached.into_response(),
     };
     OfTenant::note(request.extensions_mut(), &guest.caller.tenant);
+    if let Err(error) = answers::check(app, request.method(), &guest.caller.tenant) {
+        return Refused::from(error).into_response();
+    }
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let admitted = guest.admits(request.headers());
     let is_health = (&method, path.as_str()) == (&Method::GET, "/health");

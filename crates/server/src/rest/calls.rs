@@ -180,14 +180,14 @@ pub(super) fn part(app: &App, tenant: &Tenant, log: &Arc<Log>, query: &OutputQue
     if !memory.grow(to.saturating_sub(from).min(CHUNK) as usize) {
         return Err(Error::ListsTooLarge.into());
     }
-    let body = try_unfold((log.clone(), from, memory), move |(log, at, memory)| async move {
+    let body = try_unfold((log.clone(), from, Arc::new(memory)), move |(log, at, memory)| async move {
         if at >= to {
             return Ok(None);
         }
         let bytes = log.read(stream, at..to.min(at + CHUNK)).await?;
         let next = at + bytes.len() as u64;
         // What the cap left out cannot be read.
-        Ok::<_, cabana_runtime::StoreError>((!bytes.is_empty()).then_some((bytes, (log, next, memory))))
+        Ok::<_, cabana_runtime::StoreError>((!bytes.is_empty()).then(|| (memory.keep(bytes), (log, next, memory))))
     });
     let headers = [(header::CONTENT_TYPE, "application/octet-stream"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
     let total = [("cabana-total", total.to_string())];

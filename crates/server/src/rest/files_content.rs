@@ -12,7 +12,7 @@ use axum::{
 };
 use bytes::Bytes;
 use cabana_runtime::{
-    Ask, Caller, Place, Runtime, Tenant,
+    Ask, Caller, IncomingSeat, Place, Runtime,
     acts::files::{Alter, At, Opened, Part, Read, Step, Write, Zip},
 };
 use cabana_sandbox::{Error as SandboxError, SandboxPath, Stream, WriteMode};
@@ -220,7 +220,7 @@ async fn put(
         len,
         parents: query.parents,
         tags: None,
-        body: received(&app, &caller.tenant, len, body)?,
+        body: received(app.runtime.seat_incoming(&caller.tenant, len)?, body),
         held: 0,
     };
     write_file(&app, caller, Place::Sandbox(id(&sandbox)?), once, write).await.map(Json)
@@ -233,13 +233,7 @@ pub(super) async fn write_file(app: &App, caller: Caller, place: Place, once: On
 }
 
 /// A body as it comes, which has a seat as long as this is there.
-pub(crate) fn received(
-    app: &App,
-    tenant: &Tenant,
-    length: Option<u64>,
-    body: HttpBody,
-) -> Result<Stream<Bytes>, cabana_runtime::Error> {
-    let seat = app.runtime.seat_incoming(tenant, length)?;
+pub(crate) fn received(seat: IncomingSeat, body: HttpBody) -> Stream<Bytes> {
     let pieces = stream::try_unfold((body.into_data_stream(), seat), |(mut body, seat)| async move {
         match tokio::time::timeout(STALLED, body.next()).await {
             Ok(None) => Ok(None),
@@ -250,7 +244,7 @@ pub(crate) fn received(
             }
         }
     });
-    Ok(pieces.boxed())
+    pieces.boxed()
 }
 
 /// As its client says it.

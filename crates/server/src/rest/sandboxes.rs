@@ -2,7 +2,7 @@
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use cabana_runtime::{
-    Place, Runtime, SandboxId, SandboxState, Tenant, Wanted,
+    MemoryCharge, Place, Runtime, SandboxId, SandboxState, Tenant, Wanted,
     acts::sandbox::{Become, Change, Ensure, Shape},
 };
 use serde::{Deserialize, Serialize};
@@ -145,15 +145,23 @@ async fn list(State(app): State<App>, Reader(caller): Reader, Query(which): Quer
     long_answer::try_json(memory, list).await
 }
 
-/// What `body` makes of it, as it is now.
+/// What `body` makes of it, after something was done to it: that is told whether there is room or not.
 async fn told<T: Serialize>(
     app: &App,
     tenant: &Tenant,
     id: &SandboxId,
     body: impl FnOnce(SandboxBody) -> T + Send + 'static,
 ) -> Answer<Response> {
-    let (record, spec) = app.sandbox(tenant, id).await?;
-    let mut memory = app.runtime.list_memory(tenant);
+    told_by(app, app.runtime.list_memory(tenant).owed(), id, body).await
+}
+
+async fn told_by<T: Serialize>(
+    app: &App,
+    mut memory: MemoryCharge,
+    id: &SandboxId,
+    body: impl FnOnce(SandboxBody) -> T + Send + 'static,
+) -> Answer<Response> {
+    let (record, spec) = app.sandbox(memory.tenant(), id).await?;
     long_answer::charge(&mut memory, std::slice::from_ref(&record))?;
     let runtime = app.runtime.clone();
     Ok(long_answer::json(memory, move || body(SandboxBody::of(&runtime, &record, &spec.wanted))).await?)
@@ -165,7 +173,7 @@ async fn told<T: Serialize>(
     (status = "default", body = ErrorBody),
 ))]
 async fn get(State(app): State<App>, Reader(caller): Reader, Path(sandbox): Path<String>) -> Answer<Response> {
-    told(&app, &caller.tenant, &id(&sandbox)?, |sandbox| sandbox).await
+    told_by(&app, app.runtime.list_memory(&caller.tenant), &id(&sandbox)?, |sandbox| sandbox).await
 }
 
 /// What is to be different. What is not said stays as it is.

@@ -152,7 +152,8 @@ async fn add(
         sudo: query.sudo,
         service: service(query.start, query.ready)?,
     };
-    let add = Add { name: query.name, wishes, body: received(&app, &caller.tenant, length_of(&headers), body)? };
+    let seat = app.runtime.seat_incoming(&caller.tenant, length_of(&headers))?;
+    let add = Add { name: query.name, wishes, body: received(seat, body) };
     let call = app.runtime.call(ask(caller, Place::Nowhere, once), add).await?;
     let id = call.id();
     let added = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;

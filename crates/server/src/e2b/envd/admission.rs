@@ -1,7 +1,7 @@
 //! What lets a request to a file in, and what it is counted by then.
 
 use cabana_runtime::{
-    Error,
+    Error, IncomingSeat, MemoryCharge,
     acts::files::{Opened, Read, Write, Written},
 };
 
@@ -21,6 +21,23 @@ impl Admission {
         match self {
             Self::Token => app.runtime.look(guest.ask(), read).await.map(|(_, opened)| opened),
             Self::Url => app.runtime.read_by_url(&guest.record.id, guest.ask(), read).await,
+        }
+    }
+
+    pub(super) fn seat(self, app: &App, guest: &Guest, length: Option<u64>) -> Result<IncomingSeat, Error> {
+        let tenant = &guest.caller.tenant;
+        match self {
+            Self::Token => app.runtime.seat_incoming(tenant, length),
+            Self::Url => app.runtime.seat_incoming_by_url(tenant, length),
+        }
+    }
+
+    /// Of what is told.
+    pub(super) fn memory(self, app: &App, guest: &Guest) -> MemoryCharge {
+        let tenant = &guest.caller.tenant;
+        match self {
+            Self::Token => app.runtime.list_memory(tenant),
+            Self::Url => app.runtime.url_memory(tenant),
         }
     }
 

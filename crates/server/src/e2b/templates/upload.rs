@@ -55,7 +55,7 @@ pub(super) async fn put(
             format!("the files of a step have at most {MOST_UPLOADED} bytes"),
         ));
     }
-    let body = received(&app, &caller.tenant, length, body)?;
+    let body = received(app.runtime.seat_incoming(&caller.tenant, length)?, body);
     let ask = Ask { caller, place: Place::Nowhere, key: None, lease: None, front: FRONT };
     app.runtime.call(ask, Upload { hash, body }).await?.answer().await?;
     Ok(StatusCode::OK)

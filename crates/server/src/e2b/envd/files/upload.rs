@@ -54,16 +54,17 @@ pub(super) async fn upload(
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let (tenant, body) = (&guest.caller.tenant, lingering(request.into_body()));
     let body = match text(header::CONTENT_ENCODING).to_ascii_lowercase().as_str() {
-        "" | "identity" => received(app, tenant, length_of(&headers), body)?,
-        "gzip" => app.gzip.unpack(tenant, received(app, tenant, None, body)?),
+        "" | "identity" => received(by.seat(app, guest, length_of(&headers))?, body),
+        "gzip" => app.gzip.unpack(tenant, received(by.seat(app, guest, None)?, body)),
         other => return Err(Refused::bad(format!("the encoding {other} is not known here"))),
     };
-    let mut written = WrittenFiles { files: Vec::new(), memory: app.runtime.list_memory(tenant) };
+    let mut written = WrittenFiles { files: Vec::new(), memory: by.memory(app, guest) };
     let kind = text(header::CONTENT_TYPE);
     if kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/octet-stream") {
         let path = query.path.as_deref().ok_or_else(|| Refused::bad("the query names no path"))?;
         let at = writing.at(path).await?;
-        written.add(writing.write(&at, body).await?)?;
+        written.expect(&at, &writing.tags)?;
+        written.files.push(writing.write(&at, body).await?);
         return written.answer().await;
     }
     let form = Form::new(kind, body).ok_or_else(|| Refused::bad(format!("{kind:?} is neither a form nor a file")))?;
@@ -78,18 +79,15 @@ struct WrittenFiles {
 }
 
 impl WrittenFiles {
-    fn add(&mut self, file: WrittenFile) -> Result<(), Refused> {
-        let metadata = file.metadata.iter().map(|(name, value)| name.len() + value.len() + 64);
-        let size = size_of::<WrittenFile>() + file.path.len() + file.name.len() + metadata.sum::<usize>();
-        if !self.memory.grow(size) {
-            return Err(Error::ListsTooLarge.into());
-        }
-        self.files.push(file);
-        Ok(())
+    /// Before it is written.
+    fn expect(&mut self, at: &At, tags: &BTreeMap<String, String>) -> Result<(), Refused> {
+        let tags = tags.iter().map(|(name, value)| name.len() + value.len() + 64);
+        let size = size_of::<WrittenFile>() + 2 * at.path.len() + tags.sum::<usize>();
+        if self.memory.grow(size) { Ok(()) } else { Err(Error::ListsTooLarge.into()) }
     }
 
     async fn answer(self) -> Result<Response, Refused> {
-        Ok(long_answer::json(self.memory, move || self.files).await?)
+        Ok(long_answer::json(self.memory.owed(), move || self.files).await?)
     }
 }
 
@@ -131,10 +129,11 @@ impl Writing<'_> {
             let named = path.map(str::to_owned).or(head.filename);
             let named = named.ok_or_else(|| Refused::bad("a part names no file"))?;
             let at = self.at(&named).await?;
+            written.expect(&at, &self.tags)?;
             let (pass, mut passed) = mpsc::channel::<Piece<Bytes>>(AHEAD);
             let body = stream::poll_fn(move |cx| passed.poll_recv(cx)).boxed();
             let (_, file) = tokio::join!(part(&mut form, pass), self.write(&at, body));
-            written.add(file?)?;
+            written.files.push(file?);
         }
         Ok(())
     }
