@@ -112,7 +112,7 @@ async fn what_was_said_is_summed_by_key() -> Result<(), Error> {
     let (us, key) = (tenant("us"), KeyId::now());
     let output = |text: &'static str| Some(cabana_store::Inline { stdout: text.into(), stderr: "!".into() });
     for (key, output) in [(key, output("four")), (key, output("")), (KeyId::now(), output("x")), (key, None)] {
-        let call = cabana_store::NewCall { key, ..call(&us) };
+        let call = NewCall { key, ..call(&us) };
         stage.store.reserve(call.clone()).await?;
         stage.store.record(cabana_store::Done { output, ..done(&call) }).await?;
     }
