@@ -63,5 +63,5 @@ async fn a_request_that_names_two_hosts_is_refused_everywhere() {
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{target} {hosts:?}: {answer}");
         }
     }
-    assert_eq!(server.stdout("one", "grep -c echo seen").await, "3\n", "one of `listening`, and those that name one");
+    assert_eq!(server.stdout("one", "grep -c echo seen").await, "4\n", "one of `listening`, and those that name one");
 }
