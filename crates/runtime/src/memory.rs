@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn what_is_owed_is_charged_also_where_there_is_no_room() {
-        let (ledger, one) = (MemoryLedger::new(4 * STEP, 4 * STEP), tenant("one"));
+        let (ledger, one) = (MemoryLedger::new(4 * STEP, 8 * STEP), tenant("one"));
         let mut full = ledger.open(&one);
         assert!(full.grow(5 * STEP) && !full.grow(1));
         assert!(!ledger.is_over(&one), "it has what it may");

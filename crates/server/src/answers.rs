@@ -108,7 +108,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_has_gone_on_is_charged_until_it_is_gone() {
-        let (ledger, tenant) = (MemoryLedger::new(8 << 10, 8 << 10), Tenant::new("one").unwrap());
+        let (ledger, tenant) = (MemoryLedger::new(8 << 10, 64 << 10), Tenant::new("one").unwrap());
         let fits = || ledger.open(&tenant).grow(8 << 10);
         let mut memory = ledger.open(&tenant);
         assert!(memory.grow(12 << 10), "of which the first part is free");

@@ -120,7 +120,7 @@ fn the_program_is_a_short_tree() {
         assert!(longest <= any, "{longest} steps were taken, and no path has more than {any}");
         // A comparison leads at most 255 instructions further: beyond that there is a jump on the way.
         let allowed = allowed + 1;
-        assert!(any <= allowed && allowed <= 64, "{any} steps on the longest path, and {allowed} for a balanced tree");
+        assert!(any <= allowed && allowed <= 65, "{any} steps on the longest path, and {allowed} for a balanced tree");
         assert!(average < 15.0, "{average} steps on average");
     }
 }
