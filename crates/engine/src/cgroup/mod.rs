@@ -149,7 +149,7 @@ impl Cgroups {
                 made => made?,
             }
         }
-        // Whoever has a group that was made just now is another that makes it.
+        // A group that was made just now is held by another engine that makes it.
         let cgroup = Cgroup { held: hold(&path)?.map(Arc::new), path };
         if cgroup.held.is_none() || !cgroup.is_empty() {
             return Ok(None);
@@ -255,7 +255,7 @@ impl Cgroup {
     }
 }
 
-/// Until the descriptor is closed. `None`: somebody else has it.
+/// Until the descriptor is closed. `None`: another engine has it.
 fn hold(group: &Path) -> io::Result<Option<OwnedFd>> {
     let group = fs::File::open(group)?;
     match rustix::fs::flock(&group, FlockOperation::NonBlockingLockExclusive) {

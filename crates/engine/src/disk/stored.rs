@@ -33,7 +33,7 @@ const REST: u32 = 9;
 
 #[derive(Default)]
 pub(crate) struct StoredOnce {
-    /// Held by whoever measures.
+    /// Held by the thread that measures.
     measuring: Arc<tokio::sync::Mutex<()>>,
     last: Mutex<Option<Known>>,
     /// Volumes that it could write to and does not see any more: what it has open there it fills on.
@@ -60,7 +60,7 @@ impl Mark {
         Self { cpu: live.cpu_us(), changes: live.disk.changes.load(Ordering::Relaxed) }
     }
 
-    /// Where nobody knows whether it has run, it has.
+    /// Where it is not known whether it has run, it has.
     fn is_at(self, other: Self) -> bool {
         self.cpu.is_some() && (self.cpu, self.changes) == (other.cpu, other.changes)
     }
@@ -102,7 +102,7 @@ pub(crate) async fn stored(live: &Arc<Live>, shared: &Arc<Shared>) -> Result<Sto
     let measured = live.tasks.spawn(async move {
         let _measuring = measured.stored.measuring.clone().lock_owned().await;
         match measured.stored.last().filter(|known| known.holds(Mark::of(&measured))) {
-            Some(known) => Ok(known.parts), // somebody has measured meanwhile
+            Some(known) => Ok(known.parts), // another thread has measured meanwhile
             None => measure_anew(&measured, shared).await,
         }
     });
@@ -153,7 +153,7 @@ async fn measure_all(live: &Arc<Live>, volumes: &[(VolumeId, PathBuf)]) -> Resul
             }
         }
     };
-    // Moved about meanwhile, which nobody does who stands still.
+    // Moved about meanwhile, which a frozen guest does not do.
     if measured.as_ref().is_ok_and(|parts| !parts.is_whole) {
         frozen = true;
         freeze(live).await;
