@@ -3,7 +3,7 @@
 use cabana_sandbox::Status;
 
 use crate::{
-    attacks::{FILTER, OTHER_ABI},
+    attacks::{FILTER, OTHER_ABI, OWN_FILTERS, Report},
     inside::Inside,
 };
 
@@ -30,6 +30,28 @@ async fn a_supervisor_of_ones_own_that_says_go_on() {
     assert_eq!(report.of("a supervisor"), "EBUSY");
     assert_eq!(report.of("the call that it lets go on"), "EPERM");
     inside.end().await;
+}
+
+/// The kernel compiles them into memory that the whole machine has so much of (net.core.bpf_jit_limit), and charges it to nobody. Who
+/// takes all of it keeps the filter of the next sandbox from being made.
+#[tokio::test]
+async fn filters_of_very_many_processes() {
+    const MANY: usize = 400;
+    let ways = ["processes", "processes by prctl", "children of theirs", "processes without a first thread", "threads"];
+    let count = |report: &Report, way| report.of(way).parse::<usize>().expect("a number");
+    let control = OWN_FILTERS.run_on_host(&[&MANY.to_string()]).report();
+    assert!(ways.iter().all(|way| count(&control, way) == MANY), "{control:?}");
+    for user in ["root", "user"] {
+        let inside = Inside::new().await;
+        let report = inside.attack(user, &OWN_FILTERS, &[&MANY.to_string()]).await.report();
+        // Some more than there may be: those that are asked for at once are counted at once.
+        assert!(ways.iter().all(|way| count(&report, way) < 300), "{report:?}");
+        assert!(count(&report, "processes") > 200, "more than any program has: {report:?}");
+        assert_eq!(count(&report, "threads"), 0, "the first ones are taken, and nobody could count these");
+        assert_eq!(report.of("one afterwards"), "done");
+        assert_eq!(report.of("one for all threads"), "done");
+        inside.end().await;
+    }
 }
 
 #[cfg(target_arch = "x86_64")]

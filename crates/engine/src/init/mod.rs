@@ -12,6 +12,7 @@ mod caller;
 mod chase;
 mod exec;
 mod exit_tracers;
+mod filters;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
 mod keep;

@@ -5,7 +5,12 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use super::{Polled, broker::Broker, exit_tracers::ExitTracers};
+use super::{
+    Polled,
+    broker::Broker,
+    exit_tracers::ExitTracers,
+    filters::{FilterCall, Filters},
+};
 use crate::kernel::{
     mounts,
     notify::Listener,
@@ -32,6 +37,7 @@ pub(super) struct Notifications {
     /// that opens files would reach through it for them.
     has_landlock: bool,
     exit_tracers: ExitTracers,
+    filters: Filters,
 }
 
 struct Running {
@@ -72,6 +78,7 @@ impl Notifications {
             brokers: Vec::new(),
             has_landlock: false,
             exit_tracers: ExitTracers::default(),
+            filters: Filters::default(),
         }
     }
 
@@ -113,6 +120,10 @@ impl Notifications {
                     true => listener.let_it_be_made(id),
                     false => listener.answer(id, Err(Errno(libc::EPERM))),
                 }
+                continue;
+            }
+            if FilterCall::of(notification.number, &notification.args).is_some() && self.filters.is_free() {
+                listener.let_it_be_made(id);
                 continue;
             }
             // SAFETY: this process has one thread, and the child does not return.

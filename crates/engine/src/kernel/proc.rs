@@ -71,6 +71,28 @@ impl Traced {
     }
 }
 
+/// What a thread has of filters for its system calls.
+pub(crate) struct Filtered {
+    pub(crate) filters: usize,
+    /// Those of its process, itself among them.
+    pub(crate) threads: usize,
+    pub(crate) has_ended: bool,
+}
+
+impl Filtered {
+    pub(crate) fn of(thread: i32) -> Option<Self> {
+        let status = read(&format!("/proc/{thread}/status"));
+        let number = |name| field(&status, name)?.parse().ok();
+        let has_ended = field(&status, "State:")?.starts_with(['Z', 'X']);
+        Some(Self { filters: number("Seccomp_filters:")?, threads: number("Threads:")?, has_ended })
+    }
+}
+
+/// All processes that can be seen.
+pub(crate) fn all() -> Vec<i32> {
+    numbers_in("/proc")
+}
+
 /// The process that a thread belongs to.
 pub(crate) fn process_of(thread: i32) -> Option<i32> {
     field(&read(&format!("/proc/{thread}/status")), "Tgid:")?.parse().ok()
@@ -96,11 +118,13 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim()))
 }
 
-fn threads(pid: i32) -> Vec<i32> {
-    let Ok(tasks) = mounts::open_proc(format!("/proc/{pid}/task"), OFlags::RDONLY | OFlags::DIRECTORY) else {
-        return Vec::new();
-    };
-    let Ok(entries) = Dir::new(tasks) else { return Vec::new() };
+pub(crate) fn threads(pid: i32) -> Vec<i32> {
+    numbers_in(&format!("/proc/{pid}/task"))
+}
+
+fn numbers_in(dir: &str) -> Vec<i32> {
+    let Ok(dir) = mounts::open_proc(dir, OFlags::RDONLY | OFlags::DIRECTORY) else { return Vec::new() };
+    let Ok(entries) = Dir::new(dir) else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok()).collect()
 }
 

@@ -117,13 +117,16 @@ impl Reversed {
 
     fn rule(&mut self, rule: &Rule) -> Label {
         let otherwise = self.ret(rule.otherwise);
-        rule.clauses.iter().rev().fold(otherwise, |otherwise, clause| self.clause(clause, otherwise))
+        let before = |index: usize| index.checked_sub(1).and_then(|before| rule.clauses[before].leaves_loaded());
+        let clauses = rule.clauses.iter().enumerate().rev();
+        clauses.fold(otherwise, |otherwise, (index, clause)| self.clause(clause, otherwise, before(index)))
     }
 
-    fn clause(&mut self, clause: &Clause, otherwise: Label) -> Label {
+    /// `loaded` is what the clause before it has looked at: nothing else leads here.
+    fn clause(&mut self, clause: &Clause, otherwise: Label, loaded: Option<Half>) -> Label {
         let holds = self.ret(clause.verdict);
-        clause.tests.iter().rev().fold(holds, |holds, test| match test {
-            Test::Argument(test) => self.argument(test, holds, otherwise),
+        clause.tests.iter().enumerate().rev().fold(holds, |holds, (index, test)| match test {
+            Test::Argument(test) => self.argument(test, holds, otherwise, index == 0 && loaded == Some(test.half)),
             Test::Secret => self.secret(holds, otherwise),
             Test::Broker | Test::Unlabelled => holds,
         })
@@ -150,7 +153,7 @@ impl Reversed {
         start
     }
 
-    fn argument(&mut self, test: &Argument, holds: Label, fails: Label) -> Label {
+    fn argument(&mut self, test: &Argument, holds: Label, fails: Label, is_loaded: bool) -> Label {
         let (found, absent) = if test.negated { (fails, holds) } else { (holds, fails) };
         let compare =
             test.values.iter().rev().fold(absent, |absent, value| self.branch(BPF_JEQ, *value, found, absent));
@@ -161,6 +164,9 @@ impl Reversed {
                 self.push(BPF_ALU | BPF_AND | BPF_K, mask, 0, 0)
             }
         };
+        if is_loaded {
+            return masked;
+        }
         // Little endian, as both architectures are.
         let offset = match test.half {
             Half::Low(index) => ARGS + 8 * u32::from(index),

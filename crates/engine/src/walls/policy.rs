@@ -67,6 +67,16 @@ impl Rule {
     }
 }
 
+impl Clause {
+    /// What whoever comes to the next clause has just looked at, and still has as it was.
+    pub(super) fn leaves_loaded(&self) -> Option<Half> {
+        match self.tests.as_slice() {
+            [Test::Argument(Argument { half, mask: u32::MAX, .. })] => Some(*half),
+            _ => None,
+        }
+    }
+}
+
 impl Policy {
     /// The policy of every sandbox. That the embedded file is well formed is shown by a test, so no run can meet the
     /// panic; and without its policy a spawner must not go on.
@@ -281,6 +291,7 @@ const CONSTANTS: &[(&str, u32)] = &[
     ("PRIO_USER", libc::PRIO_USER),
     ("PR_SCHED_CORE", libc::PR_SCHED_CORE as u32),
     ("PR_SET_MEMORY_MERGE", libc::PR_SET_MEMORY_MERGE as u32),
+    ("PR_SET_SECCOMP", libc::PR_SET_SECCOMP as u32),
     ("PTRACE_O_TRACEEXIT", libc::PTRACE_O_TRACEEXIT as u32),
     ("PTRACE_OLDSETOPTIONS", 21),
     ("PTRACE_SEIZE", libc::PTRACE_SEIZE),
@@ -289,6 +300,8 @@ const CONSTANTS: &[(&str, u32)] = &[
     ("SCHED_BATCH", libc::SCHED_BATCH as u32),
     ("SCHED_IDLE", libc::SCHED_IDLE as u32),
     ("SCHED_RESET_ON_FORK", libc::SCHED_RESET_ON_FORK as u32),
+    ("SECCOMP_MODE_FILTER", libc::SECCOMP_MODE_FILTER),
+    ("SECCOMP_SET_MODE_FILTER", libc::SECCOMP_SET_MODE_FILTER),
     ("SIOCADDDLCI", 0x8980),
     ("SIOCBRADDBR", 0x89a0),
     ("SIOCGIFBR", 0x8940),

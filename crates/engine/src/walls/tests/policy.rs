@@ -407,6 +407,24 @@ fn nobody_asks_for_the_tables_of_iptables() {
 }
 
 #[test]
+fn filters_of_programs_are_asked_for_where_they_are_bounded() {
+    let mode = u64::from(libc::SECCOMP_MODE_FILTER);
+    let by_prctl = |option: u64, mode: u64| ("prctl", [1 << 32 | option, mode]);
+    let by_seccomp = |operation: u64| ("seccomp", [1 << 32 | operation, 0]);
+    let alone = Policy::embedded().without_broker();
+    for (name, args) in [by_seccomp(1), by_prctl(libc::PR_SET_SECCOMP as u64, mode)] {
+        assert_eq!(verdict(name, &args), Verdict::Notify, "{name}");
+        assert_eq!(verdict_of(&alone, name, &args), Verdict::Allow, "{name}");
+    }
+    // Strict mode, and questions about what there is.
+    let strict = u64::from(libc::SECCOMP_MODE_STRICT);
+    for (name, args) in [by_seccomp(0), by_seccomp(2), by_seccomp(3), by_prctl(libc::PR_SET_SECCOMP as u64, strict)] {
+        assert_eq!(verdict(name, &args), Verdict::Allow, "{name} {args:x?}");
+    }
+    assert_eq!(verdict("prctl", &[libc::PR_GET_SECCOMP as u64, mode]), Verdict::Allow);
+}
+
+#[test]
 fn all_weigh_the_same() {
     let low = |number: i32| u64::from(number as u32);
     for niceness in [0, 1, 19, i32::MAX] {
