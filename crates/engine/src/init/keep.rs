@@ -148,7 +148,8 @@ impl Keeper {
             FromInit::Exited { exec, ended } => {
                 let Some(kept) = self.execs.get_mut(&exec) else { return };
                 kept.ended = Some(ended);
-                kept.stdin = None;
+                // A daemon that was left behind may be reading it. Where nobody is, nobody has its lock.
+                close_apart(kept.stdin.take().into_iter().filter(has_reader).collect());
                 self.tidy_at = Some(sys::monotonic_ns() + SETTLED_NS);
                 self.drained = false;
                 self.stop_draining(); // the next one knows of this end
@@ -343,6 +344,13 @@ fn is_over(pipe: &OwnedFd) -> bool {
     poll(&mut asked, Some(&Timespec::default())) == Ok(1) && !asked[0].revents().contains(PollFlags::IN)
 }
 
+/// Of the end of a pipe that is written to.
+fn has_reader(pipe: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut asked = [PollFd::new(pipe, PollFlags::OUT)];
+    poll(&mut asked, Some(&Timespec::default())).is_err() || !asked[0].revents().contains(PollFlags::ERR)
+}
+
 /// Closes what a guest may be using, without waiting for it: who closes a pipe last takes its lock. So that is a child, which ends
 /// when this process has closed its own.
 fn close_apart(fds: Vec<OwnedFd>) {
@@ -362,4 +370,19 @@ fn close_apart(fds: Vec<OwnedFd>) {
     }
     drop(fds);
     drop(closing);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_input_has_a_reader_until_the_last_one_closes_it() {
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let other = read.try_clone().unwrap();
+        drop(read);
+        assert!(has_reader(&write));
+        drop(other);
+        assert!(!has_reader(&write));
+    }
 }
