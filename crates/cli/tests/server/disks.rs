@@ -350,6 +350,16 @@ async fn a_guest_that_takes_all_inodes_keeps_no_server_from_starting_and_deletin
         server.run();
         assert_eq!(server.get(&format!("/v1/tasks/{task}")).await["state"], "running");
     }
+    // One that keeps some free says what is short.
+    server.stop();
+    server.set_flags(&[]);
+    server.run();
+    until(|| async {
+        let answer = server.post("/v1/sandboxes", &json!({})).send().await.unwrap();
+        let told = answer.json::<Value>().await.unwrap();
+        told["error"]["message"].as_str()?.contains("inodes left").then_some(())
+    })
+    .await;
     let taker = server.record("taker").await["id"].as_str().unwrap().to_owned();
     for path in [format!("/v1/sandboxes/{taker}"), "/v1/volumes/names".into()] {
         let gone = server.request(Method::DELETE, &path).send().await.unwrap();
