@@ -4,7 +4,7 @@
 //! shown a key: clients that work here already can go on.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     net::{IpAddr, Ipv6Addr},
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
@@ -17,38 +17,60 @@ const LATELY: Duration = Duration::from_mins(10);
 const MOST: usize = 4096;
 
 #[derive(Default)]
-pub(super) struct KnownAddresses(Mutex<HashMap<IpAddr, Seen>>);
+pub(super) struct KnownAddresses(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    seen: HashMap<IpAddr, Seen>,
+    /// Of each tenant the oldest first. A key that is shown from ever new addresses must not have all be looked through each time.
+    of: HashMap<Tenant, BTreeMap<u64, IpAddr>>,
+    next: u64,
+}
 
 struct Seen {
     at: Instant,
+    number: u64,
     by: Tenant,
 }
 
 impl KnownAddresses {
     pub(super) fn note(&self, address: IpAddr, tenant: &Tenant) {
-        let (now, mut known) = (Instant::now(), self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        if known.len() >= MOST && !known.contains_key(&network(address)) {
-            let dispensable = dispensable(&known);
-            dispensable.map(|dispensable| known.remove(&dispensable));
-        }
-        known.insert(network(address), Seen { at: now, by: tenant.clone() });
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).note(network(address), tenant);
     }
 
     pub(super) fn has(&self, address: IpAddr) -> bool {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(&network(address)).is_some_and(|seen| seen.at.elapsed() < LATELY)
+        known.seen.get(&network(address)).is_some_and(|seen| seen.at.elapsed() < LATELY)
     }
 }
 
-/// The oldest of the tenant that has most.
-fn dispensable(known: &HashMap<IpAddr, Seen>) -> Option<IpAddr> {
-    let mut counts = HashMap::<_, usize>::new();
-    for seen in known.values() {
-        *counts.entry(&seen.by).or_default() += 1;
+impl Known {
+    fn note(&mut self, address: IpAddr, tenant: &Tenant) {
+        self.forget(address);
+        if self.seen.len() >= MOST
+            && let Some(dispensable) = self.dispensable()
+        {
+            self.forget(dispensable);
+        }
+        let number = self.next;
+        self.next += 1;
+        self.of.entry(tenant.clone()).or_default().insert(number, address);
+        self.seen.insert(address, Seen { at: Instant::now(), number, by: tenant.clone() });
     }
-    let (most, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
-    let of_it = known.iter().filter(|(_, seen)| seen.by == *most);
-    of_it.min_by_key(|(_, seen)| seen.at).map(|(address, _)| *address)
+
+    fn forget(&mut self, address: IpAddr) {
+        let Some(Seen { number, by, .. }) = self.seen.remove(&address) else { return };
+        let Some(of_tenant) = self.of.get_mut(&by) else { return };
+        of_tenant.remove(&number);
+        if of_tenant.is_empty() {
+            self.of.remove(&by);
+        }
+    }
+
+    /// The oldest of the tenant that has most.
+    fn dispensable(&self) -> Option<IpAddr> {
+        self.of.values().max_by_key(|of_tenant| of_tenant.len())?.values().next().copied()
+    }
 }
 
 /// Of IPv6 one has many addresses, and a network of them is one client.
