@@ -5,11 +5,10 @@
 //! furthest up forget the subdirectories that they have still to enter, and are asked for these again on the way back.
 
 use std::{
-    cell::RefCell,
     collections::BTreeMap,
     ffi::{CStr, CString},
     os::fd::BorrowedFd,
-    rc::Rc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use rustix::{fs::FileType, io::Errno};
@@ -23,10 +22,12 @@ const MAX_PART: usize = 1024 * 1024;
 
 /// What a walk may hold of names.
 pub(crate) struct Names {
-    held: Rc<RefCell<Held>>,
+    held: Shared,
     most: usize,
     part: usize,
 }
+
+type Shared = Arc<Mutex<Held>>;
 
 #[derive(Default)]
 struct Held {
@@ -42,6 +43,8 @@ struct Level {
     names: Vec<CString>,
     bytes: usize,
     place: Place,
+    /// Whether they are all that a part has, and not directories alone.
+    are_all: bool,
 }
 
 /// Where a walk is in a directory.
@@ -63,10 +66,10 @@ pub(crate) struct Part {
     pub(crate) place: Place,
 }
 
-/// The subdirectories among them that a walk has still to enter.
+/// What of it a walk has still to enter: the subdirectories, or all.
 pub(crate) struct Below {
     made: u64,
-    held: Rc<RefCell<Held>>,
+    held: Shared,
 }
 
 /// What a walk does next in a directory.
@@ -83,10 +86,11 @@ impl Names {
     }
 
     pub(crate) fn up_to(most: usize, part: usize) -> Self {
-        Self { held: Rc::default(), most, part }
+        Self { held: Shared::default(), most, part }
     }
 
-    /// The first names of a directory, or those at a place. Those of directories are handed to [`Names::below`].
+    /// The first names of a directory, or those at a place. Those of directories are handed to [`Names::below`], or all of them to
+    /// [`Names::all`].
     pub(crate) fn part(&self, dir: BorrowedFd<'_>, at: Option<Place>) -> Result<Part, Errno> {
         let (after, to, rest) = match at {
             None => (None, None, None),
@@ -101,18 +105,31 @@ impl Names {
         Ok(Part { names, again, place })
     }
 
-    /// Of a part, in order.
-    pub(crate) fn below(&self, mut names: Vec<CString>, place: Place) -> Below {
+    /// Of a part the directories, in order: what else is in it has been looked at.
+    pub(crate) fn below(&self, names: Vec<CString>, place: Place) -> Below {
+        self.hold(names, place, false)
+    }
+
+    /// All of a part: none of it has been looked at. One that is forgotten comes again as it would have.
+    pub(crate) fn all(&self, part: Part) -> Below {
+        self.hold(part.names, part.place, true)
+    }
+
+    fn hold(&self, mut names: Vec<CString>, place: Place, are_all: bool) -> Below {
         names.reverse();
         let bytes = names.iter().map(|name| size(name)).sum();
-        let mut held = self.held.borrow_mut();
+        let mut held = lock(&self.held);
         held.make_room(self.most.saturating_sub(bytes));
         let made = held.made;
         held.made += 1;
         held.bytes += bytes;
-        held.levels.insert(made, Level { names, bytes, place });
+        held.levels.insert(made, Level { names, bytes, place, are_all });
         Below { made, held: self.held.clone() }
     }
+}
+
+fn lock(held: &Shared) -> MutexGuard<'_, Held> {
+    held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Held {
@@ -130,7 +147,13 @@ impl Level {
     /// How much that gives.
     fn forget(&mut self) -> usize {
         let names = std::mem::take(&mut self.names);
-        if let Some(last) = names.into_iter().next() {
+        if names.is_empty() {
+            return std::mem::take(&mut self.bytes);
+        }
+        if self.are_all {
+            // A walk is below the last that it was given, so there is one.
+            self.place.rest = self.place.after.clone();
+        } else if let Some(last) = names.into_iter().next() {
             let to = self.place.again.take().map_or(last, |(_, to)| to);
             self.place.again = Some((self.place.after.clone(), to));
         }
@@ -140,7 +163,7 @@ impl Level {
 
 impl Below {
     pub(crate) fn next(&mut self) -> Next {
-        let mut held = self.held.borrow_mut();
+        let mut held = lock(&self.held);
         let Some(level) = held.levels.get_mut(&self.made) else { return Next::Leave };
         if let Some(name) = level.names.pop() {
             level.place.after = Some(name.clone());
@@ -155,7 +178,7 @@ impl Below {
 
 impl Drop for Below {
     fn drop(&mut self) {
-        let mut held = self.held.borrow_mut();
+        let mut held = lock(&self.held);
         if let Some(level) = held.levels.remove(&self.made) {
             held.bytes -= level.bytes;
         }
@@ -263,13 +286,45 @@ mod tests {
                         assert_eq!(part.names.len(), length);
                         names.below(part.names, part.place)
                     });
-                    assert!(names.held.borrow().bytes <= 10_000);
+                    assert!(lock(&names.held).bytes <= 10_000);
                     drop(full);
                 }
             }
             assert_eq!(entered, (0..300).map(name).collect::<Vec<_>>(), "{every}");
             drop(below);
-            assert_eq!(names.held.borrow().bytes, 0);
+            assert_eq!(lock(&names.held).bytes, 0);
+        }
+    }
+
+    /// Of all names, files too, none was looked at before it is given.
+    #[test]
+    fn names_that_were_forgotten_come_as_they_would_have() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = |n: usize| format!("{n:03}{:x<100}", "");
+        (0..300).for_each(|n| std::fs::write(dir.path().join(name(n)), "").unwrap());
+        let open = std::fs::File::open(dir.path()).unwrap();
+        for every in [1, 7, 50] {
+            let names = Names::up_to(10_000, 5_000);
+            let part = |at| names.all(names.part(open.as_fd(), at).unwrap());
+            let (mut all, mut seen) = (part(None), Vec::new());
+            loop {
+                match all.next() {
+                    Next::Enter(name) => seen.push(name.into_string().unwrap()),
+                    Next::Part(place) => {
+                        all = part(Some(place));
+                        continue;
+                    }
+                    Next::Leave => break,
+                }
+                if seen.len().is_multiple_of(every) {
+                    let full = [0; 3].map(|_| part(None));
+                    assert!(lock(&names.held).bytes <= 10_000);
+                    drop(full);
+                }
+            }
+            assert_eq!(seen, (0..300).map(name).collect::<Vec<_>>(), "{every}");
+            drop(all);
+            assert_eq!(lock(&names.held).bytes, 0);
         }
     }
 }

@@ -25,6 +25,9 @@ use crate::{
 
 const CHUNK: usize = 128 * 1024;
 
+/// No longer one is unpacked again. And of each directory on the way its name is held.
+const MAX_PATH: usize = 4095;
+
 impl Rooted {
     /// Names are relative to the directory, which is no entry itself. Sockets, devices and pipes are left out, and so are
     /// the kernel's own file systems. A file that changes while it is packed has the length it had when it was opened.
@@ -89,6 +92,9 @@ impl Packing<'_> {
         let part = self.names.part(dir, at).map_err(|e| self.fault(path, e))?;
         for name in part.names {
             let path = if path.is_empty() { name.to_bytes().to_vec() } else { [path, b"/", name.to_bytes()].concat() };
+            if path.len() > MAX_PATH {
+                return Err(self.fault(&path, Errno::NAMETOOLONG));
+            }
             let entry = match part.again {
                 true => sys::stat_at(dir, &name)
                     .map(|stat| sys::file_type(&stat) == FileType::Directory)

@@ -5,7 +5,7 @@
 
 use std::{
     cell::RefCell,
-    ffi::{CStr, CString},
+    ffi::CStr,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Arc,
@@ -23,8 +23,9 @@ use rustix::{
 
 use crate::{
     Accounts, Rooted,
-    dir::{Descent, Mounts, is_pseudo, open_below, sorted_names},
+    dir::{Descent, Mounts, is_pseudo, open_below},
     errno::fault,
+    names::{Below, Names, Next, Place},
     pattern::Pattern,
     sys,
 };
@@ -50,7 +51,8 @@ impl Rooted {
         let deadline = Instant::now().checked_add(what.budget);
         let mut hunt = Hunt {
             rooted: self,
-            names: self.names(),
+            accounts: self.names(),
+            names: Names::new(),
             root: &what.root,
             globs: what.compiled_globs()?,
             grep: what.checked_grep()?.map(|pattern| Grep::new(pattern, deadline)).transpose()?,
@@ -77,7 +79,8 @@ impl Rooted {
 
 struct Hunt<'a> {
     rooted: &'a Rooted,
-    names: Arc<Accounts>,
+    accounts: Arc<Accounts>,
+    names: Names,
     root: &'a SandboxPath,
     globs: Override,
     grep: Option<Grep>,
@@ -87,40 +90,52 @@ struct Hunt<'a> {
 
 /// A directory on the way: what is still to be entered in it, and what its ignore files say.
 struct Here {
-    below: Vec<CString>,
+    below: Below,
     rules: Option<IgnoreRules>,
 }
 
 impl Hunt<'_> {
     fn walk(&mut self, top: OwnedFd) -> Result<(), Errno> {
-        let mut descent = Descent::new(top, Here { below: Vec::new(), rules: None })?;
+        let mut descent = Descent::new(top, self.unopened())?;
         self.open(&mut descent)?;
         while let Some(here) = descent.state() {
             if self.hits.over() {
                 break;
             }
-            let Some(name) = here.below.pop() else {
-                descent.leave()?;
-                continue;
+            let name = match here.below.next() {
+                Next::Enter(name) => name,
+                Next::Part(place) => {
+                    self.look_at(&mut descent, Some(place))?;
+                    continue;
+                }
+                Next::Leave => {
+                    descent.leave()?;
+                    continue;
+                }
             };
             // Gone, closed to this identity, or too deep to be named: nothing to find there.
             let Ok(fd) = open_below(descent.here()?, &name, Mounts::Cross) else { continue };
             if is_pseudo(&fd) || self.root.below(&descent.path_of(&name)).is_err() {
                 continue;
             }
-            descent.enter(&name, fd, Here { below: Vec::new(), rules: None })?;
+            descent.enter(&name, fd, self.unopened())?;
             self.open(&mut descent)?;
         }
         Ok(())
     }
 
+    fn unopened(&self) -> Here {
+        Here { below: self.names.below(Vec::new(), Place::default()), rules: None }
+    }
+
+    /// Where the walk is.
+    fn path(&self, descent: &Descent<Here>) -> Option<SandboxPath> {
+        if descent.path().is_empty() { Some(self.root.clone()) } else { self.root.below(descent.path()).ok() }
+    }
+
     /// Looks at the entries of the directory where the walk is; those of its directories come later.
     fn open(&mut self, descent: &mut Descent<Here>) -> Result<(), Errno> {
-        let Ok(path) =
-            (if descent.path().is_empty() { Ok(self.root.clone()) } else { self.root.below(descent.path()) })
-        else {
-            return Ok(());
-        };
+        let Some(path) = self.path(descent) else { return Ok(()) };
         if self.ignore_files {
             let above = descent.states().filter_map(|here| here.rules.as_ref());
             let rules = rules_of(descent.here()?, IgnoreRules::builder(&path, above), self.hits.deadline);
@@ -128,8 +143,15 @@ impl Hunt<'_> {
                 here.rules = rules;
             }
         }
+        self.look_at(descent, None)
+    }
+
+    /// At those in the part at a place.
+    fn look_at(&mut self, descent: &mut Descent<Here>, at: Option<Place>) -> Result<(), Errno> {
+        let Some(path) = self.path(descent) else { return Ok(()) };
         let mut below = Vec::new();
-        for name in sorted_names(descent.here()?)? {
+        let part = self.names.part(descent.here()?, at)?;
+        for name in part.names {
             if self.hits.over() {
                 return Ok(());
             }
@@ -144,12 +166,12 @@ impl Hunt<'_> {
             }
             match is_dir {
                 true => below.push(name),
+                false if part.again => {}
                 false => self.look(descent.here()?, &name, path, kind),
             }
         }
-        below.reverse();
         if let Some(here) = descent.state() {
-            here.below = below;
+            here.below = self.names.below(below, part.place);
         }
         Ok(())
     }
@@ -158,7 +180,7 @@ impl Hunt<'_> {
     fn look(&mut self, dir: BorrowedFd<'_>, name: &CStr, path: SandboxPath, kind: FileType) {
         match &mut self.grep {
             None => {
-                if let Ok(info) = self.rooted.entry(&self.names, dir, name, path) {
+                if let Ok(info) = self.rooted.entry(&self.accounts, dir, name, path) {
                     self.hits.add(Hit::Entry(info));
                 }
             }

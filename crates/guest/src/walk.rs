@@ -4,7 +4,7 @@
 //! through a link. So whoever exchanges a directory for a link while the tree is walked leads the walk nowhere else.
 
 use std::{
-    ffi::{CStr, CString},
+    ffi::CStr,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
@@ -18,9 +18,10 @@ use rustix::{
 
 use crate::{
     Rooted,
-    dir::{Descent, Mounts, is_pseudo, open_below, sorted_names},
+    dir::{Descent, Mounts, is_pseudo, open_below},
     errno::fault,
     info::{describe, tags_of},
+    names::{Below, Names, Next},
     rooted::{READ, SEARCH},
     sys,
 };
@@ -34,8 +35,9 @@ pub struct Walker {
     rooted: Rooted,
     base: SandboxPath,
     what: Walk,
-    /// What is left of each directory on the way, its last name first.
-    descent: Descent<Vec<CString>>,
+    names: Names,
+    /// What is left of each directory on the way.
+    descent: Descent<Below>,
     /// The file whose entry was given last.
     body: Option<Body>,
 }
@@ -50,7 +52,7 @@ struct Body {
 /// An entry, and what has to be opened of it.
 enum Found {
     Entry,
-    Directory(OwnedFd, Vec<CString>),
+    Directory(OwnedFd, Below),
     File(OwnedFd, Stat),
     /// Removed since it was listed, or something else by now.
     Gone,
@@ -61,9 +63,10 @@ impl Rooted {
     pub fn walk(&self, dir: &SandboxPath, what: Walk) -> Result<Walker> {
         let failed = |e| fault(dir, "walk", e);
         let top = self.open_dir(dir)?;
-        let names = last_name_first(&top).map_err(failed)?;
-        let descent = Descent::new(top, names).map_err(failed)?;
-        Ok(Walker { rooted: self.clone(), base: dir.clone(), what, descent, body: None })
+        let names = Names::new();
+        let first = names.part(top.as_fd(), None).map_err(failed)?;
+        let descent = Descent::new(top, names.all(first)).map_err(failed)?;
+        Ok(Walker { rooted: self.clone(), base: dir.clone(), what, names, descent, body: None })
     }
 }
 
@@ -91,13 +94,21 @@ impl Walker {
             if let Some(bytes) = self.next_bytes()? {
                 return Ok(Some(TreeItem::Content(bytes)));
             }
-            let Some(names) = self.descent.state() else { return Ok(None) };
-            let Some(name) = names.pop() else {
-                self.descent.leave().map_err(|e| fault(&self.base, "walk", e))?;
-                continue;
-            };
-            if let Some(item) = self.visit(&name)? {
-                return Ok(Some(item));
+            let Some(left) = self.descent.state() else { return Ok(None) };
+            let failed = |e| fault(&self.base, "walk", e);
+            match left.next() {
+                Next::Enter(name) => {
+                    if let Some(item) = self.visit(&name)? {
+                        return Ok(Some(item));
+                    }
+                }
+                Next::Part(place) => {
+                    let part = self.names.part(self.descent.here().map_err(failed)?, Some(place)).map_err(failed)?;
+                    *self.descent.state().ok_or(Errno::STALE).map_err(failed)? = self.names.all(part);
+                }
+                Next::Leave => {
+                    self.descent.leave().map_err(failed)?;
+                }
             }
         }
     }
@@ -185,13 +196,7 @@ impl Walker {
             return Ok(Found::Entry);
         }
         self.rooted.judge(&fd, READ | SEARCH)?;
-        let names = last_name_first(&fd)?;
-        Ok(Found::Directory(fd, names))
+        let first = self.names.part(fd.as_fd(), None)?;
+        Ok(Found::Directory(fd, self.names.all(first)))
     }
-}
-
-fn last_name_first(dir: &OwnedFd) -> Result<Vec<CString>, Errno> {
-    let mut names = sorted_names(dir.as_fd())?;
-    names.reverse();
-    Ok(names)
 }

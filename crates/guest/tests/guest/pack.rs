@@ -143,3 +143,22 @@ fn a_directory_that_is_not_there_gives_no_archive() {
     assert!(matches!(kit.rooted.pack(&path("/no"), &mut out), Err(Error::NotFound(_))));
     assert!(out.is_empty());
 }
+
+/// Of a tree that is as deep as there are directories, an archive would be as long as the square of that.
+#[test]
+fn a_path_that_is_longer_than_any_is_refused() {
+    let kit = Kit::new();
+    kit.dir("d");
+    let mut at = fs::File::open(kit.at("d")).unwrap();
+    let name = "n".repeat(200);
+    for depth in 1..=30 {
+        rustix::fs::mkdirat(&at, &name, rustix::fs::Mode::from_raw_mode(0o755)).unwrap();
+        let below = rustix::fs::openat(&at, &name, rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
+        at = below.into();
+        let packed = kit.rooted.pack(&path("/d"), &mut io::sink());
+        match depth * 201 <= 4096 {
+            true => packed.unwrap(),
+            false => assert!(matches!(packed, Err(Error::Path(_))), "{depth}: {packed:?}"),
+        }
+    }
+}

@@ -262,3 +262,19 @@ fn a_reader_who_has_gone_ends_a_search_that_finds_nothing() {
     }
     assert_eq!(asked, 1);
 }
+
+/// More of them than a search holds in memory at once.
+#[test]
+fn in_a_directory_of_very_many_long_names_each_file_is_found_once() {
+    let kit = Kit::new();
+    let name = |n: usize| format!("/t/{n:05}{}", "n".repeat(225));
+    let mut wanted = Vec::new();
+    for n in 0..6000 {
+        let path = if n % 1000 == 0 { format!("{}/file", name(n)) } else { name(n) };
+        kit.file(&path[1..], "");
+        wanted.push(path);
+    }
+    let mut found = search(&kit, &Search { max_hits: 10_000, ..what("/t") }).unwrap();
+    found.sort_unstable();
+    assert!(found == wanted, "{} of {}", found.len(), wanted.len());
+}

@@ -135,3 +135,16 @@ fn a_file_that_becomes_a_link_while_it_is_walked_leads_nowhere() {
         assert!(all.iter().all(|(_, _, content)| content != b"secret"), "{all:?}");
     }
 }
+
+/// More of them than a walk holds in memory at once.
+#[test]
+fn a_directory_of_very_many_long_names_comes_whole_and_in_order() {
+    let kit = Kit::new();
+    let name = |n: usize| format!("/t/{n:05}{}", "n".repeat(225));
+    for n in 0..6000 {
+        let path = if n % 1000 == 0 { format!("{}/file", name(n)) } else { name(n) };
+        kit.file(&path[1..], "");
+    }
+    let all = (0..6000).flat_map(|n| [Some(name(n)), (n % 1000 == 0).then(|| format!("{}/file", name(n)))]);
+    assert!(names(&kit, "/t", Walk::Content).into_iter().eq(all.flatten()));
+}
