@@ -93,6 +93,16 @@ mod tests {
     }
 
     #[test]
+    fn who_has_ended_since_it_was_listed_counts_for_as_many_as_one_may_have() {
+        const NO_PROCESS: i32 = i32::MAX / 2;
+        assert_eq!(held_by(NO_PROCESS, 0), LONGEST_OF_A_PROCESS);
+        let own = std::process::id().cast_signed();
+        let filters = proc::Filtered::of(own).unwrap().filters;
+        assert_eq!((held_by(own, 0), held_by(own, filters)), (filters, 0));
+        assert!(proc::all().contains(&own));
+    }
+
+    #[test]
     fn a_filter_for_all_threads_is_told_by_its_registers() {
         let of = |number, flags| FilterCall::of(number, &[1, flags, 7, 0, 0, 0]);
         for (flags, for_all_threads) in [(0, false), (1, true), (1 << 1, false), (1 | 1 << 4, true)] {
