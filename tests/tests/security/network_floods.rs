@@ -123,6 +123,27 @@ fn a_flood_of_questions_for_names() {
     });
 }
 
+/// Each is one that the kernel could remember: a question to another server, and a connection of IPv6 to another address.
+const BEGINNINGS: &str = "import socket
+held, sent = [], 0
+asker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for number in range(20000):
+  try: sent += asker.sendto(b'word', ('93.184.%d.%d' % (number >> 8, number & 255), 53)) > 0
+  except PermissionError: sent += 1 # it came too fast
+  s = socket.socket(socket.AF_INET6); s.setblocking(False)
+  sent += s.connect_ex(('2001:db8::%x' % number, 443)) in (0, 115); s.close()
+tracked = int(open('/proc/sys/net/netfilter/nf_conntrack_count').read())
+assert 1000 < tracked < 15000, tracked";
+
+#[test]
+fn a_flood_of_questions_and_connections_that_the_kernel_would_remember() {
+    in_world(async |world| {
+        let servers = Servers::new(&world);
+        flood(30_000, BEGINNINGS).await;
+        servers.are_untouched();
+    });
+}
+
 #[test]
 fn a_flood_of_ports_that_are_taken() {
     in_world(async |world| {
