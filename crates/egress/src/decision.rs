@@ -34,7 +34,7 @@ pub enum Reason {
     /// HTTP/2 without TLS names its hosts where they cannot be checked.
     ClearHttp2,
     TooManyConnections,
-    /// All sandboxes together have as many connections as there may be.
+    /// All sandboxes together have as many connections as there may be, or as there is memory for.
     NoPlace,
 }
 
@@ -71,7 +71,8 @@ impl Reason {
             Reason::ClearHttp2 => "Use HTTP/1.1, or HTTP/2 over TLS.".into(),
             Reason::TooManyConnections => "Close connections that are no longer needed.".into(),
             Reason::NoPlace => {
-                "Try again later, or have the operator raise the limit of open files of the server.".into()
+                "Try again later, or have the operator raise the limit of open files of the server, or net.ipv4.tcp_mem."
+                    .into()
             }
         }
     }

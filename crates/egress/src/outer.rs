@@ -15,7 +15,7 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use crate::{
-    queues::{Queues, shorten},
+    queues::{Queues, bound_as, shorten},
     relay::reset,
 };
 
@@ -42,6 +42,11 @@ impl Outer {
     /// Once it carries much, and while there is a place.
     pub(crate) fn with_long_queues(self, places: &Places, holder: &Holder) -> Outer {
         Outer { queues: Queues::lengthening(places, holder), ..self }
+    }
+
+    /// No longer than those of the guest, until it carries much.
+    pub(crate) fn bound_as(&self, guest: &TcpStream) {
+        bound_as(guest, self.stream.socket());
     }
 
     /// The peer sees a reset when it is dropped.

@@ -51,6 +51,7 @@ pub(crate) enum After {
 
 /// Carries the flow to its end.
 pub(crate) async fn carry(gateway: &Gateway, flow: &Flow, mut guest: TcpStream, mut outer: Outer, opening: Opening) {
+    outer.bound_as(&guest);
     let relayed = gateway.while_allowed(flow, relay(gateway, flow, &mut guest, &mut outer, opening)).await;
     match relayed {
         Some(Ok(())) => linger(guest).await,

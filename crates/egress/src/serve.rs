@@ -31,6 +31,7 @@ use crate::{
     outside::{Outside, tune},
     pace::Pace,
     policy::Policy,
+    queues,
     relay::reset,
     socks,
     synthetic::Pool,
@@ -64,6 +65,8 @@ pub struct Config {
     pub holder: Holder,
     /// For the connections of all sandboxes together. One that finds none is reset.
     pub places: Places,
+    /// For what waits in them: two for a connection, one where few are left. One that finds none is reset.
+    pub queues: Places,
     /// For those that carry much, and are given long queues. One that finds none is slower over a long way.
     pub long_queues: Places,
     /// For their lookups of names. One that finds none fails.
@@ -82,6 +85,7 @@ impl Config {
             original,
             holder: Holder::tenant(""),
             places: Places::default(),
+            queues: Places::default(),
             long_queues: Places::default(),
             lookups: Lookups::default(),
         }
@@ -131,9 +135,9 @@ pub struct Egress {
 
 /// Takes the listeners and serves them. Must be called within a tokio runtime.
 pub fn serve(listeners: Listeners, config: Config) -> io::Result<Egress> {
-    let Config { policy, limits, outside, events, original, holder, places, long_queues, lookups } = config;
+    let Config { policy, limits, outside, events, original, holder, places, queues, long_queues, lookups } = config;
     let (policy, watched) = watch::channel(Arc::new(policy));
-    let tasks = Tasks::new(&limits, holder.clone(), places);
+    let tasks = Tasks::new(&limits, holder.clone(), places, queues);
     let (tracker, stop) = (tasks.tracker.clone(), tasks.stop.clone());
     let Limits { connect: patience, fresh, .. } = limits;
     let long_queues = (long_queues, holder.clone());
@@ -214,7 +218,8 @@ async fn accept(gateway: Arc<Gateway>, tasks: Tasks, way: Way, listener: TcpList
             reset(&guest);
             continue;
         };
-        let Some(shared) = tasks.places.take(&tasks.holder) else {
+        let shared = tasks.places.take(&tasks.holder);
+        let Some(shared) = shared.zip(queues::bound(&guest, &tasks.queues, &tasks.holder)) else {
             gateway.refuse(way.how(), "", 0, Reason::NoPlace);
             reset(&guest);
             continue;
@@ -223,7 +228,9 @@ async fn accept(gateway: Arc<Gateway>, tasks: Tasks, way: Way, listener: TcpList
     }
 }
 
-async fn connection(gateway: Arc<Gateway>, way: Way, guest: TcpStream, _places: (OwnedSemaphorePermit, Place)) {
+type Taken = (OwnedSemaphorePermit, (Place, Place));
+
+async fn connection(gateway: Arc<Gateway>, way: Way, guest: TcpStream, _taken: Taken) {
     match way {
         Way::Transparent(original) => transparent::serve(&gateway, &original, guest).await,
         Way::DnsTcp => dns::serve_tcp(&gateway, guest).await,
@@ -253,11 +260,12 @@ pub(crate) struct Tasks {
     most: usize,
     holder: Holder,
     places: Places,
+    queues: Places,
     pub(crate) questions: Arc<Semaphore>,
 }
 
 impl Tasks {
-    fn new(limits: &Limits, holder: Holder, places: Places) -> Tasks {
+    fn new(limits: &Limits, holder: Holder, places: Places, queues: Places) -> Tasks {
         Tasks {
             tracker: TaskTracker::new(),
             stop: CancellationToken::new(),
@@ -265,6 +273,7 @@ impl Tasks {
             most: limits.connections,
             holder,
             places,
+            queues,
             questions: Arc::new(Semaphore::new(limits.questions)),
         }
     }

@@ -21,7 +21,12 @@ const OF_CONNECTION: usize = 2;
 pub(crate) static COMMANDS: LazyLock<Places> = LazyLock::new(|| Places::new(descriptors() / 2 / OF_COMMAND));
 pub(crate) static CONNECTIONS: LazyLock<Places> = LazyLock::new(|| Places::new(descriptors() / 4 / OF_CONNECTION));
 
-/// Connections out of sandboxes that carry much: what can wait in them is an eighth of what the kernel has for all TCP of the machine.
+/// What can wait in connections out of sandboxes: half of what all TCP of the machine may hold before the kernel shortens its queues.
+pub(crate) static QUEUES: LazyLock<Places> = LazyLock::new(|| {
+    tcp_memory().map_or_else(Places::default, |bytes| Places::new(bytes / 2 / cabana_egress::SHORTEST_QUEUES_BYTES))
+});
+
+/// Those that carry much: an eighth.
 pub(crate) static LONG_QUEUES: LazyLock<Places> =
     LazyLock::new(|| Places::new(tcp_memory().unwrap_or(0) / 8 / cabana_egress::LONG_QUEUES_BYTES));
 
@@ -38,11 +43,11 @@ pub(crate) fn holder(id: &SandboxId, spec: &SandboxSpec) -> Holder {
     Holder::sandbox(spec.tenant.as_deref(), id)
 }
 
-/// The most that the kernel lets wait.
-fn tcp_memory() -> Option<usize> {
+/// What may wait before the kernel takes it for too much.
+pub(crate) fn tcp_memory() -> Option<usize> {
     let pages = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_mem").ok()?;
-    let most: usize = pages.split_whitespace().nth(2)?.parse().ok()?;
-    Some(most.saturating_mul(rustix::param::page_size()))
+    let pressure: usize = pages.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pressure.saturating_mul(rustix::param::page_size()))
 }
 
 fn descriptors() -> usize {

@@ -54,11 +54,18 @@ struct Held {
     has_several_tenants: bool,
 }
 
-/// One of them, until it is dropped.
+/// One of them, or some that were taken together, until it is dropped.
 #[derive(Debug)]
 pub struct Place {
     shared: Arc<Shared>,
     holder: Holder,
+    count: usize,
+}
+
+impl Place {
+    pub fn count(&self) -> usize {
+        self.count
+    }
 }
 
 impl Places {
@@ -75,14 +82,23 @@ impl Places {
     pub fn take(&self, holder: &Holder) -> Option<Place> {
         let mut held = self.0.held();
         held.meet(&holder.tenant);
-        self.0.may_take(&held, holder).then(|| self.0.give(&mut held, holder))
+        (self.0.room(&held, holder) > 0).then(|| self.0.give(&mut held, holder, 1))
+    }
+
+    /// For what can do with more or less: a part of what this holder may still have, at least one and at most so many. So the less there are,
+    /// the fewer each gets, and the more find some.
+    pub fn take_part(&self, holder: &Holder, part: usize, most: usize) -> Option<Place> {
+        let mut held = self.0.held();
+        held.meet(&holder.tenant);
+        let room = self.0.room(&held, holder);
+        (room > 0).then(|| self.0.give(&mut held, holder, (room / part).clamp(1, most)))
     }
 
     /// For what is there already, and cannot be refused any more.
     pub fn hold(&self, holder: &Holder) -> Place {
         let mut held = self.0.held();
         held.meet(&holder.tenant);
-        self.0.give(&mut held, holder)
+        self.0.give(&mut held, holder, 1)
     }
 }
 
@@ -98,21 +114,23 @@ impl Shared {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn may_take(&self, held: &Held, holder: &Holder) -> bool {
+    /// How many more this holder may take.
+    fn room(&self, held: &Held, holder: &Holder) -> usize {
         let free = self.most.saturating_sub(held.all);
         let of_tenant = held.by_tenant.get(&holder.tenant).copied().unwrap_or_default();
         let of_holder = held.by_holder.get(holder).copied().unwrap_or_default();
         let tenant_share = if held.has_several_tenants { self.most / 2 } else { self.most };
-        let suits_tenants = of_tenant < FEW || (of_tenant < tenant_share && free > self.most / 8);
-        let suits_holders = of_holder < FEW || free > self.most / 4;
-        free > 0 && of_holder < self.each && suits_tenants && suits_holders
+        let left_to_tenants = tenant_share.saturating_sub(of_tenant).min(free.saturating_sub(self.most / 8));
+        let of_tenants = FEW.saturating_sub(of_tenant).max(left_to_tenants);
+        let of_holders = FEW.saturating_sub(of_holder).max(free.saturating_sub(self.most / 4));
+        free.min(self.each.saturating_sub(of_holder)).min(of_tenants).min(of_holders)
     }
 
-    fn give(self: &Arc<Self>, held: &mut Held, holder: &Holder) -> Place {
-        held.all += 1;
-        *held.by_tenant.entry(holder.tenant.clone()).or_default() += 1;
-        *held.by_holder.entry(holder.clone()).or_default() += 1;
-        Place { shared: self.clone(), holder: holder.clone() }
+    fn give(self: &Arc<Self>, held: &mut Held, holder: &Holder, count: usize) -> Place {
+        held.all += count;
+        *held.by_tenant.entry(holder.tenant.clone()).or_default() += count;
+        *held.by_holder.entry(holder.clone()).or_default() += count;
+        Place { shared: self.clone(), holder: holder.clone(), count }
     }
 }
 
@@ -125,16 +143,16 @@ impl Held {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut held = self.shared.held();
-        held.all -= 1;
-        let_go(&mut held.by_tenant, &self.holder.tenant);
-        let_go(&mut held.by_holder, &self.holder);
+        held.all -= self.count;
+        let_go(&mut held.by_tenant, &self.holder.tenant, self.count);
+        let_go(&mut held.by_holder, &self.holder, self.count);
     }
 }
 
 /// Nothing is kept of those that have none.
-fn let_go<K: Eq + Hash>(counts: &mut HashMap<K, usize>, key: &K) {
+fn let_go<K: Eq + Hash>(counts: &mut HashMap<K, usize>, key: &K, given_back: usize) {
     if let Some(count) = counts.get_mut(key) {
-        *count -= 1;
+        *count -= given_back;
         if *count == 0 {
             counts.remove(key);
         }
@@ -205,6 +223,25 @@ mod tests {
         drop((second, third));
         let held = places.0.held();
         assert!(held.by_holder.is_empty() && held.by_tenant.is_empty(), "nothing is kept of those who have none");
+    }
+
+    #[test]
+    fn the_fewer_there_are_the_fewer_each_gets_and_none_is_taken_from_others() {
+        let places = Places::new(400);
+        let parts = |name: &str| -> Vec<Place> {
+            std::iter::from_fn(|| places.take_part(&Holder::tenant(name), 10, 8)).collect()
+        };
+        let counts = |parts: &[Place]| parts.iter().map(Place::count).collect::<Vec<_>>();
+        let one = parts("one");
+        let of_one = counts(&one);
+        assert!(of_one.is_sorted_by(|more, fewer| more >= fewer), "{of_one:?}");
+        assert_eq!((of_one[0], of_one.last().copied(), of_one.iter().sum()), (8, Some(1), 300), "{of_one:?}");
+        assert!(of_one.len() > 300 / 8, "more of them find some: {of_one:?}");
+        assert_eq!(counts(&parts("two")).iter().sum::<usize>(), FEW);
+        drop(one);
+        assert_eq!(counts(&parts("two"))[0], 8);
+        let held = places.0.held();
+        assert!(held.all == 0 && held.by_holder.is_empty() && held.by_tenant.is_empty());
     }
 
     #[test]

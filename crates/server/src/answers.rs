@@ -49,7 +49,7 @@ pub(crate) fn check(app: &App, method: &Method, tenant: &Tenant) -> Result<(), E
 pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let of_tenant = OfTenant::default();
     request.extensions_mut().insert(of_tenant.clone());
-    let is_theirs = e2b::is_for_theirs(request.uri().path(), request.headers());
+    let is_theirs = e2b::is_for_theirs(&request);
     let only_reads = only_reads(request.method());
     let mut response = next.run(request).await;
     let Some(tenant) = of_tenant.0.get() else { return response };

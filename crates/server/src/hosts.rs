@@ -16,7 +16,7 @@ pub(crate) async fn check(request: Request, next: Next) -> Response {
         return next.run(request).await;
     }
     let refused = Refused::invalid("Host", "the request names two hosts");
-    worded(request.uri().path(), request.headers(), refused.into_response())
+    worded(&request, refused.into_response())
 }
 
 /// In its headers and in its target, which is where HTTP/2 has it.

@@ -380,6 +380,6 @@ async fn is_full(request: axum::extract::Request) -> Response {
 
 /// In the words of the front that was meant: at the door nothing else is known of it.
 fn turned_away(request: &axum::extract::Request, refused: Refused) -> Response {
-    let refused = crate::e2b::worded(request.uri().path(), request.headers(), refused.into_response());
+    let refused = crate::e2b::worded(request, refused.into_response());
     ([(header::CONNECTION, "close")], refused).into_response()
 }

@@ -83,15 +83,29 @@ fn a_flood_of_connections_that_are_held_open() {
     });
 }
 
+/// A connection is made when the proxy has come to it, and may be reset then: each is tried until it is one or the other.
+const HALF_REQUESTS: &str = "import resource, socket, time
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+def calling(number):
+  s = socket.socket(); s.setblocking(False)
+  s.connect_ex(('127.0.0.1', 65502 + number % 2)); return s
+held, sent, calls = [], 0, [calling(number) for number in range(2000)]
+deadline = time.monotonic() + 60
+while sent < 300 and time.monotonic() < deadline:
+  waiting = []
+  for s in calls:
+    try: sent += s.send(b'GET http://') > 0; held.append(s)
+    except BlockingIOError: waiting.append(s)
+    except OSError: pass
+  calls = waiting or [calling(number) for number in range(500)]
+  time.sleep(0.01)";
+
 #[test]
 fn a_flood_of_half_requests_to_the_proxies() {
     in_world(async |world| {
         let servers = Servers::new(&world);
-        flood(
-            300,
-            "import resource, socket\nhard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\nresource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))\nheld = []\nfor number in range(2000):\n  s = socket.socket(); s.setblocking(False)\n  s.connect_ex(('127.0.0.1', 65502 + number % 2)); held.append(s)\nsent = 0\nfor s in held:\n  try: sent += s.send(b'GET http://') > 0\n  except OSError: pass",
-        )
-        .await;
+        flood(300, HALF_REQUESTS).await;
         servers.are_untouched();
     });
 }
@@ -105,6 +119,27 @@ fn a_flood_of_questions_for_names() {
             "import os, socket\nheld, sent = [], 0\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.setblocking(False)\nfor number in range(20000):\n  label = os.urandom(8).hex().encode()\n  try: sent += 0 < s.sendto(b'\\0\\1\\1\\0\\0\\1\\0\\0\\0\\0\\0\\0' + bytes([len(label)]) + label + b'\\7example\\0\\0\\1\\0\\1', ('127.0.0.1', 53))\n  except OSError: pass",
         )
         .await;
+        servers.are_untouched();
+    });
+}
+
+/// Each is one that the kernel could remember: a question to another server, and a connection of IPv6 to another address.
+const BEGINNINGS: &str = "import socket
+held, sent = [], 0
+asker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for number in range(20000):
+  try: sent += asker.sendto(b'word', ('93.184.%d.%d' % (number >> 8, number & 255), 53)) > 0
+  except PermissionError: sent += 1 # it came too fast
+  s = socket.socket(socket.AF_INET6); s.setblocking(False)
+  sent += s.connect_ex(('2001:db8::%x' % number, 443)) in (0, 115); s.close()
+tracked = int(open('/proc/sys/net/netfilter/nf_conntrack_count').read())
+assert 1000 < tracked < 15000, tracked";
+
+#[test]
+fn a_flood_of_questions_and_connections_that_the_kernel_would_remember() {
+    in_world(async |world| {
+        let servers = Servers::new(&world);
+        flood(30_000, BEGINNINGS).await;
         servers.are_untouched();
     });
 }

@@ -175,9 +175,11 @@ async fn a_server_that_ends_says_so_in_their_words() {
         (answer.status() == 503).then_some(answer)
     });
     assert_eq!(refused(answer.await, "draining").await, 503);
-    let inside = client().get(format!("{}/files?path=x", server.url));
-    let inside = inside.header("E2b-Sandbox-Id", made["sandboxID"].as_str().unwrap());
-    assert_eq!(refused(inside.send().await.unwrap(), "draining").await, 503);
+    let id = made["sandboxID"].as_str().unwrap();
+    for (header, value) in [("E2b-Sandbox-Id", id.to_owned()), ("Host", format!("49983-{id}.localhost"))] {
+        let inside = client().get(format!("{}/files?path=x", server.url)).header(header, value);
+        assert_eq!(refused(inside.send().await.unwrap(), header).await, 503);
+    }
     rustix::process::kill_process(sleeping, rustix::process::Signal::TERM).unwrap();
     good(served.await.unwrap().unwrap()).await;
     server.has_ended();

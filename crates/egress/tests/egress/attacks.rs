@@ -308,6 +308,22 @@ async fn one_sandbox_leaves_connections_to_the_others() {
 }
 
 #[tokio::test]
+async fn a_connection_for_whose_queues_there_is_no_room_is_reset() {
+    let stage = Stage::with_queues(Places::new(40), limits());
+    stage.example(7, echo());
+    let mut held = Vec::new();
+    for _ in 0..40 {
+        held.push(TcpStream::connect(stage.http).await.unwrap());
+    }
+    let is_refused = || stage.events().iter().any(|event| event.reason == Reason::NoPlace);
+    eventually("it has three quarters", || is_refused() && stage.egress.connections() == 30).await;
+    assert!(is_reset(&mut TcpStream::connect(stage.http).await.unwrap()).await);
+    drop(held);
+    eventually("the places are free", || stage.egress.connections() == 0).await;
+    assert!(stage.tunnel("example.com:7").await.1.starts_with("HTTP/1.1 200 "));
+}
+
+#[tokio::test]
 async fn many_sandboxes_of_one_tenant_leave_connections_to_another() {
     let places = Places::new(40);
     let among = |tenant: &str, id: &str| {

@@ -100,7 +100,26 @@ impl Stage {
 
     /// One of several sandboxes that share these places.
     pub(crate) fn among(
+        shared: (Places, Holder),
+        wanted: &NetworkPolicy,
+        limits: Limits,
+        outside: impl FnOnce(Arc<World>) -> Outside,
+    ) -> Stage {
+        Stage::built(shared, Places::default(), wanted, limits, outside)
+    }
+
+    /// Alone, with these places for what waits in its connections.
+    pub(crate) fn with_queues(queues: Places, limits: Limits) -> Stage {
+        let alone = (Places::default(), Holder::tenant("alone"));
+        Stage::built(alone, queues, &NetworkPolicy::Public, limits, |world| Outside {
+            resolve: world.clone(),
+            connect: world,
+        })
+    }
+
+    fn built(
         (places, holder): (Places, Holder),
+        queues: Places,
         wanted: &NetworkPolicy,
         limits: Limits,
         outside: impl FnOnce(Arc<World>) -> Outside,
@@ -114,7 +133,7 @@ impl Stage {
         let (kept, goal) = (events.clone(), going_to.clone());
         let mut config = Config::new(policy(wanted), Arc::new(move |event| kept.lock().unwrap().push(event)));
         config.limits = limits;
-        (config.places, config.holder) = (places, holder);
+        (config.places, config.queues, config.holder) = (places, queues, holder);
         config.outside = outside(world.clone());
         config.original = Arc::new(move |_| Ok(*goal.lock().unwrap()));
         let addresses = (at(&transparent), dns_udp.local_addr().unwrap(), at(&dns_tcp), at(&http), at(&socks));

@@ -18,9 +18,17 @@ use rustix::{
 };
 
 use super::device::Device;
+use crate::places::tcp_memory;
 
 /// Of a processor's time, in microseconds: the kernel's own default, short enough that nobody waits long for its turn.
 const PERIOD: u64 = 100_000;
+
+/// The bound of version 1 for the queues of TCP, which it counts apart. Version 2 counts them as memory, and has no bound for them alone.
+const TCP_QUEUES: &str = "memory.kmem.tcp.limit_in_bytes";
+
+/// Of what TCP may hold on the whole machine, for all sandboxes together, and for one of them.
+const TCP_PART_OF_ALL: u64 = 4;
+const TCP_PART_OF_ONE: u64 = 16;
 
 /// What processes of a group of version 1 asked of disks, which is not what the kernel wrote for them later.
 const COUNTS_ONE: &str = "blkio.throttle.io_service_bytes";
@@ -83,13 +91,11 @@ impl Controllers {
         if let (Some(group), Some(most)) = (&pids, processes_of_all(Path::new("/proc/sys/kernel"))) {
             let _ = group.lower_pids(most);
         }
-        Self {
-            memory: find("memory", "memory"),
-            cpu: find("cpu", "cpu"),
-            pids,
-            disk: disk.filter(|_| io.is_some()),
-            io,
+        let memory = find("memory", "memory");
+        if let (Some(group @ Group { version: Version::One, .. }), Some(bytes)) = (&memory, tcp_memory()) {
+            let _ = group.write_if_there(TCP_QUEUES, &(bytes as u64 / TCP_PART_OF_ALL).to_string());
         }
+        Self { memory, cpu: find("cpu", "cpu"), pids, disk: disk.filter(|_| io.is_some()), io }
     }
 
     pub(crate) fn memory(&self) -> Enforced {
@@ -314,8 +320,8 @@ impl Group {
                 self.write_if_there("memory.memsw.limit_in_bytes", bytes)?;
                 // What lies in the queues of sockets is not counted as memory here, and takes from what the host has for
                 // all of them.
-                let queues = most.map_or("-1".to_owned(), |bytes| (bytes / 4).to_string());
-                self.write_if_there("memory.kmem.tcp.limit_in_bytes", &queues)
+                let queues = tcp_queues(most, tcp_memory()).map_or("-1".to_owned(), |bytes| bytes.to_string());
+                self.write_if_there(TCP_QUEUES, &queues)
             }
         }
     }
@@ -372,6 +378,12 @@ fn processes_of_all(settings: &Path) -> Option<u64> {
     let number = |name| fs::read_to_string(settings.join(name)).ok()?.trim().parse::<u64>().ok();
     let most = number("pid_max")?.min(number("threads-max")?);
     Some(most - most / 4)
+}
+
+/// What may wait in the queues of a sandbox's own connections.
+fn tcp_queues(memory: Option<u64>, of_machine: Option<usize>) -> Option<u64> {
+    let of_machine = of_machine.map(|bytes| bytes as u64 / TCP_PART_OF_ONE);
+    [memory.map(|bytes| bytes / 4), of_machine].into_iter().flatten().min()
 }
 
 /// Of what is asked, what groups hold.
@@ -523,6 +535,19 @@ mod tests {
         assert_eq!(processes_of_all(dir.path()), None);
         fs::write(dir.path().join("threads-max"), "192686\n").unwrap();
         assert_eq!(processes_of_all(dir.path()), Some(24_576));
+    }
+
+    #[test]
+    fn queues_of_a_sandbox_have_a_part_of_its_memory_and_of_what_the_machine_has_for_tcp() {
+        const MIB: u64 = 1 << 20;
+        let queues = tcp_queues;
+        assert_eq!(queues(Some(512 * MIB), Some(64 << 20)), Some(4 * MIB));
+        assert_eq!(queues(Some(512 * MIB), Some(16 << 30)), Some(128 * MIB));
+        assert_eq!((queues(None, Some(64 << 20)), queues(None, None)), (Some(4 * MIB), None));
+        let (_dir, group) = group(Version::One, &["memory.limit_in_bytes", TCP_QUEUES]);
+        group.set_memory(Some(1 << 20)).unwrap();
+        let written: u64 = text(&group, TCP_QUEUES).parse().unwrap();
+        assert!(0 < written && written <= (1 << 20) / 4, "{written}");
     }
 
     #[test]

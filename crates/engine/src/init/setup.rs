@@ -303,6 +303,10 @@ fn bound_queues() -> Done {
     for (setting, value) in [("tcp_orphan_retries", "1"), ("tcp_fin_timeout", "5"), ("tcp_max_tw_buckets", "2048")] {
         std::fs::write(format!("/p/sys/net/ipv4/{setting}"), value).map_err(io_at(Step::Network))?;
     }
+    // Nor is what the kernel remembers of those that it tracks. There are none where the machine tracks none.
+    for (setting, secs) in [("tcp_timeout_time_wait", "10"), ("udp_timeout_stream", "30")] {
+        let _ = std::fs::write(format!("/p/sys/net/netfilter/nf_conntrack_{setting}"), secs);
+    }
     Ok(())
 }
 

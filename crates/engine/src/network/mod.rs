@@ -51,9 +51,10 @@ impl Network {
             let _ = happened.try_send((id.clone(), told));
         };
         let (places, lookups) = (places::CONNECTIONS.clone(), places::LOOKUPS.clone());
-        let long_queues = places::LONG_QUEUES.clone();
+        let (queues, long_queues) = (places::QUEUES.clone(), places::LONG_QUEUES.clone());
         let outside = ways.outside.clone();
-        let config = Config { outside, holder, places, long_queues, lookups, ..Config::new(policy, Arc::new(tell)) };
+        let config =
+            Config { outside, holder, places, queues, long_queues, lookups, ..Config::new(policy, Arc::new(tell)) };
         Ok(Self(cabana_egress::serve(listeners, config).map_err(failed)?))
     }
 

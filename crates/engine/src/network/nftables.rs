@@ -149,6 +149,10 @@ impl Rule<'_, '_> {
         self.payload(TRANSPORT, 2, 2).differs(&port.to_be_bytes())
     }
 
+    pub(super) fn from_port(&mut self, port: u16) -> &mut Self {
+        self.payload(TRANSPORT, 0, 2).equals(&port.to_be_bytes())
+    }
+
     pub(super) fn not_from_port(&mut self, port: u16) -> &mut Self {
         self.payload(TRANSPORT, 0, 2).differs(&port.to_be_bytes())
     }
@@ -162,13 +166,39 @@ impl Rule<'_, '_> {
         self.v6().payload(NETWORK, 24, bytes.len() as u32).equals(bytes)
     }
 
+    pub(super) fn from_v4(&mut self, bytes: &[u8]) -> &mut Self {
+        self.v4().payload(NETWORK, 12, bytes.len() as u32).equals(bytes)
+    }
+
+    pub(super) fn from_v6(&mut self, bytes: &[u8]) -> &mut Self {
+        self.v6().payload(NETWORK, 8, bytes.len() as u32).equals(bytes)
+    }
+
+    /// Holds for what comes faster than so many packets a second, once `burst` of them have come at any speed.
+    pub(super) fn over_rate(&mut self, per_sec: u64, burst: u32) -> &mut Self {
+        const SECOND: u64 = 1;
+        const PACKETS: u32 = 0;
+        const OVER: u32 = 1;
+        self.expression(c"limit", |limit| {
+            limit.attribute(1, &per_sec.to_be_bytes()).attribute(2, &SECOND.to_be_bytes());
+            limit.number(3, burst).number(4, PACKETS).number(5, OVER);
+        })
+    }
+
     pub(super) fn accept(&mut self) {
+        self.verdict(libc::NF_ACCEPT as u32);
+    }
+
+    pub(super) fn discard(&mut self) {
+        self.verdict(libc::NF_DROP as u32);
+    }
+
+    fn verdict(&mut self, code: u32) {
         const VERDICT: u32 = 0;
-        const ACCEPT: u32 = 1;
         self.expression(c"immediate", |immediate| {
             immediate.number(1, VERDICT).nested(2, |data| {
                 data.nested(2, |verdict| {
-                    verdict.number(1, ACCEPT);
+                    verdict.number(1, code);
                 });
             });
         });

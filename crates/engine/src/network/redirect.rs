@@ -2,7 +2,7 @@
 //!
 //! A namespace has nothing but its loopback. A route says that all addresses are local, and the firewall sends every TCP
 //! connection that is not for the sandbox itself to one listener, which can tell where it was going; questions of the DNS go to
-//! another. What is left, other UDP above all, is refused by the kernel itself.
+//! another, but for those that are asked where one of ours listens anyway. What is left, other UDP above all, is refused by the kernel itself.
 //!
 //! A server that was killed leaves its routes and rules behind, without listeners. So everything here can be done again: what
 //! is there already is done, and the rules are replaced as a whole, without a moment in which there are none.
@@ -24,6 +24,7 @@ use super::{
 const TRANSPARENT: u16 = 65_501;
 const HTTP_PROXY: u16 = 65_502;
 const SOCKS_PROXY: u16 = 65_503;
+const CAUGHT_DNS: u16 = 65_504;
 /// Before all others, instead of the first port and of the last: the rules lead to wherever these listen.
 const SPARE: std::ops::Range<u16> = 65_400..65_500;
 
@@ -47,12 +48,16 @@ pub(super) fn ways() -> io::Result<(Listeners, Ports)> {
         at.push(Ipv6Addr::LOCALHOST.into());
     }
     let (transparent, caught) = listen_all(TRANSPARENT, &at, listen_transparently)?;
-    let (dns, (dns_tcp, dns_udp)) = listen_all(DNS, &at, |at| Ok((TcpListener::bind(at)?, UdpSocket::bind(at)?)))
-        .map(|(port, both)| (port, both.into_iter().unzip()))?;
+    let (dns, both) = listen_all(CAUGHT_DNS, &at, |at| Ok((TcpListener::bind(at)?, UdpSocket::bind(at)?)))?;
+    let (dns_tcp, mut dns_udp): (Vec<_>, Vec<_>) = both.into_iter().unzip();
+    // Where a guest has the port, questions are led away from it.
+    let there: io::Result<Vec<_>> = at.iter().map(|at| UdpSocket::bind((*at, DNS))).collect();
+    let is_dns_there = there.is_ok();
+    dns_udp.extend(there.into_iter().flatten());
     // Who takes the ports of the proxies goes without them: nothing leads there but a setting of the guest's own.
     let there = |port| at.iter().filter_map(|at| TcpListener::bind((*at, port)).ok()).collect();
     let (http, socks) = (there(HTTP_PROXY), there(SOCKS_PROXY));
-    Ok((Listeners { transparent: caught, dns_udp, dns_tcp, http, socks }, Ports { transparent, dns }))
+    Ok((Listeners { transparent: caught, dns_udp, dns_tcp, http, socks }, Ports { transparent, dns, is_dns_there }))
 }
 
 /// Answers for whichever address a connection was for, once the rules lead it here.

@@ -14,6 +14,7 @@ use super::*;
 const INSIDE: &str = "CABANA_ENGINE_TEST_INSIDE";
 const SITE: &str = "93.184.216.34:80";
 const SITE_V6: &str = "[2606:2800::1]:443";
+const SITE_DNS: &str = "93.184.216.34:53";
 
 /// Runs the test again for each way, in a user and a network namespace of its own; there it is told which.
 pub(in super::super) fn in_a_namespace(name: &str) -> Option<Way> {
@@ -82,14 +83,38 @@ fn all_are_caught(listeners: &Listeners) {
     for to in ["93.184.216.34:53", "[2606:2800::1]:53", "127.0.0.1:53"].map(at) {
         is_caught(&listeners.dns_tcp, TcpStream::connect(to).unwrap(), to);
     }
-    for to in ["127.0.0.1:53", "93.184.216.34:53"] {
-        let asker = UdpSocket::bind("127.0.0.1:0").unwrap();
-        asker.connect(to).unwrap();
-        asker.send(b"word").unwrap();
-        let (length, from) = listeners.dns_udp[0].recv_from(&mut [0; 9]).unwrap();
-        listeners.dns_udp[0].send_to(b"answer", from).unwrap();
-        assert_eq!((length, asker.recv(&mut [0; 9]).unwrap()), (4, 6), "{to}");
+    for (own, to) in [
+        ("127.0.0.1:0", "127.0.0.1:53"),
+        ("127.0.0.1:0", "93.184.216.34:53"),
+        ("[::1]:0", "[::1]:53"),
+        ("[::1]:0", "[2606:2800::1]:53"),
+    ] {
+        is_answered(listeners, own, to);
     }
+}
+
+/// As by the one who was asked.
+fn is_answered(listeners: &Listeners, own: &str, to: &str) {
+    let asker = UdpSocket::bind(own).unwrap();
+    asker.connect(to).unwrap();
+    asker.send(b"word").unwrap();
+    answer_one(listeners);
+    assert_eq!(asker.recv(&mut [0; 9]).unwrap(), 6, "{own} {to}");
+}
+
+/// The question that has come, to whichever socket.
+fn answer_one(listeners: &Listeners) {
+    let came = listeners.dns_udp.iter().find_map(|socket| {
+        socket.set_nonblocking(true).unwrap();
+        Some((socket, socket.recv_from(&mut [0; 9]).ok()?.1))
+    });
+    let (socket, from) = came.expect("a question");
+    socket.send_to(b"answer", from).unwrap();
+}
+
+/// What the kernel remembers of connections in this namespace.
+fn tracked() -> usize {
+    std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count").unwrap().trim().parse().unwrap()
 }
 
 /// Nobody came to it.
@@ -136,7 +161,7 @@ fn a_guest_that_took_the_ports_of_a_killed_server_catches_nothing_with_them() {
     };
     drop(set_up(way).unwrap());
     let taken =
-        [DNS, TRANSPARENT, HTTP_PROXY, SPARE.start, SPARE.start + 1].map(|port| listening(&format!("0.0.0.0:{port}")));
+        [DNS, TRANSPARENT, HTTP_PROXY, CAUGHT_DNS, SPARE.start].map(|port| listening(&format!("0.0.0.0:{port}")));
     let datagrams = UdpSocket::bind(("0.0.0.0", DNS)).unwrap();
     let again = set_up(way).unwrap();
     all_are_caught(&again);
@@ -184,20 +209,28 @@ fn who_connects_to_the_listener_itself_was_going_nowhere_else() {
 #[test]
 fn a_port_of_the_dns_to_come_from_changes_nothing() {
     let Some(way) = in_a_namespace("redirect::tests::a_port_of_the_dns_to_come_from_changes_nothing") else { return };
-    // Also where the guest has taken the port, so that answers come from another.
-    for (taken, mine) in [(None, "127.0.0.5"), (Some("127.0.0.1:53"), "127.0.0.6")] {
+    // Also where the guest has taken the port from which answers come.
+    for (taken, mine) in [(None, "127.0.0.5"), (Some("127.0.0.1:65504"), "127.0.0.6")] {
         let taken = taken.map(listening);
         let listeners = set_up(way).unwrap();
-        for (from, to) in [(53, SITE), (65400, SITE), (65501, "93.184.216.34:65400")] {
+        for (from, to) in [(53, SITE), (65400, SITE), (65504, SITE), (65501, "93.184.216.34:65400")] {
             let guest = bound(&format!("{mine}:{from}"));
             guest.connect(&at(to).into()).unwrap();
             is_caught(&listeners.transparent, guest.into(), at(to));
         }
-        for from in [53, 65400] {
+        for from in [53, 65400, 65504] {
             let (guest, to) = (bound(&format!("{mine}:{from}")), at("93.184.216.34:53"));
             guest.connect(&to.into()).unwrap();
             is_caught(&listeners.dns_tcp, guest.into(), to);
+            for to in ["127.0.0.1:53", "93.184.216.34:53"] {
+                is_answered(&listeners, &format!("{mine}:{from}"), to);
+            }
         }
+        // Nor between two of the guest's own.
+        let (one, other) = (UdpSocket::bind((mine, DNS)).unwrap(), UdpSocket::bind((mine, 0)).unwrap());
+        one.send_to(b"word", other.local_addr().unwrap()).unwrap();
+        other.send_to(b"back", other.recv_from(&mut [0; 9]).unwrap().1).unwrap();
+        assert_eq!(one.recv(&mut [0; 9]).unwrap(), 4);
         caught_nothing(&Vec::from_iter(taken));
     }
 }
@@ -337,6 +370,57 @@ fn however_many_addresses_of_ipv6_are_called_the_kernel_remembers_none_of_them()
         TcpStream::connect(at(&format!("[2001:db8:1::{number:x}]:443"))).unwrap_err();
     }
     assert_eq!(neighbours(), before);
+}
+
+/// Each port, and each address, is one more that is tracked.
+#[test]
+fn however_much_a_guest_begins_the_kernel_remembers_little_of_it() {
+    let Some(way) = in_a_namespace("redirect::tests::however_much_a_guest_begins_the_kernel_remembers_little_of_it")
+    else {
+        return;
+    };
+    const FLOOD: u32 = 20_000;
+    const MAX_TRACKED: usize = 15_000;
+    let listeners = set_up(way).unwrap();
+    // What needs no tracking: questions where they are usually asked, and what a sandbox says to itself.
+    let inner = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let usual = [at("127.0.0.1:53"), inner.local_addr().unwrap()];
+    for number in 0..FLOOD {
+        let asker = UdpSocket::bind("127.0.0.1:0").unwrap();
+        asker.send_to(b"word", usual[number as usize % 2]).unwrap();
+    }
+    assert_eq!(tracked(), 0);
+    // What is redirected.
+    let asker = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let asked = |number: &u32| asker.send_to(b"word", (Ipv4Addr::from(0x5db8_0000 | number), DNS)).is_ok();
+    let asked = (0..FLOOD).filter(asked).count();
+    for number in 0..FLOOD {
+        let guest = bound("[::1]:0");
+        guest.set_nonblocking(true).unwrap();
+        let _ = guest.connect(&at(&format!("[2001:db8::{number:x}]:443")).into());
+    }
+    let tracked = tracked();
+    assert!(asked >= 1000 && (1000..MAX_TRACKED).contains(&tracked), "{tracked} of {FLOOD} and {FLOOD}, {asked} went");
+    // Its own network is as before, at once where nothing is tracked, and soon where it is.
+    for socket in &listeners.dns_udp {
+        socket.set_nonblocking(true).unwrap();
+        while socket.recv(&mut [0; 9]).is_ok() {}
+    }
+    for listener in &listeners.transparent {
+        listener.set_nonblocking(true).unwrap();
+        while listener.accept().is_ok() {}
+        listener.set_nonblocking(false).unwrap();
+    }
+    is_answered(&listeners, "127.0.0.1:0", "127.0.0.1:53");
+    let asker = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let goes_out = (0..1000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        asker.send_to(b"word", SITE_DNS).is_ok()
+    });
+    assert!(goes_out);
+    answer_one(&listeners);
+    assert_eq!(asker.recv(&mut [0; 9]).unwrap(), 6);
+    is_caught(&listeners.transparent, TcpStream::connect(SITE_V6).unwrap(), at(SITE_V6));
 }
 
 /// Since the port of the listener is one that many connections have in common.

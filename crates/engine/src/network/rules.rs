@@ -24,7 +24,23 @@ pub(super) const OWN_V6: Ipv6Addr = Ipv6Addr::new(0xfdca, 0xba2a, 0x6e63, 0, 0, 
 pub(super) struct Ports {
     pub(super) transparent: u16,
     pub(super) dns: u16,
+    /// Whether one of ours is where most questions are asked, too: on the port of the DNS itself, for datagrams.
+    pub(super) is_dns_there: bool,
 }
+
+/// What the kernel remembers of connections is memory that no limit counts, and lies in one table with what it remembers for the whole
+/// machine. A guest could begin very many and keep none, and a namespace has no bound of its own there (`nf_conntrack_max` is the host's).
+/// So what needs no tracking has none, and what is tracked begins at a pace, at which the kernel forgets others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tracking {
+    Paced,
+    /// For a kernel that cannot count.
+    Unbounded,
+}
+
+/// Of each protocol: so many a second, after so many at once.
+const TRACKED_PER_SEC: u64 = 100;
+const TRACKED_AT_ONCE: u32 = 1024;
 
 /// How a connection comes to the listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,10 +62,15 @@ const UDP: u8 = libc::IPPROTO_UDP as u8;
 
 /// All rules, in place of whichever a killed server left; by the other way where the kernel lacks the one that is wanted.
 pub(super) fn redirect(ports: &Ports, way: Way) -> io::Result<()> {
-    match put(ports, way) {
-        Err(error) if way == Way::Tproxy && is_lacking(&error) => put(ports, Way::Nat),
-        put => put,
+    use Tracking::{Paced, Unbounded};
+    let mut last = Ok(());
+    for (way, tracking) in [(way, Paced), (way, Unbounded), (Way::Nat, Paced), (Way::Nat, Unbounded)] {
+        match put(ports, way, tracking) {
+            Err(error) if is_lacking(&error) => last = Err(error),
+            put => return put,
+        }
     }
+    last
 }
 
 /// An expression that the kernel does not have, or not there.
@@ -58,24 +79,33 @@ fn is_lacking(error: &io::Error) -> bool {
 }
 
 /// Whoever deletes rules waits for every processor when the socket is closed: so it is tried without first.
-fn put(ports: &Ports, way: Way) -> io::Result<()> {
-    match rules(ports, way, Table::New).send(Some(rustix::net::netlink::NETFILTER)) {
+fn put(ports: &Ports, way: Way, tracking: Tracking) -> io::Result<()> {
+    match rules(ports, way, tracking, Table::New).send(Some(rustix::net::netlink::NETFILTER)) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            rules(ports, way, Table::InPlace).send(Some(rustix::net::netlink::NETFILTER))
+            rules(ports, way, tracking, Table::InPlace).send(Some(rustix::net::netlink::NETFILTER))
         }
         made => made,
     }
 }
 
-fn rules(&Ports { transparent, dns }: &Ports, way: Way, table: Table) -> Batch {
+fn rules(ports: &Ports, way: Way, tracking: Tracking, table: Table) -> Batch {
+    let &Ports { transparent, dns, .. } = ports;
     let mut batch = Batch::default();
     begin(&mut batch, table);
+    if way == Way::Tproxy || tracking == Tracking::Paced {
+        untrack(&mut batch, ports, way);
+    }
+    // Only what begins and is tracked comes here.
     chain(&mut batch, OUT, c"nat", LEAVES, -100);
+    if tracking == Tracking::Paced {
+        for protocol in [TCP, UDP] {
+            rule(&mut batch, OUT, |rule| rule.protocol(protocol).over_rate(TRACKED_PER_SEC, TRACKED_AT_ONCE).discard());
+        }
+    }
     rule(&mut batch, OUT, |rule| rule.protocol(UDP).for_port(DNS).redirect(dns));
     rule(&mut batch, OUT, |rule| rule.protocol(TCP).for_port(DNS).redirect(dns));
     match way {
         Way::Tproxy => {
-            untrack(&mut batch, dns, transparent);
             own_v6(&mut batch, OUT);
             rule(&mut batch, OUT, |rule| rule.v6().protocol(TCP).redirect(transparent));
             chain(&mut batch, BACK, c"filter", COMES, -150);
@@ -103,19 +133,38 @@ fn rules(&Ports { transparent, dns }: &Ports, way: Way, table: Table) -> Batch {
     batch
 }
 
-/// Questions are tracked, and their answers, also from where we listen instead, or else they would lead nowhere; and who
-/// asks from the port of the DNS, lest what comes back to it be taken for a question. Of IPv6 also what is redirected.
-fn untrack(batch: &mut Batch, dns: u16, transparent: u16) {
+/// What is redirected is tracked, and what comes back from where we listen instead, or else it would lead nowhere; and who
+/// asks from the port of the DNS, lest what comes back to it be taken for a question.
+fn untrack(batch: &mut Batch, &Ports { transparent, dns, is_dns_there }: &Ports, way: Way) {
     chain(batch, UNTRACKED, c"filter", LEAVES, -300);
-    rule(batch, UNTRACKED, |rule| {
-        rule.v4().protocol(TCP).not_for_port(DNS).not_from_port(DNS).not_from_port(dns).untrack();
-    });
-    for own in [Ipv6Addr::LOCALHOST, OWN_V6] {
-        rule(batch, UNTRACKED, |rule| {
-            rule.for_v6(&own.octets()).protocol(TCP).not_for_port(DNS).not_from_port(DNS).not_from_port(dns);
-            rule.not_for_port(transparent).not_from_port(transparent).untrack();
-        });
+    if is_dns_there {
+        let (v4, v6) = (Ipv4Addr::LOCALHOST.octets(), Ipv6Addr::LOCALHOST.octets());
+        rule(batch, UNTRACKED, |rule| rule.for_v4(&v4).protocol(UDP).for_port(DNS).untrack());
+        rule(batch, UNTRACKED, |rule| rule.from_v4(&v4).protocol(UDP).from_port(DNS).untrack());
+        rule(batch, UNTRACKED, |rule| rule.for_v6(&v6).protocol(UDP).for_port(DNS).untrack());
+        rule(batch, UNTRACKED, |rule| rule.from_v6(&v6).protocol(UDP).from_port(DNS).untrack());
     }
+    rule(batch, UNTRACKED, |rule| no_question(rule.protocol(UDP), dns).untrack());
+    if way == Way::Tproxy {
+        rule(batch, UNTRACKED, |rule| no_question(rule.v4().protocol(TCP), dns).untrack());
+    } else {
+        for own in [&[127_u8][..], &OWN_V4.octets()] {
+            rule(batch, UNTRACKED, |rule| of_own(rule.for_v4(own), dns, transparent).untrack());
+        }
+    }
+    for own in [Ipv6Addr::LOCALHOST, OWN_V6] {
+        rule(batch, UNTRACKED, |rule| of_own(rule.for_v6(&own.octets()), dns, transparent).untrack());
+    }
+}
+
+/// Nor an answer to one.
+fn no_question<'a, 'r, 'm>(rule: &'a mut Rule<'r, 'm>, dns: u16) -> &'a mut Rule<'r, 'm> {
+    rule.not_for_port(DNS).not_from_port(DNS).not_from_port(dns)
+}
+
+/// A connection within the sandbox, where others of that protocol are redirected.
+fn of_own<'a, 'r, 'm>(rule: &'a mut Rule<'r, 'm>, dns: u16, transparent: u16) -> &'a mut Rule<'r, 'm> {
+    no_question(rule.protocol(TCP), dns).not_for_port(transparent).not_from_port(transparent)
 }
 
 /// What was for another address when it left, or for the listener itself.
@@ -147,6 +196,16 @@ mod tests {
         rule(&mut batch, REST, say);
         end(&mut batch);
         batch.send(Some(rustix::net::netlink::NETFILTER)).unwrap_err()
+    }
+
+    #[test]
+    fn a_kernel_that_cannot_count_has_rules_too() {
+        let Some(way) = in_a_namespace("rules::tests::a_kernel_that_cannot_count_has_rules_too") else { return };
+        for is_dns_there in [true, false] {
+            let ports = Ports { transparent: 65_501, dns: 65_504, is_dns_there };
+            put(&ports, way, Tracking::Unbounded).unwrap();
+            put(&ports, way, Tracking::Paced).unwrap();
+        }
     }
 
     #[test]
