@@ -16,7 +16,6 @@ use uuid::Uuid;
 use crate::{
     Access, Act, Ask, Call, Caller, Clock, Cx, Error, Listener, Live, Look, Metrics, Needs, Place, Result, Settings,
     call::{Acting, Notes, RawCall, UnderWay, Work, outcome_of},
-    disk_pressure::DiskPressure,
     events::Events,
     fault::{self, Point},
     finishing::{Finishing, Leaves},
@@ -60,7 +59,6 @@ pub(crate) struct Inner {
     pub(crate) sandboxes: Sandboxes,
     pub(crate) reaper: Reaper,
     pub(crate) keeper: Arc<Keeper>,
-    pub(crate) pressure: DiskPressure,
     pub(crate) calls: UnderWay,
     pub(crate) live_tasks: LiveTasks,
     pub(crate) watches: Watches,
@@ -159,7 +157,6 @@ impl Runtime {
             sandboxes,
             reaper: Reaper::new(),
             keeper,
-            pressure: DiskPressure::default(),
             calls: UnderWay::default(),
             live_tasks: LiveTasks::default(),
             watches: Watches::default(),
