@@ -441,9 +441,9 @@ impl Sandboxes {
         self.drive(slot, change.why).await.map(|()| true)
     }
 
-    /// Files are kept.
-    pub(crate) async fn stop(&self, slot: &Arc<Slot>, change: Change<'_>) -> Result<()> {
-        self.end(slot, Operation::Stop, change).await.map(drop)
+    /// Files are kept. False: it was stopped.
+    pub(crate) async fn stop(&self, slot: &Arc<Slot>, change: Change<'_>) -> Result<bool> {
+        self.end(slot, Operation::Stop, change).await
     }
 
     /// Memory is kept.
