@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cabana_model::{BuildId, KeyId, SnapshotId, TemplateId, Tenant, Time};
-use cabana_store::{Build, Built, Entry, KeptLayers, Layer, ListedBuild, OwnTemplate, Tag};
+use cabana_store::{Build, Built, Entry, KeptLayers, Layer, LeftBuild, ListedBuild, OwnTemplate, Tag};
 use jiff::SignedDuration;
 use uuid::Uuid;
 
@@ -65,8 +65,7 @@ impl Runtime {
         let (tenant, came) = (built.tenant.clone(), built.came.clone());
         let there = loop {
             let outcome = if built.came.is_ok() { "answered" } else { "failed" };
-            let words = vec![built.id.to_string()];
-            let entry = Entry { outcome: outcome.to_owned(), ..self.entry_of_none(&tenant, key, ENDED, words) };
+            let entry = self.entry_of_build(&tenant, built.id, key, outcome);
             match self.0.store.end_build(built.clone(), entry).await {
                 Err(cabana_store::Error::Unavailable(_)) if self.closing_after(AGAIN).await => {}
                 ended => break ended?,
@@ -116,7 +115,17 @@ impl Runtime {
 
     /// No build of the last server goes on.
     pub(crate) async fn fail_left_builds(&self) -> Result<()> {
-        self.0.store.fail_builds(LEFT, self.0.clock.now()).await?;
+        let runtime = self.clone();
+        let entry = move |left: &LeftBuild| {
+            let key = left.key.unwrap_or(KeyId::from(Uuid::nil()));
+            runtime.entry_of_build(&left.tenant, left.id, key, "failed")
+        };
+        self.0.store.fail_builds(LEFT, self.0.clock.now(), entry).await?;
         Ok(())
+    }
+
+    /// How a build ended.
+    fn entry_of_build(&self, tenant: &Tenant, id: BuildId, key: KeyId, outcome: &str) -> Entry {
+        Entry { outcome: outcome.to_owned(), ..self.entry_of_none(tenant, key, ENDED, vec![id.to_string()]) }
     }
 }

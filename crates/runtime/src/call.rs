@@ -155,6 +155,8 @@ pub(crate) struct Notes {
     pub(crate) task: Option<Pass>,
     /// Held from when the call was accepted, until the act has it.
     pub(crate) awake: Option<Awake>,
+    /// It was to end or remove something, and has found nothing.
+    pub(crate) is_void: bool,
     /// What its end means for a snapshot.
     pub(crate) snapshot: Option<SnapshotStep>,
 }

@@ -77,7 +77,7 @@ impl Asked {
     /// The input takes the call's charge along: a command in the background outlives its call.
     pub(crate) fn spec(self, id: ExecId, cx: &Cx, timeout: Option<Duration>) -> Result<(ExecSpec, Input)> {
         self.check()?;
-        cx.runtime.0.pressure.check(&cx.caller.tenant)?;
+        cx.runtime.0.sandboxes.pressure.check(&cx.caller.tenant)?;
         let defaults = cx.sandbox()?.defaults();
         let cwd = match self.cwd {
             Some(cwd) => within(&defaults.workdir, &cwd)?,

@@ -152,8 +152,8 @@ impl Wants {
         Amounts { stored_bytes: self.stores.into(), ledger_bytes: records.into(), ..Amounts::default() }
     }
 
-    /// What removes something may be recorded where the rest is not, since it makes room. Not without end: it may find nothing to remove.
-    /// What only keeps nothing, as a wake, is no removal, and takes none of that.
+    /// What removes something may be recorded where the rest is not, since it makes room. What only keeps nothing, as a wake, is no removal,
+    /// and takes none of that; nor does in the end what has found nothing to remove.
     fn limits(self, limits: Quota, caller: &Caller) -> Quota {
         const FOR_REMOVALS: u64 = 64 << 20;
         const CALLS_WHEN_SHORT: u64 = 5;
@@ -169,10 +169,6 @@ impl Wants {
             ..limits
         }
     }
-}
-
-fn of_strangers(limits: Quota) -> Quota {
-    Quota { ledger_bytes: limits.ledger_bytes.map(|most| most / 2), ..limits }
 }
 
 /// What those that run may take.
@@ -289,6 +285,16 @@ impl Quotas {
         self.counted(|counted| counted.add_recorded(&Who::Tenant(tenant.clone()), bytes, now));
     }
 
+    /// A row that was written for nothing, and is gone.
+    pub(crate) fn take_recorded(&self, tenant: &Tenant, bytes: u64) {
+        let gone = Amounts { ledger_bytes: bytes.into(), ..Amounts::default() };
+        self.counted(|counted| {
+            if let Some(used) = counted.used.get_mut(&Who::Tenant(tenant.clone())) {
+                used.now = used.now.without(gone);
+            }
+        });
+    }
+
     /// Whether half of what may be recorded of the tenant's calls is there.
     pub(crate) fn has_half_a_ledger(&self, tenant: &Tenant) -> bool {
         let who = Who::Tenant(tenant.clone());
@@ -303,7 +309,7 @@ impl Quotas {
         let (whos, now) = (whos(&caller.tenant, Some(caller.key)), self.0.clock.now());
         let held = Amounts { concurrent_calls: 1, tasks: wants.task.into(), ..Amounts::default() };
         let wanted = held.and(wants.amounts(caller));
-        self.counted(|counted| {
+        let of_margin = self.counted(|counted| {
             for who in each(&whos) {
                 let limits = wants.limits(self.limits(counted, who), caller);
                 let used = counted.used(who, now);
@@ -322,32 +328,30 @@ impl Quotas {
             }
             counted.add(&whos, held, now);
             counted.add_recorded(&whos.0, wants.records, now);
-            Ok(())
+            let is_beyond = |most| counted.now(&whos.0).ledger_bytes > u128::from(most);
+            let beyond = self.limits(counted, &whos.0).ledger_bytes.is_some_and(is_beyond);
+            Ok((caller.role < Role::Admin && beyond).then_some(wants.records))
         })?;
-        Ok(Pass { quotas: self.clone(), whos, held, unrecorded: wants.records, room: None, _permit: None })
+        let mut pass = Pass::new(self.clone(), whos, held);
+        (pass.unrecorded, pass.of_margin) = (wants.records, of_margin);
+        Ok(pass)
     }
 
-    /// The same for one without a key, who has bounds of its own: only what it leaves counts. Of the ledger there is half for those: with
-    /// all of it a stranger would end the tenant's own calls.
+    /// The same for one without a key, who has bounds of its own: only what it leaves counts.
     pub(crate) fn unmetered(&self, caller: &Caller, wants: Wants, permit: OwnedSemaphorePermit) -> Result<Pass> {
         let (whos, now) = (whos(&caller.tenant, Some(caller.key)), self.0.clock.now());
         let wanted = wants.amounts(caller);
         self.counted(|counted| -> Result<()> {
             each(&whos).try_for_each(|who| {
-                let limits = of_strangers(wants.limits(self.limits(counted, who), caller));
+                let limits = wants.limits(self.limits(counted, who), caller);
                 admit(&limits, &counted.used(who, now).now, &wanted).map_err(Error::Exceeded)
             })?;
             counted.add_recorded(&whos.0, wants.records, now);
             Ok(())
         })?;
-        Ok(Pass {
-            quotas: self.clone(),
-            whos,
-            held: Amounts::default(),
-            unrecorded: wants.records,
-            room: None,
-            _permit: Some(permit),
-        })
+        let mut pass = Pass::new(self.clone(), whos, Amounts::default());
+        (pass.unrecorded, pass.permit) = (wants.records, Some(permit));
+        Ok(pass)
     }
 
     /// What was begun by another server goes on, and counts.
@@ -362,7 +366,7 @@ impl Quotas {
     fn left(&self, tenant: &Tenant, key: KeyId, held: Amounts) -> Pass {
         let (whos, now) = (whos(tenant, Some(key)), self.0.clock.now());
         self.counted(|counted| counted.add(&whos, held, now));
-        Pass { quotas: self.clone(), whos, held, unrecorded: 0, room: None, _permit: None }
+        Pass::new(self.clone(), whos, held)
     }
 
     /// For the transaction that claims a sandbox: whether there may be one more, and whether it may run.
@@ -468,7 +472,7 @@ impl Quotas {
                 counted.add(&whos, more, quotas.0.clock.now());
                 Ok(())
             })?;
-            Ok(Pass { quotas, whos, held: more, unrecorded: 0, room: None, _permit: None })
+            Ok(Pass::new(quotas, whos, more))
         }
     }
 }
@@ -480,24 +484,23 @@ pub(crate) struct Pass {
     held: Amounts,
     /// Bytes of records that are paid for and not there yet.
     unrecorded: u64,
+    /// Bytes of records, where they are of what a ledger has for removals alone.
+    pub(crate) of_margin: Option<u64>,
     /// For the sandbox that it is about to let run.
     pub(crate) room: Option<Room>,
     /// Of one without a key.
-    _permit: Option<OwnedSemaphorePermit>,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Pass {
+    fn new(quotas: Quotas, whos: Whos, held: Amounts) -> Self {
+        Self { quotas, whos, held, unrecorded: 0, of_margin: None, room: None, permit: None }
+    }
+
     /// The task's part, which outlives the call.
     pub(crate) fn task(&mut self) -> Option<Self> {
         let held = Amounts { tasks: std::mem::take(&mut self.held.tasks), ..Amounts::default() };
-        (held.tasks > 0).then(|| Self {
-            quotas: self.quotas.clone(),
-            whos: self.whos.clone(),
-            held,
-            unrecorded: 0,
-            room: None,
-            _permit: None,
-        })
+        (held.tasks > 0).then(|| Self::new(self.quotas.clone(), self.whos.clone(), held))
     }
 
     /// Its records are there, and stay.
@@ -580,24 +583,48 @@ mod tests {
     }
 
     #[test]
-    fn strangers_have_half_of_a_ledger_and_what_leaves_no_row_costs_nothing() {
+    fn removals_say_when_they_take_of_what_is_kept_for_them() {
         let tenant = Tenant::new("us").unwrap();
         let owner = Owner { tenant: tenant.clone(), key: None };
-        let caller = Caller { key: KeyId::now(), tenant, role: Role::Use, subject: None };
+        let caller = Caller { key: KeyId::now(), tenant: tenant.clone(), role: Role::Use, subject: None };
         let quotas = Quotas::new(Clock::machine(), Arc::new(Live::new(Settings::default())));
         quotas.set(&owner, Some(Quota { ledger_bytes: Some(1000), ..Quota::NONE }), false).unwrap();
-        let wants = Wants { stores: true, records: 400, ..Wants::default() };
+        let removes = Wants { removes: true, records: 400, ..Wants::default() };
+        let of_margin: Vec<_> = std::iter::repeat_with(|| {
+            let mut pass = quotas.call(&caller, removes).unwrap();
+            pass.is_recorded();
+            pass.of_margin
+        })
+        .take(4)
+        .collect();
+        assert_eq!(of_margin, [None, None, Some(400), Some(400)]);
+        quotas.take_recorded(&tenant, 400);
+        assert_eq!(quotas.now(&owner).ledger_bytes, 1200);
+        let operator = Caller { role: Role::Admin, ..caller };
+        assert_eq!(quotas.call(&operator, removes).unwrap().of_margin, None, "it is held to no length");
+    }
+
+    #[test]
+    fn what_leaves_no_row_costs_nothing() {
+        let tenant = Tenant::new("us").unwrap();
+        let owner = Owner { tenant: tenant.clone(), key: None };
+        let caller = Caller { key: KeyId::now(), tenant: tenant.clone(), role: Role::Use, subject: None };
+        let quotas = Quotas::new(Clock::machine(), Arc::new(Live::new(Settings::default())));
+        quotas.set(&owner, Some(Quota { ledger_bytes: Some(1000), ..Quota::NONE }), false).unwrap();
+        let wants = Wants { stores: true, records: 600, ..Wants::default() };
         let permit = || Arc::new(tokio::sync::Semaphore::new(1)).try_acquire_owned().unwrap();
         let recorded = || quotas.now(&owner).ledger_bytes;
         let pass = quotas.unmetered(&caller, wants, permit()).unwrap();
-        assert_eq!(recorded(), 400, "it is paid for before it is there");
+        assert_eq!(recorded(), 600, "it is paid for before it is there");
         drop(pass);
         assert_eq!(recorded(), 0, "it left no row");
         let mut pass = quotas.unmetered(&caller, wants, permit()).unwrap();
         pass.is_recorded();
         drop(pass);
-        assert_eq!(recorded(), 400);
+        assert_eq!(recorded(), 600);
+        assert!(quotas.has_half_a_ledger(&tenant));
         assert!(matches!(quotas.unmetered(&caller, wants, permit()), Err(Error::Exceeded(_))));
-        drop(quotas.call(&caller, wants).unwrap());
+        let unrecorded = Wants { stores: true, ..Wants::default() };
+        drop(quotas.unmetered(&caller, unrecorded, permit()).unwrap());
     }
 }

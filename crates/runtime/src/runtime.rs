@@ -16,7 +16,6 @@ use uuid::Uuid;
 use crate::{
     Access, Act, Ask, Call, Caller, Clock, Cx, Error, Listener, Live, Look, Metrics, Needs, Place, Result, Settings,
     call::{Acting, Notes, RawCall, UnderWay, Work, outcome_of},
-    disk_pressure::DiskPressure,
     events::Events,
     fault::{self, Point},
     finishing::{Finishing, Leaves},
@@ -60,7 +59,6 @@ pub(crate) struct Inner {
     pub(crate) sandboxes: Sandboxes,
     pub(crate) reaper: Reaper,
     pub(crate) keeper: Arc<Keeper>,
-    pub(crate) pressure: DiskPressure,
     pub(crate) calls: UnderWay,
     pub(crate) live_tasks: LiveTasks,
     pub(crate) watches: Watches,
@@ -159,7 +157,6 @@ impl Runtime {
             sandboxes,
             reaper: Reaper::new(),
             keeper,
-            pressure: DiskPressure::default(),
             calls: UnderWay::default(),
             live_tasks: LiveTasks::default(),
             watches: Watches::default(),
@@ -310,6 +307,46 @@ impl Runtime {
         self.call_by(ask, act, Metering::Permitted(permit)).await
     }
 
+    /// The same without a row: there is one of many for it. Its client may leave, and it goes on.
+    pub(crate) async fn call_unrecorded<A: Act>(
+        &self,
+        ask: Ask,
+        act: A,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<A::Answer> {
+        let is_short = self.0.store.is_short().await;
+        let wants = Wants { stores: act.stores(), removes: act.removes(), is_short, ..Wants::default() };
+        let about =
+            About { verb: A::VERB, kind: A::KIND, needs: act.needs(), wants, digest: [0; 32], argv: Vec::new() };
+        let memory = self.hold(&ask.caller.tenant, act.held_bytes())?;
+        let place = CALLS.take(&shares::tenant(&ask.caller.tenant)).ok_or(Error::TooManyCalls)?;
+        let (pass, found) = self.admitted(&ask, &about, Metering::Permitted(permit)).await?;
+        let (runtime, id, begun) = (self.clone(), CallId::now(), Instant::now());
+        let span = said::span(about.verb, id, &ask.caller.tenant, found.as_ref().map(|(slot, _)| &**slot));
+        let work = async move {
+            let (call, _tell) = RawCall::new(id, runtime.0.store.outputs().begin(id.uuid(), 0));
+            let worked = async {
+                let cx = runtime.ready(&ask, &about, found.as_ref(), &call, &Arc::default()).await?;
+                cx.note(|notes| notes.memory = Some(memory));
+                act.run(cx).await
+            };
+            let worked = worked.await.map_err(|error| error.told_to(ask.caller.role));
+            drop((pass, place));
+            let outcome = match &worked {
+                Ok(_) => Outcome::Answered(bytes::Bytes::new()),
+                Err(error) => Outcome::Failed { code: error.code(), message: error.to_string() },
+            };
+            said::recorded(&runtime.0.metrics, &ask.caller.tenant, about.verb, &outcome, begun.elapsed());
+            worked.map_err(in_log)
+        };
+        let work = work.instrument(span);
+        Finishing::new(&self.0.tasks, |leaves| {
+            leaves.mark(); // what it changes
+            work
+        })
+        .await
+    }
+
     async fn call_by<A: Act>(&self, ask: Ask, act: A, metering: Metering) -> Result<Call<A::Answer>> {
         // Asked for only by whoever repeats it, and that is known by its key.
         let digest = ask.key.map_or([0; 32], |key| match key.asked {
@@ -401,12 +438,15 @@ impl Runtime {
             let notes = Notes { tell: Some(tell.clone()), task: pass.task(), awake, ..Notes::default() };
             let notes = Arc::new(std::sync::Mutex::new(notes));
             let result = runtime.work(&ask, &about, found.as_ref(), &call, &notes, work).await;
+            let of_margin = pass.of_margin;
             drop((pass, place)); // whoever hears of its end may begin another
             if let Err(Error::Left) = result {
                 call.output.end(); // for whoever reads along
                 return runtime.0.calls.remove(id);
             }
-            let settled = Settled { id, slot: slot.clone(), notes, begun, outcome: outcome_of(result) };
+            let is_void = result.is_err() || notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_void;
+            let withdrawn = of_margin.filter(|_| is_void);
+            let settled = Settled { id, slot: slot.clone(), notes, begun, outcome: outcome_of(result), withdrawn };
             runtime.settle(&ask, about, &call, settled, tell).await;
             if let Some(slot) = slot.filter(|_| once)
                 && let Err(error) = runtime.0.sandboxes.delete(&slot, Change::asked(By::Itself, ONCE_ENDED)).await
@@ -599,12 +639,13 @@ impl Runtime {
         let ended = call.output.end();
         let entry = self.entry(ask, &about, &settled);
         let step = settled.notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).snapshot;
-        let Settled { id, slot, begun, outcome, .. } = settled;
+        let Settled { id, slot, begun, outcome, withdrawn, .. } = settled;
         let entry = Entry { output_digest: (ended.stdout + ended.stderr > 0).then_some(ended.digest), ..entry };
         let done = Done { id, outcome: outcome.clone(), output: ended.inline, entry };
         let mut told = false;
         fault::at(Point::CallWorked);
-        while let Err(error) = self.record(&call.output, &done, step).await {
+        let withdrawn = withdrawn.filter(|_| step.is_none());
+        while let Err(error) = self.record(&call.output, &done, step, withdrawn).await {
             let comes_back = matches!(error, cabana_store::Error::Unavailable(_));
             tracing::error!(%error, comes_back, "a call could not be recorded");
             if !told {
@@ -619,7 +660,10 @@ impl Runtime {
             }
         }
         fault::at(Point::CallRecorded);
-        self.0.metrics.ledger_row();
+        match withdrawn {
+            Some(bytes) => self.0.quotas.take_recorded(&ask.caller.tenant, bytes),
+            None => self.0.metrics.ledger_row(),
+        }
         said::recorded(&self.0.metrics, &ask.caller.tenant, about.verb, &outcome, begun.elapsed());
         let _ = tell.send(Some(outcome));
         self.0.calls.remove(id);
@@ -629,11 +673,18 @@ impl Runtime {
         }
     }
 
-    async fn record(&self, log: &Log, done: &Done, step: Option<SnapshotStep>) -> cabana_store::Result<()> {
+    async fn record(
+        &self,
+        log: &Log,
+        done: &Done,
+        step: Option<SnapshotStep>,
+        withdrawn: Option<u64>,
+    ) -> cabana_store::Result<()> {
         log.settle().await?;
-        match step {
-            None => self.0.store.record(done.clone()).await,
-            Some(step) => self.0.store.record_snapshot(done.clone(), step).await,
+        match (step, withdrawn) {
+            (Some(step), _) => self.0.store.record_snapshot(done.clone(), step).await,
+            (None, Some(_)) => self.0.store.withdraw_call(&done.entry.tenant, done.id).await,
+            (None, None) => self.0.store.record(done.clone()).await,
         }
     }
 
@@ -662,7 +713,7 @@ impl Runtime {
     }
 
     fn entry(&self, ask: &Ask, about: &About, settled: &Settled) -> Entry {
-        let Settled { id, slot, notes, begun, outcome } = settled;
+        let Settled { id, slot, notes, begun, outcome, .. } = settled;
         let notes = notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         Entry {
             tenant: ask.caller.tenant.clone(),
@@ -748,18 +799,22 @@ impl Runtime {
             Ok(_) => Outcome::Answered(bytes::Bytes::new()),
             Err(error) => Outcome::Failed { code: error.code(), message: error.to_string() },
         };
-        let settled = Settled { id, slot: found.map(|(slot, _)| slot), notes, begun, outcome };
+        let settled = Settled { id, slot: found.map(|(slot, _)| slot), notes, begun, outcome, withdrawn: None };
         fault::at(Point::LookSeen);
         if leaves_row {
             self.0.store.note(self.entry(&ask, &about, &settled)).await?;
             self.0.metrics.ledger_row();
         }
         said::recorded(&self.0.metrics, &ask.caller.tenant, about.verb, &settled.outcome, begun.elapsed());
-        // What is in the log by now is not said a second time.
-        looked.map(|answer| (id, answer)).map_err(|error| match error.code() {
-            code if code.is_fault() => Error::Recorded { code, message: error.to_string() },
-            _ => error,
-        })
+        looked.map(|answer| (id, answer)).map_err(in_log)
+    }
+}
+
+/// What is in the log by now is not said a second time.
+fn in_log(error: Error) -> Error {
+    match error.code() {
+        code if code.is_fault() => Error::Recorded { code, message: error.to_string() },
+        _ => error,
     }
 }
 
@@ -815,4 +870,6 @@ struct Settled {
     notes: Arc<std::sync::Mutex<Notes>>,
     begun: Instant,
     outcome: Outcome,
+    /// Bytes of records that are gone again: a removal that found nothing to remove takes nothing of what a ledger has for removals.
+    withdrawn: Option<u64>,
 }

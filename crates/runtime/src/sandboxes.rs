@@ -36,6 +36,7 @@ pub(crate) use self::{
 };
 use crate::{
     Caller, Clock, Error, Live, Mounts, Result, Settings, check_kept_env,
+    disk_pressure::DiskPressure,
     events::Events,
     fault::{self, Point},
     profiles::Wish,
@@ -157,14 +158,15 @@ pub(crate) struct Sandboxes {
     pub(crate) clock: Clock,
     events: Arc<Events>,
     settings: Arc<Live<Settings>>,
-    keeper: Arc<Keeper>,
+    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) pressure: Arc<DiskPressure>,
     quotas: Quotas,
     slots: Mutex<Slots>,
     /// What the last server left and is not attached to yet, by their physical ids.
     pub(crate) left: Pending<SandboxId>,
     /// What goes on though nobody waits for it, until the runtime closes.
-    tasks: TaskTracker,
-    closing: CancellationToken,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) closing: CancellationToken,
     /// Something went that may have been the last to need something else.
     went: Notify,
     /// Something may be due sooner than all else.
@@ -259,6 +261,7 @@ impl Sandboxes {
             events,
             settings,
             keeper,
+            pressure: Arc::default(),
             quotas,
             slots: Mutex::default(),
             left: Pending::new(CancellationToken::new()),

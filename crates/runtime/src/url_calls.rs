@@ -1,8 +1,8 @@
 //! Calls by a URL that was signed for them.
 //!
 //! Such a URL is made to be handed on, so who comes by it has no key and is a stranger to the tenant: it uses up no quota of calls, and has
-//! bounds of its own, for each sandbox. What is read leaves few rows in the ledger, as visits of strangers to ports do; what is
-//! written is recorded each time, as every change is.
+//! bounds of its own, for each sandbox. It leaves few rows in the ledger, as visits of strangers to ports do. Reads beyond that are counted
+//! in the next row; uploads are summed up in rows of their own (`read_rows`), so that none is forgotten.
 
 use std::{
     collections::HashMap,
@@ -14,7 +14,7 @@ use cabana_model::{Bucket, SandboxId, Time};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
-    Act, Ask, Call, Error, Result, Runtime,
+    Act, Ask, Error, Result, Runtime,
     acts::files::{Opened, Read, ReadByUrl, holding},
 };
 
@@ -23,7 +23,7 @@ const CALLS_PER_SEC: u64 = 50;
 /// Of one sandbox, under way. Those of the tenant itself are many more: clients with a URL leave it some.
 const READS_AT_ONCE: usize = 64;
 const WRITES_AT_ONCE: usize = 16;
-/// Rows that reads of one sandbox leave in a minute.
+/// Rows that reads of one sandbox leave in a minute, and as many that uploads do.
 const ROWS_A_MINUTE: u64 = 20;
 const MINUTE: Duration = Duration::from_secs(60);
 /// Sandboxes that are known at a time. Beyond it some begin anew.
@@ -36,24 +36,44 @@ struct OfSandbox {
     calls: Bucket,
     reading: Arc<Semaphore>,
     writing: Arc<Semaphore>,
-    /// Since when these were counted.
-    since: Time,
-    rows: u64,
+    reads: RowsOfMinute,
+    uploads: RowsOfMinute,
     /// Reads without a row since the last that has one.
     untold: u64,
+}
+
+struct RowsOfMinute {
+    since: Time,
+    count: u64,
+}
+
+impl RowsOfMinute {
+    fn new(now: Time) -> Self {
+        Self { since: now, count: 0 }
+    }
+
+    fn take(&mut self, now: Time) -> bool {
+        if is_over(self.since, now) {
+            *self = Self::new(now);
+        }
+        let is_left = self.count < ROWS_A_MINUTE;
+        self.count += u64::from(is_left);
+        is_left
+    }
 }
 
 impl OfSandbox {
     fn new(now: Time) -> Self {
         let [reading, writing] = [READS_AT_ONCE, WRITES_AT_ONCE].map(|most| Arc::new(Semaphore::new(most)));
-        Self { calls: Bucket::new(now), reading, writing, since: now, rows: 0, untold: 0 }
+        let [reads, uploads] = [RowsOfMinute::new(now), RowsOfMinute::new(now)];
+        Self { calls: Bucket::new(now), reading, writing, reads, uploads, untold: 0 }
     }
 
     fn is_idle(&self, now: Time) -> bool {
         let is_used = [(&self.reading, READS_AT_ONCE), (&self.writing, WRITES_AT_ONCE)]
             .iter()
             .any(|(permits, most)| permits.available_permits() < *most);
-        is_over(self.since, now) && !is_used
+        is_over(self.reads.since, now) && is_over(self.uploads.since, now) && !is_used
     }
 
     fn begin(&mut self, now: Time) -> Result<()> {
@@ -63,17 +83,13 @@ impl OfSandbox {
         }
     }
 
-    /// How many left no row before this one, which leaves one.
-    fn row(&mut self, now: Time) -> Option<u64> {
-        if is_over(self.since, now) {
-            (self.since, self.rows) = (now, 0);
+    /// How many reads left no row before this one, which leaves one.
+    fn row_of_read(&mut self, now: Time) -> Option<u64> {
+        if self.reads.take(now) {
+            return Some(std::mem::take(&mut self.untold));
         }
-        if self.rows >= ROWS_A_MINUTE {
-            self.untold += 1;
-            return None;
-        }
-        self.rows += 1;
-        Some(std::mem::take(&mut self.untold))
+        self.untold += 1;
+        None
     }
 }
 
@@ -99,15 +115,16 @@ impl UrlCalls {
         self.of(sandbox, now, |of_one| {
             of_one.begin(now)?;
             let permit = of_one.reading.clone().try_acquire_owned().map_err(|_| Error::TooManyReaders)?;
-            Ok((permit, of_one.row(now)))
+            Ok((permit, of_one.row_of_read(now)))
         })
     }
 
-    /// Held while it is under way.
-    fn write(&self, sandbox: &SandboxId, now: Time) -> Result<OwnedSemaphorePermit> {
+    /// Held while it is under way; and whether it may leave a row.
+    fn write(&self, sandbox: &SandboxId, now: Time) -> Result<(OwnedSemaphorePermit, bool)> {
         self.of(sandbox, now, |of_one| {
             of_one.begin(now)?;
-            of_one.writing.clone().try_acquire_owned().map_err(|_| Error::TooManyUrlWrites(WRITES_AT_ONCE))
+            let permit = of_one.writing.clone().try_acquire_owned();
+            Ok((permit.map_err(|_| Error::TooManyUrlWrites(WRITES_AT_ONCE))?, of_one.uploads.take(now)))
         })
     }
 }
@@ -125,9 +142,13 @@ impl Runtime {
     }
 
     /// Of a sandbox that the URL was signed for.
-    pub async fn call_by_url<A: Act>(&self, sandbox: &SandboxId, ask: Ask, act: A) -> Result<Call<A::Answer>> {
-        let permit = self.0.url_calls.write(sandbox, self.0.clock.now())?;
-        self.call_unmetered(ask, act, permit).await
+    pub async fn call_by_url<A: Act>(&self, sandbox: &SandboxId, ask: Ask, act: A) -> Result<A::Answer> {
+        let (permit, may_leave_row) = self.0.url_calls.write(sandbox, self.0.clock.now())?;
+        if may_leave_row && self.may_leave_rows(&ask.caller).await {
+            return self.call_unmetered(ask, act, permit).await?.answer().await;
+        }
+        self.sum_up_upload(&ask.caller, sandbox);
+        self.call_unrecorded(ask, act, permit).await
     }
 }
 
@@ -181,6 +202,15 @@ mod tests {
         while calls.write(&one, at(0)).is_ok() {}
         assert!(matches!(calls.write(&one, at(0)), Err(Error::UrlRateLimited { .. })));
         drop(calls.write(&one, at(1)).unwrap());
+    }
+
+    #[test]
+    fn uploads_have_few_rows_of_their_own_for_each_sandbox() {
+        let (calls, one) = (UrlCalls::default(), SandboxId::random());
+        let rows = |second: i64| (0..40).filter(|_| calls.write(&one, at(second)).unwrap().1).count() as u64;
+        assert_eq!((rows(0), rows(1), rows(60)), (ROWS_A_MINUTE, 0, ROWS_A_MINUTE));
+        assert_eq!(calls.read(&one, at(61)).unwrap().1, Some(0), "reads have theirs beside");
+        assert!(calls.write(&SandboxId::random(), at(1)).unwrap().1, "and so have other sandboxes");
     }
 
     #[test]

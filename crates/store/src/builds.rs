@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use cabana_model::{BuildId, BuildState, SnapshotId, TemplateId, Tenant, Time};
+use cabana_model::{BuildId, BuildState, KeyId, SnapshotId, TemplateId, Tenant, Time};
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
 use crate::{
@@ -76,6 +76,15 @@ pub struct Built {
     pub at: Time,
 }
 
+/// One that was begun, and that no server goes on with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftBuild {
+    pub tenant: Tenant,
+    pub id: BuildId,
+    /// Which key began it, where that is known.
+    pub key: Option<KeyId>,
+}
+
 impl Store {
     /// The template that it is for, and the snapshots that are nobody's by now. `None`: the tenant has as many as it may.
     pub async fn claim_build(&self, new: NewBuild, most: u32) -> Result<Option<(TemplateId, Vec<SnapshotId>)>> {
@@ -114,12 +123,12 @@ impl Store {
     }
 
     /// False: it is there no more, or was begun before.
-    pub async fn begin_build(&self, tenant: &Tenant, id: BuildId) -> Result<bool> {
+    pub async fn begin_build(&self, tenant: &Tenant, id: BuildId, key: KeyId) -> Result<bool> {
         let tenant = tenant.clone();
         self.write(move |tx| {
-            let sql = "UPDATE builds SET state = ? WHERE tenant = ? AND id = ? AND state = ?";
+            let sql = "UPDATE builds SET state = ?, key = ? WHERE tenant = ? AND id = ? AND state = ?";
             let (from, to) = (BuildState::Waiting, BuildState::Building);
-            Ok(tx.execute(sql, params![Col(&to), Col(&tenant), Col(&id), Col(&from)])? == 1)
+            Ok(tx.execute(sql, params![Col(&to), Col(&key), Col(&tenant), Col(&id), Col(&from)])? == 1)
         })
         .await
     }
@@ -163,13 +172,24 @@ impl Store {
         .await
     }
 
-    /// Those that the last server did not bring to their end, of all tenants: nobody does any more. How many.
-    pub async fn fail_builds(&self, reason: &str, at: Time) -> Result<usize> {
+    /// Those that the last server did not bring to their end, of all tenants: nothing does any more. Each with its row of the ledger, all
+    /// or nothing. How many.
+    pub async fn fail_builds(
+        &self,
+        reason: &str,
+        at: Time,
+        entry: impl Fn(&LeftBuild) -> Entry + Send + 'static,
+    ) -> Result<usize> {
         let reason = reason.to_owned();
         self.write(move |tx| {
-            let sql = "UPDATE builds SET state = ?, reason = ?, ended = ?, snapshot = NULL WHERE state = ?";
             let (from, to) = (BuildState::Building, BuildState::Failed);
-            tx.execute(sql, params![Col(&to), reason, Col(&at), Col(&from)])
+            let left = left(tx.reads(), from)?;
+            for build in &left {
+                tx.append(entry(build))?;
+            }
+            let sql = "UPDATE builds SET state = ?, reason = ?, ended = ?, snapshot = NULL WHERE state = ?";
+            tx.execute(sql, params![Col(&to), reason, Col(&at), Col(&from)])?;
+            Ok(left.len())
         })
         .await
     }
@@ -261,6 +281,14 @@ fn named(db: &Connection, tenant: &Tenant, name: &str) -> rusqlite::Result<Optio
 pub(crate) fn one(db: &Connection, tenant: &Tenant, id: BuildId) -> rusqlite::Result<Option<Build>> {
     let sql = "SELECT * FROM builds WHERE tenant = ? AND id = ?";
     db.prepare_cached(sql)?.query_row(params![Col(tenant), Col(&id)], row).optional()
+}
+
+fn left(db: &Connection, state: BuildState) -> rusqlite::Result<Vec<LeftBuild>> {
+    let mut found = db.prepare_cached("SELECT tenant, id, key FROM builds WHERE state = ? ORDER BY tenant, id")?;
+    let rows = found.query_map(params![Col(&state)], |row| {
+        Ok(LeftBuild { tenant: get(row, "tenant")?, id: get(row, "id")?, key: maybe(row, "key")? })
+    })?;
+    rows.collect()
 }
 
 /// What these builds hold.

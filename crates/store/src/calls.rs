@@ -116,6 +116,19 @@ impl Store {
         .await
     }
 
+    /// One that is open and has changed nothing: it was never reserved.
+    pub async fn withdraw_call(&self, tenant: &Tenant, id: CallId) -> Result<()> {
+        let tenant = tenant.clone();
+        self.write(move |tx| {
+            tx.execute(
+                "DELETE FROM calls WHERE tenant = ? AND id = ? AND ended IS NULL",
+                params![Col(&tenant), Col(&id)],
+            )?;
+            Ok(())
+        })
+        .await
+    }
+
     /// A ledger row alone.
     pub async fn note(&self, entry: Entry) -> Result<()> {
         self.write(move |tx| tx.append(entry)).await

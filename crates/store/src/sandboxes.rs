@@ -312,6 +312,21 @@ impl Store {
         self.glance(move |db| Ok(one(db, "physical = ?", [Col(&physical)])?)).await
     }
 
+    /// Those of them that there is no record of.
+    pub async fn missing_sandboxes(&self, physical: Vec<SandboxId>) -> Result<Vec<SandboxId>> {
+        self.read(move |db| {
+            let mut find = db.prepare_cached("SELECT 1 FROM sandboxes WHERE physical = ?")?;
+            let mut missing = Vec::new();
+            for id in physical {
+                if !find.exists([Col(&id)])? {
+                    missing.push(id);
+                }
+            }
+            Ok(missing)
+        })
+        .await
+    }
+
     /// Once more, by one who has its spec.
     pub async fn by_physical_again(&self, physical: &SandboxId, known: KnownSpec) -> Result<Option<Record>> {
         let physical = physical.clone();

@@ -22,6 +22,7 @@ const STEPS: &[&str] = &[
     include_str!("schema/8.sql"),
     include_str!("schema/9.sql"),
     include_str!("schema/10.sql"),
+    include_str!("schema/11.sql"),
 ];
 
 /// The connection that writes. A new database has its first tables then. Of an older one the journal comes first: what is in

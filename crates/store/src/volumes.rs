@@ -101,6 +101,21 @@ impl Store {
         .await
     }
 
+    /// Those of them that there is no record of.
+    pub async fn missing_volumes(&self, physical: Vec<VolumeId>) -> Result<Vec<VolumeId>> {
+        self.read(move |db| {
+            let mut find = db.prepare_cached("SELECT 1 FROM volumes WHERE physical = ?")?;
+            let mut missing = Vec::new();
+            for id in physical {
+                if !find.exists([Col(&id)])? {
+                    missing.push(id);
+                }
+            }
+            Ok(missing)
+        })
+        .await
+    }
+
     /// Of all tenants, in whatever state.
     pub async fn all_volumes(&self) -> Result<Vec<Volume>> {
         self.read(|db| Ok(all(db, "true", [])?)).await

@@ -18,7 +18,6 @@ use rustix::{
 use serde_json::{Value, json};
 
 use crate::{
-    events::Listener,
     stage::{self, Server, client, good, until},
     verdict::output,
 };
@@ -367,73 +366,6 @@ async fn a_guest_that_takes_all_inodes_keeps_no_server_from_starting_and_deletin
     }
     until(|| async { exec(&server, "true", "again").await.status().is_success().then_some(()) }).await;
     all_is_right(&mut server, &first).await;
-}
-
-/// Of a large disk so much is left, and it is low soon.
-fn leave(disk: &Path, bytes: u64) {
-    let stat = rustix::fs::statvfs(disk).unwrap();
-    let file = std::fs::File::create(disk.join("filler")).unwrap();
-    let taken = stat.f_bavail * stat.f_frsize - bytes;
-    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, taken).unwrap();
-}
-
-/// Through a volume, and by a sandbox without a limit of its own.
-#[tokio::test]
-async fn on_a_nearly_full_disk_who_takes_much_of_the_rest_is_ended_and_a_neighbour_goes_on() {
-    if !alone("on_a_nearly_full_disk_who_takes_much_of_the_rest_is_ended_and_a_neighbour_goes_on") {
-        return;
-    }
-    const WRITES: &str = "cd /workspace; while :; do head -c 262144 /dev/zero >> large; sleep 0.01; done";
-    const MIB: u64 = 1 << 20;
-    let server = Server::start_after(|data| {
-        let script = "truncate -s 4G \"$0.disk\"; mkfs.ext4 -q -F -m 0 \"$0.disk\"; mount -o loop \"$0.disk\" \"$0\"; rm \"$0.disk\"";
-        assert!(Command::new("sh").args(["-ec", script]).arg(data).status().unwrap().success());
-    });
-    let (neighbour, by_volume, by_layer) = (
-        server.key_for("neighbour", "use").await,
-        server.key_for("volume", "use").await,
-        server.key_for("layer", "use").await,
-    );
-    let post = async |key: &str, path: &str, body: &Value| {
-        client().post(format!("{}{path}", server.url)).bearer_auth(key).json(body).send().await.unwrap()
-    };
-    let make = async |key: &str, spec: Value| {
-        good(post(key, "/v1/sandboxes", &spec).await).await["id"].as_str().unwrap().to_owned()
-    };
-    good(post(&by_volume, "/v1/volumes", &json!({ "name": "v" })).await).await;
-    let volume = make(&by_volume, json!({ "mount": { "volume": "v" } })).await;
-    let (layer, modest) = (make(&by_layer, json!({})).await, make(&neighbour, json!({})).await);
-    leave(server.data(), 100 * MIB);
-    let beats = json!({ "command": "while :; do echo beat >> beats; sleep 0.05; done", "background": true });
-    let task = good(post(&neighbour, &format!("/v1/sandboxes/{modest}/exec"), &beats).await).await["id"]
-        .as_str()
-        .unwrap()
-        .to_owned();
-    for (key, sandbox) in [(&by_volume, &volume), (&by_layer, &layer)] {
-        let exec = format!("/v1/sandboxes/{sandbox}/exec");
-        let mut listener = Listener::at(&server, key, "").await;
-        let ended = good(post(key, &exec, &json!({ "command": WRITES })).await).await;
-        assert_eq!(ended["status"], "disk_full", "{ended}");
-        let told = listener.until("sandbox.disk_full").await.pop().unwrap();
-        assert!(told["reason"].as_str().unwrap().contains("nearly full"), "{told}");
-        assert_eq!(
-            told_to_come_back(post(key, &exec, &json!({ "command": WRITES })).await).await,
-            (507, "no_space".into())
-        );
-        let stat = rustix::fs::statvfs(server.data()).unwrap();
-        assert!(stat.f_bavail * stat.f_frsize > 40 * MIB, "half of what is kept free is left");
-    }
-    // Who has deleted enough runs commands again, though the disk is no less full for all others.
-    for (key, sandbox) in [(&by_volume, &volume), (&by_layer, &layer)] {
-        let large = format!("{}/v1/sandboxes/{sandbox}/files?path=/workspace/large", server.url);
-        assert!(client().delete(large).bearer_auth(key).send().await.unwrap().status().is_success());
-        let exec = format!("/v1/sandboxes/{sandbox}/exec");
-        until(|| async { post(key, &exec, &json!({ "command": "true" })).await.status().is_success().then_some(()) })
-            .await;
-    }
-    let state = client().get(format!("{}/v1/tasks/{task}", server.url)).bearer_auth(&neighbour).send().await.unwrap();
-    assert_eq!(good(state).await["state"], "running", "who writes little goes on");
-    drop(server); // before its disk
 }
 
 #[tokio::test]

@@ -527,6 +527,14 @@ async fn a_server_that_ends_while_it_builds_leaves_a_build_that_says_so() {
     let info = ended(&asking, &ids).await;
     assert_eq!(info["status"], "error", "{info}");
     assert!(info["reason"]["message"].as_str().unwrap().contains("started again"), "{info}");
+    server.kill();
+    server.run();
+    let asking = Asking::of(&server);
+    let rows = server.get("/v1/ledger?limit=1000").await["rows"].as_array().unwrap().clone();
+    let of = |verb: &str| rows.iter().filter(|row| row["verb"] == verb).collect::<Vec<_>>();
+    let (began, ended) = (of("build.begin"), of("build.end"));
+    assert_eq!((began.len(), ended.len()), (1, 1), "one row of its end, however often the server starts");
+    assert_eq!((&ended[0]["outcome"], &ended[0]["key"]), (&json!("failed"), &began[0]["key"]));
     until(|| async { server.inits().is_empty().then_some(()) }).await;
     // What was done is not done again.
     let log = built(&asking, "x", from_base(&[steps[0].clone(), run("true")])).await;

@@ -46,6 +46,7 @@ mod lifecycle;
 mod lives;
 mod load;
 mod logs;
+mod low_disks;
 mod metrics;
 mod mounts;
 mod port_attacks;

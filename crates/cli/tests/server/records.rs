@@ -4,7 +4,11 @@ use futures_util::{StreamExt, stream};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::stage::{Server, client, good, refused};
+use crate::{
+    e2b::signed,
+    sdk::Sdk,
+    stage::{Server, client, good, refused, until},
+};
 
 /// Of the tenant `us`.
 async fn rows(server: &Server) -> Vec<Value> {
@@ -106,4 +110,100 @@ async fn a_tenant_whose_records_are_long_enough_may_read_and_delete() {
     let of_key = format!("/v1/keys/{}/quota", keys["keys"][0]["id"].as_str().unwrap());
     let of_key = server.request(Method::PUT, &of_key).json(&limit(MOST)).send().await.unwrap();
     assert_eq!(refused(of_key).await, (400, "bad_request".into()), "the ledger is the tenant's");
+}
+
+#[tokio::test]
+async fn removals_that_find_nothing_take_none_of_what_a_full_ledger_keeps_for_removals() {
+    const MOST: u64 = 96 << 10;
+    let server = Server::start();
+    let key = server.key_for("us", "use").await;
+    let sandbox = sandbox_of_us(&server, &key).await;
+    let send = async |method: Method, path: &str, body: Value| {
+        client().request(method, format!("{}{path}", server.url)).bearer_auth(&key).json(&body).send().await.unwrap()
+    };
+    good(send(Method::POST, &format!("/v1/sandboxes/{sandbox}/exec"), json!({ "command": "touch there" })).await).await;
+    good(send(Method::POST, "/v1/volumes", json!({ "name": "v" })).await).await;
+    let none = format!("/v1/sandboxes/{sandbox}/files?path=none");
+    let removals = [
+        (Method::DELETE, "/v1/volumes/none", Value::Null, false),
+        (Method::DELETE, none.as_str(), Value::Null, false),
+        (Method::DELETE, "/v1/snapshots/01890a5d-ac96-774b-bcce-b302099a8057", Value::Null, false),
+        (Method::POST, "/v1/sandboxes:delete", json!({ "app": "none" }), true),
+    ];
+    let before = rows(&server).await.len();
+    for (method, path, body, _) in &removals {
+        send(method.clone(), path, body.clone()).await;
+    }
+    assert_eq!(rows(&server).await.len(), before + removals.len(), "each has its row while there is room");
+    let limit = json!({ "ledger_bytes": MOST });
+    good(server.request(Method::PUT, "/v1/quotas/us").json(&limit).send().await.unwrap()).await;
+    let long = json!({ "argv": ["true", "x".repeat(7000)] });
+    let mut made = 0;
+    while send(Method::POST, &format!("/v1/sandboxes/{sandbox}/exec"), long.clone()).await.status().is_success() {
+        made += 1;
+        assert!(made < 20, "nothing bounds what is recorded");
+    }
+    // The rest, to the last byte that is not for removals.
+    let short = json!({ "argv": ["true"] });
+    while send(Method::POST, &format!("/v1/sandboxes/{sandbox}/exec"), short.clone()).await.status().is_success() {
+        made += 1;
+        assert!(made < 1000, "nothing bounds what is recorded");
+    }
+    let full = rows(&server).await.len();
+    // What is recorded may be counted anew meanwhile, and be a little less than was thought.
+    let is_kept = |now: usize| now <= full + 10;
+    for _ in 0..25 {
+        for (method, path, body, is_answered) in &removals {
+            assert_eq!(send(method.clone(), path, body.clone()).await.status().is_success(), *is_answered, "{path}");
+        }
+    }
+    assert!(is_kept(rows(&server).await.len()), "a hundred of them found nothing");
+    let stop = format!("/v1/sandboxes/{sandbox}/stop");
+    for _ in 0..100 {
+        good(send(Method::POST, &stop, json!({})).await).await; // it is that already, but for the first time
+    }
+    let stopped = rows(&server).await;
+    assert!(is_kept(stopped.len()), "it was stopped once");
+    assert!(stopped.iter().any(|row| row["argv"] == json!(["stopped"])), "what ends something has its row");
+    let gone = send(Method::DELETE, "/v1/volumes/v", Value::Null).await;
+    assert!(gone.status().is_success(), "{gone:?}");
+    assert_eq!(rows(&server).await.len(), stopped.len() + 1, "and so has what removes something");
+}
+
+#[tokio::test]
+async fn uploads_by_a_signed_url_leave_few_rows_and_the_rest_is_summed_up() {
+    const UPLOADS: u64 = 60;
+    let mut sdk = Sdk::start().await;
+    let url = signed(&sdk.token, "a.txt", "write", None);
+    let upload = async |server: &Server, text: String| {
+        until(|| async {
+            let request =
+                client().post(format!("{}{url}", server.url)).header("Content-Type", "application/octet-stream");
+            let answer = request.body(text.clone()).send().await.unwrap();
+            if answer.status() == StatusCode::TOO_MANY_REQUESTS {
+                return None; // fifty of them a second
+            }
+            assert!(answer.status().is_success(), "{answer:?}");
+            Some(())
+        })
+        .await;
+    };
+    let counted = async |server: &Server| {
+        let ledger = server.get("/v1/ledger?limit=1000").await["rows"].as_array().unwrap().clone();
+        let of = |verb: &str| ledger.iter().filter(|row| row["verb"] == verb).cloned().collect::<Vec<_>>();
+        let more = of("file.write.more");
+        let summed: u64 = more.iter().map(|row| row["argv"][0].as_str().unwrap().parse::<u64>().unwrap()).sum();
+        assert!(more.iter().all(|row| row["sandbox"].is_string()), "{more:?}");
+        (of("file.write").len() as u64, summed)
+    };
+    for number in 0..UPLOADS {
+        upload(&sdk.server, number.to_string()).await;
+    }
+    assert_eq!(sdk.read("a.txt").await.text().await.unwrap(), (UPLOADS - 1).to_string(), "each was done");
+    // What is summed up by then is recorded at the end of the server.
+    sdk.server.stop();
+    sdk.server.run();
+    let (own, summed) = counted(&sdk.server).await;
+    assert_eq!(own + summed, UPLOADS, "none is forgotten");
+    assert!((20..UPLOADS).contains(&own), "{own} rows of their own");
 }

@@ -88,7 +88,7 @@ impl Act for Begin {
     }
 
     async fn run(self, cx: Cx) -> Result<bool> {
-        Ok(cx.runtime.store().begin_build(&cx.caller.tenant, self.build).await?)
+        Ok(cx.runtime.store().begin_build(&cx.caller.tenant, self.build, cx.caller.key).await?)
     }
 }
 
@@ -186,7 +186,9 @@ impl Act for Untag {
     }
 
     async fn run(self, cx: Cx) -> Result<usize> {
-        Ok(cx.runtime.store().untag(&cx.caller.tenant, self.template, self.tags).await?)
+        let untagged = cx.runtime.store().untag(&cx.caller.tenant, self.template, self.tags).await?;
+        cx.note(|notes| notes.is_void = untagged == 0);
+        Ok(untagged)
     }
 }
 

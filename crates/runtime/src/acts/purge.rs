@@ -55,6 +55,7 @@ impl Act for Purge {
         let sandboxes = cx.runtime.store().doom(tenant, self.0.clone(), "deleted with others", now).await?;
         fault::at(Point::SandboxDoomed);
         cx.runtime.0.sandboxes.doomed(tenant, &self.0).await?;
+        cx.note(|notes| notes.is_void = sandboxes == 0);
         Ok(Purged { sandboxes })
     }
 }

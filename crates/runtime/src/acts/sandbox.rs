@@ -151,7 +151,11 @@ impl Act for Become {
         let (sandboxes, slot) = (&cx.runtime.0.sandboxes, cx.slot().await?);
         let change = crate::sandboxes::Change::asked(By::Somebody(cx.lease), "asked for");
         match self.0 {
-            Shape::Stopped => sandboxes.stop(&slot, change).await,
+            Shape::Stopped => {
+                let is_stopped = sandboxes.stop(&slot, change).await?;
+                cx.note(|notes| notes.is_void = !is_stopped);
+                Ok(())
+            }
             Shape::Paused => sandboxes.pause(&slot, change).await,
             Shape::Archived => sandboxes.archive(&slot, change).await,
             Shape::Deleted => sandboxes.delete(&slot, change).await,

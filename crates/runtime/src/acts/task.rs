@@ -77,6 +77,9 @@ fn closed() -> Error {
     Error::invalid("input", "the command has none, or it was closed")
 }
 
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+
 pub struct Tell {
     pub task: TaskId,
     pub what: What,
@@ -117,14 +120,18 @@ impl Act for Tell {
     }
 
     fn removes(&self) -> bool {
-        matches!(self.what, What::Signal(9 | 15, _)) // SIGKILL, SIGTERM
+        matches!(self.what, What::Signal(SIGKILL | SIGTERM, _))
     }
 
     async fn run(self, cx: Cx) -> Result<()> {
         let (mut live, hands) = found(&cx, self.task)?;
         match self.what {
             What::Resize(size) => hands.control.resize(size).await?,
-            What::Signal(signal, to) => hands.control.signal(signal, to).await?,
+            What::Signal(signal, to) => {
+                hands.control.signal(signal, to).await?;
+                // A command may ignore it, without end.
+                cx.note(|notes| notes.is_void = signal != SIGKILL && live.ended.borrow().is_none());
+            }
             What::Close => {
                 let _close = hands.take_close()?;
                 let closing = async {

@@ -136,6 +136,9 @@ impl Sandboxes {
             self.step(slot, next, why, By::Itself).await?;
         }
         self.count(slot);
+        if let Some(found) = handle.as_ref().filter(|_| reality == Reality::Running) {
+            self.note_start(&record, found).await;
+        }
         Ok(handle)
     }
 
@@ -226,7 +229,7 @@ impl Sandboxes {
                     true => Found::Absent,
                     false => self.provider.attach(physical).await?,
                 };
-                *handle = Some(match found {
+                let made = match found {
                     Found::Absent => {
                         // The record keeps what is said, and its tenant reads it.
                         self.keeper.space.check().map_err(|error| error.told_to(Role::Use))?;
@@ -237,7 +240,9 @@ impl Sandboxes {
                     Found::Paused(_) | Found::Stopped => {
                         self.provider.start(physical).await.map_err(mounts::in_public)?
                     }
-                });
+                };
+                self.note_start(&record, &made).await;
+                *handle = Some(made);
                 fault::at(Point::SandboxMade);
             }
             Phase::Start => {
@@ -248,10 +253,12 @@ impl Sandboxes {
                 {
                     return Err(forbidden);
                 }
-                *handle = Some(match self.provider.start(physical).await {
+                let started = match self.provider.start(physical).await {
                     Err(cabana_sandbox::Error::NoSandbox(_)) => return self.begin_anew(slot).await,
                     started => started.map_err(mounts::in_public)?,
-                });
+                };
+                self.note_start(&record, &started).await;
+                *handle = Some(started);
                 fault::at(Point::SandboxWoken);
             }
             Phase::AfterStart | Phase::BeforeStop => {
@@ -434,9 +441,9 @@ impl Sandboxes {
         self.drive(slot, change.why).await.map(|()| true)
     }
 
-    /// Files are kept.
-    pub(crate) async fn stop(&self, slot: &Arc<Slot>, change: Change<'_>) -> Result<()> {
-        self.end(slot, Operation::Stop, change).await.map(drop)
+    /// Files are kept. False: it was stopped.
+    pub(crate) async fn stop(&self, slot: &Arc<Slot>, change: Change<'_>) -> Result<bool> {
+        self.end(slot, Operation::Stop, change).await
     }
 
     /// Memory is kept.

@@ -1,7 +1,9 @@
 //! Templates of tenants, their builds and tags, and the snapshots that go with the last of them.
 
-use cabana_model::{BuildId, BuildState, SnapshotId, TemplateId, Tenant, Time};
-use cabana_store::{AboutSnapshot, Built, KeptLayers, Layer, ListedBuild, NewBuild, NewSnapshot, SnapshotStep, Store};
+use cabana_model::{BuildId, BuildState, KeyId, SnapshotId, TemplateId, Tenant, Time};
+use cabana_store::{
+    AboutSnapshot, Built, Entry, KeptLayers, Layer, LeftBuild, ListedBuild, NewBuild, NewSnapshot, SnapshotStep, Store,
+};
 use uuid::Uuid;
 
 use crate::stage::{call, done, entry, open, tenant};
@@ -31,7 +33,7 @@ async fn snapshot(store: &Store, tenant: &Tenant) -> SnapshotId {
 }
 
 async fn ready(store: &Store, tenant: &Tenant, build: BuildId, snapshot: SnapshotId) {
-    assert!(store.begin_build(tenant, build).await.unwrap());
+    assert!(store.begin_build(tenant, build, KeyId::now()).await.unwrap());
     let came = Ok(("{}".into(), Some(snapshot)));
     let built = Built { tenant: tenant.clone(), id: build, came, log: "[]".into(), at: at(1) };
     assert!(store.end_build(built, entry(&call(tenant))).await.unwrap());
@@ -73,7 +75,7 @@ async fn a_tag_leads_to_the_newest_build_that_is_ready() {
     ready(&store, &one, second, snapshot(&store, &one).await).await;
     let led = async |tag: &str| store.tagged(&one, template, tag).await.unwrap().map(|build| build.id);
     assert_eq!((led("default").await, led("v1").await), (Some(second), Some(first)));
-    assert!(!store.begin_build(&one, second).await.unwrap(), "it was begun before");
+    assert!(!store.begin_build(&one, second, KeyId::now()).await.unwrap(), "it was begun before");
     for build in store.builds(&one, template).await.unwrap() {
         // All that a list reads of one: nothing that is long.
         let ListedBuild { id, state, about, created, ended } = build;
@@ -145,14 +147,15 @@ async fn a_build_holds_what_it_goes_on_from() {
     let dir = tempfile::tempdir().unwrap();
     let (store, one) = (open(dir.path()), tenant("one"));
     let (_, build) = ask(&store, &one, "x", &[]).await;
-    store.begin_build(&one, build).await.unwrap();
+    store.begin_build(&one, build, KeyId::now()).await.unwrap();
     let (first, second) = (snapshot(&store, &one).await, snapshot(&store, &one).await);
     store.add_layer(&one, build, [1; 32], layer(first), at(0), ALL).await.unwrap();
     let one_alone = KeptLayers { most: 1, since: Time::MIN };
     let gone = store.add_layer(&one, BuildId::now(), [2; 32], layer(second), at(1), one_alone).await.unwrap();
     assert!(gone.is_empty(), "the layer went, and its files did not");
     assert!(store.layer(&one, build, [1; 32], at(2)).await.unwrap().is_none());
-    store.fail_builds("left", at(3)).await.unwrap();
+    let noted = call(&one);
+    store.fail_builds("left", at(3), move |_| entry(&noted)).await.unwrap();
     assert_eq!(store.loose_snapshots().await.unwrap(), [(one, first)]);
 }
 
@@ -179,10 +182,20 @@ async fn what_was_under_way_has_failed_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (store, one) = (open(dir.path()), tenant("one"));
     let (_, build) = ask(&store, &one, "x", &["default"]).await;
-    store.begin_build(&one, build).await.unwrap();
+    let key = KeyId::now();
+    store.begin_build(&one, build, key).await.unwrap();
     store.close().await;
     let store = open(dir.path());
-    assert_eq!(store.fail_builds("it was left", at(9)).await.unwrap(), 1);
+    let fail = async || {
+        let noted = call(&one);
+        let row =
+            move |left: &LeftBuild| Entry { key: left.key.unwrap(), argv: vec![left.id.to_string()], ..entry(&noted) };
+        store.fail_builds("it was left", at(9), row).await.unwrap()
+    };
+    assert_eq!((fail().await, fail().await), (1, 0));
+    let (rows, _) = store.ledger_page(&one, 0, 100).await.unwrap();
+    let of_build: Vec<_> = rows.iter().filter(|row| row.argv == [build.to_string()]).collect();
+    assert_eq!((of_build.len(), of_build[0].key), (1, key), "one row of its end, with the key that began it");
     let found = store.build(&one, build).await.unwrap().unwrap();
     assert_eq!((found.state, found.reason.as_deref()), (BuildState::Failed, Some("it was left")));
     let late = Built { tenant: one.clone(), id: build, came: Ok(("{}".into(), None)), log: "[]".into(), at: at(10) };

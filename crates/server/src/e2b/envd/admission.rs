@@ -42,10 +42,9 @@ impl Admission {
     }
 
     pub(super) async fn write(self, app: &App, guest: &Guest, write: Write) -> Result<Written, Error> {
-        let call = match self {
-            Self::Token => app.runtime.call(guest.ask(), write).await?,
-            Self::Url => app.runtime.call_by_url(&guest.record.id, guest.ask(), write).await?,
-        };
-        call.answer().await
+        match self {
+            Self::Token => app.runtime.call(guest.ask(), write).await?.answer().await,
+            Self::Url => app.runtime.call_by_url(&guest.record.id, guest.ask(), write).await,
+        }
     }
 }
