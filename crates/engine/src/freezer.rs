@@ -15,6 +15,9 @@ use std::{
 
 use crate::cgroup::Cgroup;
 
+/// A process stands still when it comes back from the kernel, which may be in the middle of something.
+const FREEZING: Duration = Duration::from_secs(10);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reason {
     /// A caller asked for it.
@@ -27,6 +30,8 @@ pub(crate) enum Reason {
     DiskLook,
     /// The same, where the disk of all is short, or its tenant stores too much.
     RoomLook,
+    /// It is counted what it has of the kernel's memory.
+    MemoryLook,
 }
 
 /// All of it blocks.
@@ -55,7 +60,7 @@ impl Freezer {
     /// Returns when all of them stand still. An error leaves the reason in place: it has to be taken away, too.
     pub(crate) fn freeze(&self, reason: Reason) -> io::Result<()> {
         self.begin_freeze(reason)?;
-        self.group()?.until_frozen()
+        self.until_frozen(FREEZING)
     }
 
     /// Does not wait for who is still in the kernel.
@@ -64,6 +69,11 @@ impl Freezer {
         state.reasons.insert(reason);
         state.frozen_since.get_or_insert_with(Instant::now);
         self.group()?.set_frozen(true)
+    }
+
+    /// Waits for who is still in the kernel, but no longer than that.
+    pub(crate) fn until_frozen(&self, most: Duration) -> io::Result<()> {
+        self.group()?.until_frozen(most)
     }
 
     /// They go on, unless there is another reason. An error leaves the reason in place: it has to be tried again.
@@ -94,8 +104,8 @@ impl Freezer {
     /// disk, so that is done.
     pub(crate) fn close(&self) {
         let mut state = self.state();
-        let watched =
-            [Reason::DiskRate, Reason::DiskLook, Reason::RoomLook].map(|reason| state.reasons.remove(&reason));
+        let watched = [Reason::DiskRate, Reason::DiskLook, Reason::RoomLook, Reason::MemoryLook]
+            .map(|reason| state.reasons.remove(&reason));
         if watched.contains(&true) && state.reasons.is_empty() {
             let _ = self.group().and_then(|group| group.set_frozen(false));
         }
@@ -128,7 +138,8 @@ mod tests {
         fs::create_dir(dir.path().join("run")).unwrap();
         let frozen = || fs::read_to_string(dir.path().join("run/cgroup.freeze")).unwrap() == "1";
         let freezer = Freezer::new(Some(Cgroup::at(dir.path())));
-        let all = [Reason::Pause, Reason::Hold, Reason::DiskRate, Reason::DiskLook, Reason::RoomLook];
+        let all =
+            [Reason::Pause, Reason::Hold, Reason::DiskRate, Reason::DiskLook, Reason::RoomLook, Reason::MemoryLook];
         for first in all {
             for second in all.into_iter().filter(|second| *second != first) {
                 freezer.begin_freeze(first).unwrap();
@@ -186,7 +197,7 @@ mod tests {
     #[test]
     fn a_sandbox_that_is_left_stays_paused_and_nothing_else() {
         for (reasons, stays) in [
-            (vec![Reason::DiskRate, Reason::DiskLook, Reason::RoomLook], "0"),
+            (vec![Reason::DiskRate, Reason::DiskLook, Reason::RoomLook, Reason::MemoryLook], "0"),
             (vec![Reason::Pause, Reason::DiskRate], "1"),
             (vec![Reason::Pause], "1"),
         ] {

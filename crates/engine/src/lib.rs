@@ -65,6 +65,7 @@ mod snapshot;
 mod spawner;
 mod spool;
 mod sweep;
+mod uncharged;
 mod views;
 mod volumes;
 mod walls;

@@ -3,6 +3,7 @@
 mod users;
 
 use std::{
+    collections::HashSet,
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     path::PathBuf,
@@ -50,6 +51,7 @@ use crate::{
     output_memory::OutputMemory,
     output_rate::OutputRate,
     spool,
+    uncharged::Uncharged,
     watch_time::WatchTime,
     wire::{Ended, Failure, FromInit, LONG, PROTOCOL, Stillness, ToInit},
 };
@@ -107,6 +109,9 @@ pub(crate) struct Live {
     told_ooms: AtomicU64,
     claimed_ooms: AtomicU64,
     watches_memory: AtomicBool,
+    /// The commands that were ended for memory that no limit counts, by their numbers.
+    ended_for_memory: Mutex<HashSet<u64>>,
+    uncharged: Arc<Uncharged>,
     happened: mpsc::Sender<(SandboxId, SandboxEvent)>,
 }
 
@@ -139,6 +144,7 @@ pub(crate) struct Parts {
     pub(crate) channel: Channel,
     pub(crate) pidfd: AsyncFd<OwnedFd>,
     pub(crate) tasks: TaskTracker,
+    pub(crate) uncharged: Arc<Uncharged>,
     pub(crate) happened: mpsc::Sender<(SandboxId, SandboxEvent)>,
 }
 
@@ -172,7 +178,9 @@ impl Live {
     }
 
     fn with(parts: Parts, inside: Inside) -> Arc<Self> {
-        let Parts { id, holder, defaults, limits, own, holds, kept, channel, pidfd, tasks, happened, .. } = parts;
+        let Parts {
+            id, holder, defaults, limits, own, holds, kept, channel, pidfd, tasks, uncharged, happened, ..
+        } = parts;
         let disk_rate = DiskRate::default();
         disk_rate.set(limits.io);
         Arc::new(Self {
@@ -200,6 +208,8 @@ impl Live {
             told_ooms: AtomicU64::new(holds.lease.oom_kills()),
             claimed_ooms: AtomicU64::new(0),
             watches_memory: AtomicBool::new(false),
+            ended_for_memory: Mutex::default(),
+            uncharged,
             paused: AtomicBool::new(false),
             freezer: Freezer::new(holds.lease.cgroup.clone()),
             limits: Mutex::new(limits),
@@ -278,6 +288,7 @@ impl Live {
             FromInit::Started { exec, pid } => {
                 self.disk.touch();
                 self.disk_rate.wake();
+                self.uncharged.wake();
                 self.execs.started(exec, Ok(pid));
             }
             FromInit::NotStarted { exec, failure } => self.execs.started(exec, Err(failure)),
@@ -329,6 +340,10 @@ impl Live {
             return Status::DiskFull;
         }
         let Some((id, before)) = self.execs.began(exec) else { return status };
+        if self.ended_for_memory.lock().unwrap_or_else(PoisonError::into_inner).remove(&exec) && killed {
+            self.tell(SandboxEvent::OutOfMemory(Some(id)));
+            return Status::OutOfMemory;
+        }
         let kills = self.oom_kills();
         let told = self.claimed_ooms.load(Ordering::Acquire).max(before);
         if !(killed || status == Status::Code(CHILD_WAS_KILLED)) || kills <= told {
@@ -338,6 +353,16 @@ impl Live {
         self.told_ooms.fetch_max(kills, Ordering::AcqRel);
         self.tell(SandboxEvent::OutOfMemory(Some(id)));
         if killed { Status::OutOfMemory } else { status }
+    }
+
+    /// Ends its commands: it has too much of what no limit counts.
+    pub(crate) async fn end_for_memory(&self) {
+        let numbers = self.execs.numbers();
+        if numbers.is_empty() {
+            self.tell(SandboxEvent::OutOfMemory(None)); // what a command has left runs on
+        }
+        self.ended_for_memory.lock().unwrap_or_else(PoisonError::into_inner).extend(numbers);
+        let _ = self.send(&ToInit::end_all(), &[]).await; // if it is gone, so are they
     }
 
     /// How many processes ended for want of memory; none where it is not limited.

@@ -30,6 +30,10 @@ impl Holder {
     pub fn tenant(name: &str) -> Holder {
         Holder { tenant: name.into(), sandbox: None }
     }
+
+    pub fn tenant_name(&self) -> &Arc<str> {
+        &self.tenant
+    }
 }
 
 /// A number of places.

@@ -92,6 +92,7 @@ attacks! {
     TERMINAL = "terminal.py",
     TTY = "tty.c",
     TYPING = "typing.c",
+    UNCHARGED = "uncharged.c",
     UNMAPPED = "unmapped.c",
 }
 

@@ -51,6 +51,14 @@ pub(crate) struct DiskTraffic {
     pub(crate) written: u64,
 }
 
+/// Of what the kernel cannot give up, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Charged {
+    pub(crate) exact: u64,
+    /// In version 1 nobody can tell it from what the kernel could give up, and from stacks.
+    pub(crate) with_others: u64,
+}
+
 /// Where the kernel counts the traffic of one sandbox.
 pub(crate) struct DiskMeter {
     group: Group,
@@ -113,6 +121,22 @@ impl Controllers {
     /// The kernel counts, and [`crate::disk_rate`] watches.
     pub(crate) fn io(&self) -> Enforced {
         if self.io.is_some() { Enforced::ByWatching } else { Enforced::No }
+    }
+
+    /// What of the kernel's own memory is charged to all sandboxes.
+    pub(crate) fn charged(&self) -> Charged {
+        let Some(Group { version, path }) = &self.memory else { return Charged::default() };
+        match version {
+            Version::Two => {
+                let text = fs::read_to_string(path.join("memory.stat")).unwrap_or_default();
+                let slab = text.lines().find_map(|line| line.strip_prefix("slab_unreclaimable "));
+                Charged { exact: slab.and_then(|number| number.parse().ok()).unwrap_or(0), with_others: 0 }
+            }
+            Version::One => {
+                let text = fs::read_to_string(path.join("memory.kmem.usage_in_bytes")).unwrap_or_default();
+                Charged { exact: 0, with_others: text.trim().parse().unwrap_or(0) }
+            }
+        }
     }
 
     /// The groups of one sandbox. Those of version 2 are there already; those of version 1 are made when they are needed,

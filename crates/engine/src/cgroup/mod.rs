@@ -23,14 +23,11 @@ use rustix::{
     io::Errno,
 };
 
-pub(crate) use self::limits::{Controllers, DiskTraffic, Limiter, held};
+pub(crate) use self::limits::{Charged, Controllers, DiskTraffic, Limiter, held};
 use crate::{
     kernel::{mounts, proc, sys},
     rootless::Mode,
 };
-
-/// A process stands still when it comes back from the kernel, which may be in the middle of something.
-const FREEZING: Duration = Duration::from_secs(10);
 
 /// How long tracers may take to wait for who has ended, while everybody is to stand still.
 const TRACERS: Duration = Duration::from_secs(1);
@@ -218,7 +215,7 @@ impl Cgroup {
     }
 
     /// Waits for who is in the kernel.
-    pub(crate) fn until_frozen(&self) -> io::Result<()> {
+    pub(crate) fn until_frozen(&self, most: Duration) -> io::Result<()> {
         let mut events = fs::File::open(self.path.join("run/cgroup.events"))?;
         let begun = Instant::now();
         loop {
@@ -228,7 +225,7 @@ impl Cgroup {
             if text.lines().any(|line| line == "frozen 1") {
                 return Ok(());
             }
-            let left = FREEZING.checked_sub(begun.elapsed()).ok_or(io::ErrorKind::TimedOut)?.min(TRACERS);
+            let left = most.checked_sub(begun.elapsed()).ok_or(io::ErrorKind::TimedOut)?.min(TRACERS);
             if begun.elapsed() >= TRACERS {
                 self.kill_tracers_that_hold();
             }
@@ -243,6 +240,11 @@ impl Cgroup {
 
     pub(crate) fn is_frozen(&self) -> bool {
         fs::read_to_string(self.path.join("run/cgroup.freeze")).is_ok_and(|text| text.trim() == "1")
+    }
+
+    /// To look at only: it keeps the group for nobody.
+    pub(crate) fn to_look_at(&self) -> Self {
+        Self { path: self.path.clone(), held: None }
     }
 
     pub(crate) fn remove(self) {

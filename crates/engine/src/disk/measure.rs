@@ -112,19 +112,19 @@ fn may_be_removed(link: &Path) -> bool {
 }
 
 /// Tables that were looked at. Any number of processes may share one, and it would be looked at for each.
-struct Tables {
+pub(crate) struct Tables {
     what: Common,
     /// A thread of each, in the kernel's order.
     threads: Vec<u32>,
 }
 
 impl Tables {
-    fn of(what: Common) -> Self {
+    pub(crate) fn of(what: Common) -> Self {
         Self { what, threads: Vec::new() }
     }
 
     /// Whether the one of this thread is new. It is where the kernel does not say.
-    fn insert(&mut self, thread: u32) -> bool {
+    pub(crate) fn insert(&mut self, thread: u32) -> bool {
         // One that has ended meanwhile compares with nobody, and is not in the way.
         let order = |known: &u32| sys::compare(self.what, *known, thread).unwrap_or(Ordering::Less);
         match self.threads.binary_search_by(order) {
@@ -137,13 +137,13 @@ impl Tables {
     }
 }
 
-fn threads(pid: u32) -> impl Iterator<Item = u32> {
+pub(crate) fn threads(pid: u32) -> impl Iterator<Item = u32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok())
 }
 
 /// And not in memory, where others have no name either.
-fn is_on_an_overlay(path: &Path) -> bool {
+pub(crate) fn is_on_an_overlay(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|fs| fs.f_type as u64 == OVERLAY)
 }
 

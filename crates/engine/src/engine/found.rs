@@ -158,6 +158,7 @@ impl Shared {
         self.tasks.spawn(self.clone().follow(live.clone()));
         let settled = async {
             live.settle(stillness).await?;
+            self.uncharged.add_found(&live);
             self.hold_to(&live, &spec).await?;
             live.set_network(&self.ways, &spec.network).await
         };

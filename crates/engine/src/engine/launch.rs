@@ -160,6 +160,7 @@ impl Shared {
         let held = match network {
             Ok(network) => {
                 live.give_network(network).await;
+                self.uncharged.add(&live);
                 self.hold_to(&live, &spec).await
             }
             Err(error) => Err(error),
@@ -286,6 +287,7 @@ impl Shared {
             channel,
             pidfd,
             tasks: self.tasks.clone(),
+            uncharged: self.uncharged.clone(),
             happened: self.happened.clone(),
         }
     }

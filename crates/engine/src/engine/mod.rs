@@ -43,6 +43,7 @@ use crate::{
     rootless,
     snapshot::{Gates, Snapshots},
     spawner::Spawner,
+    uncharged::{self, Uncharged},
     warm::Spares,
 };
 
@@ -92,6 +93,7 @@ pub(crate) struct Shared {
     /// Looked at at the first use, and kept: a look costs more than a sandbox.
     host_base: Mutex<Option<Arc<HostBase>>>,
     pub(crate) tasks: TaskTracker,
+    pub(crate) uncharged: Arc<Uncharged>,
     happened: mpsc::Sender<(SandboxId, SandboxEvent)>,
 }
 
@@ -101,7 +103,12 @@ pub(crate) type Slot = tokio::sync::Mutex<Option<Arc<Live>>>;
 impl Engine {
     pub async fn open(config: Config) -> Result<Arc<Self>, OpenError> {
         let opened = spawn_blocking(move || open_blocking(&config)).await;
-        opened.map_err(|error| OpenError::Host { what: error.to_string() }).flatten().map(Arc::new)
+        let engine = opened.map_err(|error| OpenError::Host { what: error.to_string() }).flatten()?;
+        engine.shared.tasks.spawn({
+            let controllers = engine.shared.ranges.controllers().cloned();
+            uncharged::watch(engine.shared.uncharged.clone(), controllers.unwrap_or_default())
+        });
+        Ok(Arc::new(engine))
     }
 
     pub fn templates(&self) -> Templates<'_> {
@@ -165,6 +172,7 @@ impl Engine {
             })
             .await;
         }
+        self.shared.uncharged.close();
         self.shared.cool_all().await;
         self.shared.spawner.close().await;
         self.shared.tasks.close();
@@ -205,6 +213,7 @@ fn open_blocking(config: &Config) -> Result<Engine, OpenError> {
         slots: Mutex::default(),
         host_base: Mutex::default(),
         tasks,
+        uncharged: Arc::default(),
         happened,
     };
     Ok(Engine { shared: Arc::new(shared), events: Mutex::new(Some(events)) })

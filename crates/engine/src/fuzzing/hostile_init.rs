@@ -206,6 +206,7 @@ fn parts(channel: Channel, gone: OwnedFd) -> Option<Parts> {
         limits: Limits::default(),
         holds: Holds { lease: Lease::of_nothing(), home: Owned::nothing(), place },
         kept: true,
+        uncharged: Arc::default(),
         own: "/nonexistent".into(),
         overlays: vec![b"/".to_vec()],
         channel,

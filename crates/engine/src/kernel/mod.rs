@@ -5,6 +5,7 @@ pub(crate) mod mounts;
 pub(crate) mod notify;
 pub(crate) mod pidfd;
 pub(crate) mod proc;
+pub(crate) mod queue;
 pub(crate) mod readiness;
 pub(crate) mod shortage;
 pub(crate) mod sys;

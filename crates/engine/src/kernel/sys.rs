@@ -418,6 +418,26 @@ pub(crate) fn compare(what: Common, one: u32, other: u32) -> Option<Ordering> {
     }
 }
 
+/// The same of files that two descriptors are open for.
+pub(crate) fn compare_files(one: (u32, i32), other: (u32, i32)) -> Option<Ordering> {
+    const KCMP_FILE: u32 = 0;
+    // SAFETY: plain numbers.
+    match unsafe { sys!(SYS_kcmp, one.0, other.0, KCMP_FILE, one.1, other.1) } {
+        Ok(0) => Some(Ordering::Equal),
+        Ok(1) => Some(Ordering::Less),
+        Ok(2) => Some(Ordering::Greater),
+        _ => None,
+    }
+}
+
+/// Processor time of this thread.
+pub(crate) fn thread_time() -> std::time::Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes to a local.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    std::time::Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 pub(crate) fn set_rlimit(what: u32, soft: u64, hard: u64) -> Result<()> {
     let limit = libc::rlimit64 { rlim_cur: soft, rlim_max: hard };
     // SAFETY: reads a local.

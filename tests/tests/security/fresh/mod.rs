@@ -7,4 +7,5 @@ mod kernel;
 mod memory;
 mod persistence;
 mod snapshots;
+mod uncharged;
 mod uncounted;

@@ -1,0 +1,168 @@
+//! Memory that the kernel takes for a sandbox and charges to nobody: for what it remembers of a listing, and for locks of files. Each of
+//! these tests runs alone: they look at a number of the whole machine.
+
+use std::fs;
+
+use cabana_sandbox::{Event, ExecSpec, Limits, Process, SandboxPath, SandboxSpec, Status};
+use futures_util::StreamExt;
+
+use crate::{
+    attacks::UNCHARGED,
+    inside::{Inside, living, named, passing, rest, unique, until},
+};
+
+const MIB: u64 = 1 << 20;
+
+/// A directory of the base in which a guest may write: a list of both is made of it.
+const MERGED: &str = "/etc";
+
+fn of_machine(field: &str) -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+/// What all sandboxes may have of it together: a part of the machine's memory, within bounds.
+fn bound() -> u64 {
+    (of_machine("MemTotal:") / 64).clamp(32 * MIB, 512 * MIB)
+}
+
+/// What the kernel cannot give up.
+fn unreclaimable() -> u64 {
+    of_machine("SUnreclaim:")
+}
+
+/// It has an open directory that it has read half, and a connection that waits without any descriptors. In the end it reads on, and accepts.
+const NEIGHBOUR: &str = "import os, socket, time
+listening = socket.socket(socket.AF_UNIX); listening.bind('\\0waits'); listening.listen()
+client = socket.socket(socket.AF_UNIX); client.connect('\\0waits'); client.send(b'x')
+names = os.scandir('/etc'); next(names)
+print('waits', flush=True)
+while not os.path.exists('/tmp/accept'):
+    os.listdir('/etc'); time.sleep(0.05)
+accepted, _ = listening.accept(); accepted.send(accepted.recv(1))
+print('reads', len(list(names)) > 0, 'hears', client.recv(1) == b'x', flush=True)";
+
+struct Neighbour {
+    inside: Inside,
+    process: Process,
+}
+
+impl Neighbour {
+    async fn of(attacker: &Inside) -> Self {
+        let inside = Inside::of(attacker.engine.clone(), &passing()).await;
+        let spec = ExecSpec::argv(["/usr/bin/python3", "-c", NEIGHBOUR], SandboxPath::root());
+        let mut process = inside.sandbox.exec(spec).await.unwrap();
+        match process.events.next().await {
+            Some(Ok(Event::Output(output))) => assert_eq!(output.bytes, b"waits\n"[..]),
+            other => panic!("the neighbour does not begin: {other:?}"),
+        }
+        Self { inside, process }
+    }
+
+    /// What others have is not its to lose.
+    async fn lives_on(self) {
+        self.inside.user("touch /tmp/accept").await.ok();
+        assert_eq!(rest(self.process).await, ("reads True hears True\n".to_owned(), Status::Code(0)));
+        self.inside.still_works().await;
+    }
+}
+
+/// The attacker has no limit of its own, so that nothing else ends it.
+async fn attacker() -> Inside {
+    Inside::with(SandboxSpec { limits: Limits::NONE, ..passing() }).await
+}
+
+/// The directory belongs to root inside.
+async fn takes(inside: &Inside, kind: &str, bytes: u64, dir: &str) -> Process {
+    let mib = (bytes / MIB).to_string();
+    inside.start("root", &UNCHARGED, &[kind, &mib, dir]).await
+}
+
+/// The control: nothing else counts it, and it is there. It has several times as much as its memory limit.
+async fn is_not_counted(kind: &str) {
+    let limits = Limits { memory: Some((bound() / 8).max(40 * MIB)), ..Limits::NONE };
+    let inside = Inside::with(SandboxSpec { limits, ..passing() }).await;
+    let before = unreclaimable();
+    let _keeps = takes(&inside, kind, bound() / 2, MERGED).await;
+    assert!(unreclaimable() > before + bound() / 4, "{kind}");
+    inside.still_works().await;
+    inside.end().await;
+}
+
+/// It takes several times what all may have, and nobody ends for it.
+async fn is_taken_back(kind: &str) {
+    let before = unreclaimable();
+    let attacker = attacker().await;
+    let neighbour = Neighbour::of(&attacker).await;
+    let mark = unique("runs");
+    let words = ["sh", "-c", "while :; do sleep 1; done", &mark];
+    attacker.sandbox.exec(ExecSpec::argv(words, SandboxPath::root())).await.unwrap();
+    let _keeps = takes(&attacker, kind, 4 * bound(), MERGED).await;
+    until("the memory is back", async || unreclaimable() < before + 2 * bound()).await;
+    assert!(living(&mark) > 0, "{kind}");
+    attacker.still_works().await;
+    neighbour.lives_on().await;
+    attacker.end().await;
+}
+
+#[tokio::test]
+async fn hiding_memory_in_lists_of_names() {
+    is_not_counted("lists").await;
+    is_taken_back("lists").await;
+}
+
+/// Who looks at descriptors sees nothing of these, nor of the names.
+#[tokio::test]
+async fn hiding_memory_in_lists_that_are_in_queues_of_sockets() {
+    is_taken_back("queued").await;
+}
+
+/// Nor can anybody look into these.
+#[tokio::test]
+async fn hiding_memory_in_lists_that_are_in_connections_that_nobody_accepts() {
+    is_not_counted("unaccepted").await;
+    is_taken_back("unaccepted").await;
+}
+
+#[tokio::test]
+async fn hiding_memory_in_lists_of_threads_with_tables_of_their_own() {
+    is_taken_back("threads").await;
+}
+
+/// Nobody can read these any more. What makes the watch look comes after them, and is too little by itself.
+#[tokio::test]
+async fn hiding_memory_in_lists_of_a_removed_directory() {
+    let attacker = attacker().await;
+    let neighbour = Neighbour::of(&attacker).await;
+    let flat =
+        "for dir in /etc/*/; do [ $(find $dir -mindepth 1 -type d | wc -l) -gt 0 ] || { echo ${dir%/}; break; }; done";
+    let dir = attacker.root(flat).await.ok();
+    assert!(dir.starts_with("/etc/"), "there is a directory of files alone: {dir:?}");
+    let (before, part) = (unreclaimable(), bound() / 10 * 7);
+    let _keeps = takes(&attacker, "removed", part, &dir).await;
+    assert_eq!(attacker.root(&format!("test -e {dir} || echo gone")).await.ok(), "gone");
+    assert!(unreclaimable() > before + part / 2, "the control: they are there still");
+    let _keeps_too = takes(&attacker, "lists", part, MERGED).await;
+    until("the first of them are gone", async || unreclaimable() < before + bound()).await;
+    attacker.still_works().await;
+    neighbour.lives_on().await;
+    attacker.end().await;
+}
+
+#[tokio::test]
+async fn hiding_memory_in_locks() {
+    is_not_counted("locks").await;
+    let attacker = attacker().await;
+    let neighbour = Neighbour::of(&attacker).await;
+    let words = attacker.bring(&UNCHARGED).await;
+    let mib = (4 * bound() / MIB).to_string();
+    let words = words.into_iter().chain(["locks", &mib, MERGED].map(str::to_owned));
+    let spec = ExecSpec { user: Some(named("root")), ..ExecSpec::argv(words, SandboxPath::root()) };
+    let attack = attacker.sandbox.exec(spec).await.unwrap();
+    assert_eq!(rest(attack).await, (String::new(), Status::OutOfMemory));
+    // It may try again.
+    attacker.still_works().await;
+    neighbour.lives_on().await;
+    attacker.end().await;
+}
