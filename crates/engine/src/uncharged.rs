@@ -144,8 +144,11 @@ impl Uncharged {
     async fn busy(&self) -> Vec<(Watched, Option<u64>)> {
         let all = self.watched();
         let busy = spawn_blocking(move || {
-            let busy = all.into_iter().filter(|one| !one.is_empty());
-            busy.map(|one| (one.cpu_us(), one)).map(|(cpu, one)| (one, cpu)).collect()
+            let with_cpu = |one: Watched| {
+                let cpu = one.cpu_us();
+                (one, cpu)
+            };
+            all.into_iter().filter(|one| !one.is_empty()).map(with_cpu).collect()
         });
         busy.await.unwrap_or_default()
     }
