@@ -144,8 +144,11 @@ impl Uncharged {
     async fn busy(&self) -> Vec<(Watched, Option<u64>)> {
         let all = self.watched();
         let busy = spawn_blocking(move || {
-            let busy = all.into_iter().filter(|one| !one.is_empty());
-            busy.map(|one| (one.cpu_us(), one)).map(|(cpu, one)| (one, cpu)).collect()
+            let with_cpu = |one: Watched| {
+                let cpu = one.cpu_us();
+                (one, cpu)
+            };
+            all.into_iter().filter(|one| !one.is_empty()).map(with_cpu).collect()
         });
         busy.await.unwrap_or_default()
     }
@@ -181,6 +184,7 @@ async fn watch_all(sandboxes: &Uncharged, controllers: &Controllers) {
         level.sink_to(now);
         let were_found = sandboxes.found.swap(false, Ordering::AcqRel);
         let due = together.take_if(|together| together.from <= Instant::now());
+        let due = due.filter(|_| level.used(now) > bound); // what was dropped meanwhile may have been all
         if level.left(now) > 0 && !were_found && due.is_none() {
             let until_due = together.as_ref().map(|it| it.from.saturating_duration_since(Instant::now()));
             sleep(pace(level.left(now), processors).min(until_due.unwrap_or(LATEST))).await;

@@ -45,7 +45,7 @@ const MAX_CPU: Duration = Duration::from_secs(1);
 /// Sockets in queues of sockets in queues. Each takes descriptors of this process while it is looked into.
 const MAX_DEPTH: usize = 8;
 
-/// Descriptors of this process that what was found in queues may take, and that what is taken out of them may.
+/// Descriptors of this process that files with locks which were found in queues may take, and that what is taken out of queues may.
 const MAX_KEPT: usize = 1024;
 const MAX_TAKEN: usize = 1024;
 
@@ -66,7 +66,7 @@ pub(crate) struct Held {
 }
 
 pub(crate) struct Look<'a> {
-    /// More of either kind need not be known.
+    /// More of either kind need not be known, in bytes.
     pub(crate) enough: u64,
     pub(crate) until: Instant,
     /// Of these sockets what is hidden is taken out.
@@ -93,7 +93,8 @@ pub(crate) fn look(pids: &[u32], look: &Look<'_>, taken: &mut Vec<OwnedFd>) -> O
         held: Held { is_whole: true, ..Held::default() },
         looked_at: 0,
         queues: HashSet::new(),
-        files: Files::default(),
+        listed: Files::default(),
+        locked: Files::default(),
         kept: Vec::new(),
         largest: HashMap::new(),
         begun: sys::thread_time(),
@@ -155,8 +156,10 @@ struct Count<'a> {
     looked_at: usize,
     /// Of sockets that were looked into: they may be in their own queues.
     queues: HashSet<u64>,
-    /// Those with lists, or locks of their own: they belong to an open file, however many descriptors that has, in tables and in queues.
-    files: Files,
+    /// Directories in tables.
+    listed: Files,
+    /// Files with locks of their own: these belong to an open file, however many descriptors that has, in tables and in queues.
+    locked: Files,
     /// Those of them that are ours: as long as they are compared.
     kept: Vec<OwnedFd>,
     /// The largest list of each directory.
@@ -168,9 +171,8 @@ struct Count<'a> {
 impl Count<'_> {
     fn is_over(&mut self) -> bool {
         let is_over = self.looked_at > MAX_DESCRIPTORS
-            || self.kept.len() >= MAX_KEPT
             || sys::thread_time().saturating_sub(self.begun) > MAX_CPU
-            || self.held.certain.max(self.held.lists) > self.look.enough
+            || self.held.certain > self.look.enough
             || self.is_late();
         self.held.is_whole &= !is_over;
         is_over
@@ -187,13 +189,11 @@ impl Count<'_> {
         let Ok(file) = fs::metadata(&path) else { return false };
         let info = File::open(format!("{}/fdinfo/{}", place.owner, place.number));
         let info = info.map(|info| FdInfo::read(BufReader::new(info), self.look.enough / LOCK)).unwrap_or_default();
-        self.add_locks(info.process_locks);
+        let is_kept = !self.look.drops_lists && self.add_locks(place, ours, &info);
         let may_have_list = file.is_dir() && is_on_an_overlay(Path::new(&path));
-        let is_counted = may_have_list || info.file_locks > 0;
-        if is_counted && !self.files.insert(place.thread, place.number) {
-            return false;
+        if may_have_list && ours.is_none() && !self.listed.insert(place.thread, place.number) {
+            return is_kept;
         }
-        self.add_locks(info.file_locks);
         if may_have_list || info.queued > 0 {
             // Kernels before 6.9 know the table of the whole process alone.
             let is_same =
@@ -208,18 +208,29 @@ impl Count<'_> {
                 None => self.held.is_whole = false,
             }
         }
-        is_counted
+        is_kept
     }
 
-    fn add_locks(&mut self, locks: u64) {
-        if !self.look.drops_lists {
-            self.held.certain = self.held.certain.saturating_add(locks.saturating_mul(LOCK));
+    /// Whether what is ours is compared with others from here on.
+    fn add_locks(&mut self, place: &Place<'_>, ours: Option<&OwnedFd>, info: &FdInfo) -> bool {
+        let mut locks = info.process_locks;
+        let is_full = ours.is_some() && self.kept.len() >= MAX_KEPT;
+        let is_new = info.file_locks > 0 && !is_full && self.locked.insert(place.thread, place.number);
+        if is_new {
+            locks += info.file_locks;
         }
+        self.held.certain = self.held.certain.saturating_add(locks.saturating_mul(LOCK));
+        self.held.is_whole &= info.file_locks == 0 || !is_full;
+        is_new && ours.is_some()
     }
 
     fn add_list(&mut self, dir: &OwnedFd, id: (u64, u64)) {
         if self.look.drops_lists {
             let _ = drop_earlier_list(dir);
+            return;
+        }
+        // What else is certain is not hidden behind further lists.
+        if self.held.lists > self.look.enough && self.largest.contains_key(&id) {
             return;
         }
         let is_enough = |bytes| {
@@ -353,7 +364,10 @@ fn drop_earlier_list(dir: &OwnedFd) -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
+
     use super::*;
+    use crate::kernel::fdpass;
 
     #[test]
     fn locks_and_queues_are_told_by_descriptor() {
@@ -414,6 +428,64 @@ mod tests {
         assert!(files.insert(us, file.as_raw_fd()));
         assert!(!files.insert(us, copy.as_raw_fd()), "forks and copies have one list together");
         assert!(files.insert(us, other.as_raw_fd()));
+    }
+
+    /// What this process has.
+    fn own() -> Held {
+        let nothing = HashSet::new();
+        let until = Instant::now() + Duration::from_secs(60);
+        let all = Look { enough: 1 << 30, until, takes: &nothing, drops_lists: false };
+        look(&[std::process::id()], &all, &mut Vec::new()).unwrap()
+    }
+
+    #[test]
+    fn locks_of_a_file_count_once_for_all_its_descriptors() {
+        const FILES: usize = 50;
+        if !can_count() {
+            return; // a kernel that does not say
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let before = own().certain;
+        let locked = |number: usize| {
+            let file = File::create(dir.path().join(number.to_string())).unwrap();
+            rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+            file
+        };
+        let files: Vec<_> = (0..FILES).map(locked).collect();
+        let copies: Vec<_> = files.iter().map(|file| file.try_clone().unwrap()).collect();
+        let (ours, theirs) = fdpass::pair().unwrap();
+        let all: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        fdpass::send(ours.as_fd(), b"locked", &all).unwrap();
+        let locks = FILES as u64 * LOCK;
+        assert_eq!(own().certain - before, locks);
+        drop((files, copies));
+        assert_eq!(own().certain - before, locks, "those in a queue");
+        drop(theirs);
+        assert_eq!(own().certain, before);
+    }
+
+    #[test]
+    fn what_is_hidden_in_connections_is_known_by_its_socket_and_taken_when_that_is_due() {
+        let dir = tempfile::tempdir().unwrap();
+        let listening = UnixListener::bind(dir.path().join("socket")).unwrap();
+        let _waits = UnixStream::connect(dir.path().join("socket")).unwrap();
+        assert_eq!(own().hidden, Vec::<u64>::new(), "there is no descriptor in it");
+        let hides = UnixStream::connect(dir.path().join("socket")).unwrap();
+        fdpass::send(hides.as_fd(), b"hidden", &[listening.as_fd()]).unwrap();
+        let inode = fstat(&listening).unwrap().st_ino;
+        let held = own();
+        if held.hidden.is_empty() {
+            return; // a kernel before 6.3
+        }
+        assert_eq!((held.hidden, held.is_whole), (vec![inode], false));
+        let due = HashSet::from([inode]);
+        let until = Instant::now() + Duration::from_secs(60);
+        let takes = Look { enough: 1 << 30, until, takes: &due, drops_lists: false };
+        let mut taken = Vec::new();
+        look(&[std::process::id()], &takes, &mut taken).unwrap();
+        assert_eq!(taken.len(), 2, "all that wait there");
+        drop(taken);
+        assert!(own().hidden.is_empty());
     }
 
     #[test]

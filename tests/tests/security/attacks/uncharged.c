@@ -1,9 +1,10 @@
 // Takes memory of the kernel that is charged to nobody, says `taken` when it has taken as many MiB as it is told, and keeps what it has of
 // them: `lists` of names for descriptors of a directory; the same `queued` in sockets, and without the names that they are of; the same in
 // connections that are `unaccepted`; the same in `threads` that have descriptors of their own; the same of a directory that is `removed`;
-// or `locks` on files.
+// or `locks` on files. One that `gives` lists meets one that `takes` them at a relay: from then on they hand all that they have to each
+// other, again and again.
 //
-// uncharged KIND MIB DIRECTORY
+// uncharged KIND MIB DIRECTORY [RELAY]
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -20,7 +21,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { NAMES = 4000, NAME = 200, OF_NAME = 512, OF_LOCK = 192, LOCKS = 600, QUEUED = 50, OF_THREAD = 20 };
+enum { NAMES = 4000, NAME = 200, OF_NAME = 512, OF_LOCK = 192, LOCKS = 600, QUEUED = 50, OF_THREAD = 20, PASSED = 4096 };
 
 static const char *dir;
 static long lists;
@@ -70,6 +71,28 @@ static int connect_to_own(int number) {
     return client;
 }
 
+static int send_one(int socket, char byte, int fd, int flags) {
+    char control[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec data = {&byte, 1};
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    return sendmsg(socket, &message, flags) == 1 && !close(fd);
+}
+
+static int receive_one(int socket, int flags) {
+    int fd = -1;
+    char byte, control[CMSG_SPACE(sizeof fd)];
+    struct iovec data = {&byte, 1};
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    if (recvmsg(socket, &message, flags) == 1 && CMSG_FIRSTHDR(&message))
+        memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+    return fd;
+}
+
 static void hand_over(int *sender, int is_accepted, int number, int fd) {
     if (number % QUEUED == 0 && !is_accepted) {
         need(number == 0 || !close(*sender), 6);
@@ -79,15 +102,35 @@ static void hand_over(int *sender, int is_accepted, int number, int fd) {
         need(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 6);
         *sender = pair[0];
     }
-    char byte = 0, control[CMSG_SPACE(sizeof fd)] = {0};
-    struct iovec data = {&byte, 1};
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(head), &fd, sizeof fd);
-    need(sendmsg(*sender, &message, 0) == 1 && !close(fd), 7);
+    need(send_one(*sender, 0, fd, 0), 7);
+}
+
+static int meet(const char *door, int gives) {
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    snprintf(name.sun_path, sizeof name.sun_path, "%s", door);
+    int relay = socket(AF_UNIX, SOCK_STREAM, 0), pair[2];
+    char end;
+    need(!connect(relay, (void *)&name, sizeof name), 17);
+    if (gives) {
+        need(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 18);
+        need(send_one(relay, 'g', pair[1], 0) && read(relay, &end, 1) == 0, 19);
+    } else {
+        need(write(relay, "t", 1) == 1 && puts("waits") > 0 && !fflush(stdout), 20);
+        pair[0] = receive_one(relay, 0);
+        need(pair[0] >= 0, 21);
+    }
+    need(!close(relay), 22);
+    return pair[0];
+}
+
+static int passed[PASSED], many;
+
+static void pass_on(int other) {
+    for (int fd; many < PASSED && (fd = receive_one(other, MSG_DONTWAIT)) >= 0;)
+        passed[many++] = fd;
+    while (many > 0 && send_one(other, 'x', passed[many - 1], MSG_DONTWAIT))
+        many--;
+    usleep(100);
 }
 
 static void *in_a_table_of_its_own(void *first) {
@@ -121,7 +164,7 @@ static void remove_all(void) {
 }
 
 int main(int count, char **words) {
-    if (count != 4)
+    if (count != 4 && count != 5)
         return 2;
     const char *kind = words[1];
     long bytes = atol(words[2]) << 20;
@@ -130,6 +173,28 @@ int main(int count, char **words) {
     need(!getrlimit(RLIMIT_NOFILE, &files), 2);
     files.rlim_cur = files.rlim_max;
     need(!setrlimit(RLIMIT_NOFILE, &files), 2);
+    if (!strcmp(kind, "takes")) {
+        int other = meet(words[4], 0);
+        passed[many++] = receive_one(other, 0);
+        need(passed[0] >= 0, 24);
+        puts("taken");
+        fflush(stdout);
+        for (;;)
+            pass_on(other);
+    }
+    if (!strcmp(kind, "gives")) {
+        int other = meet(words[4], 1);
+        all(kind, make);
+        for (int number = 0; number < bytes / (NAMES * OF_NAME); number++) {
+            need(many < PASSED, 23);
+            passed[many++] = list(number);
+            pass_on(other);
+        }
+        puts("taken");
+        fflush(stdout);
+        for (;;)
+            pass_on(other);
+    }
     if (!strcmp(kind, "locks")) {
         for (int number = 0; number < bytes / (LOCKS * OF_LOCK); number++)
             lock(number);

@@ -1,14 +1,16 @@
 //! Memory that the kernel takes for a sandbox and charges to nobody: for what it remembers of a listing, and for locks of files. Each of
 //! these tests runs alone: they look at a number of the whole machine.
 
-use std::fs;
+use std::{fs, path::PathBuf};
 
-use cabana_sandbox::{Event, ExecSpec, Limits, Process, SandboxPath, SandboxSpec, Status};
+use cabana_sandbox::{
+    Event, ExecSpec, Limits, Process, Provider, SandboxPath, SandboxSpec, Source, Status, View, VolumeId,
+};
 use futures_util::StreamExt;
 
 use crate::{
-    attacks::UNCHARGED,
-    inside::{Inside, living, named, passing, rest, unique, until},
+    attacks::{Relay, UNCHARGED},
+    inside::{Inside, engine, living, named, passing, path, rest, unique, until},
 };
 
 const MIB: u64 = 1 << 20;
@@ -148,6 +150,38 @@ async fn hiding_memory_in_lists_of_a_removed_directory() {
     attacker.still_works().await;
     neighbour.lives_on().await;
     attacker.end().await;
+}
+
+/// Sandboxes cannot hand each other a descriptor; once a program of the host has, they can.
+#[tokio::test]
+async fn hiding_memory_in_lists_that_two_sandboxes_of_a_tenant_pass_to_and_fro() {
+    const DOOR: &str = "/workspace/both/door";
+    let engine = engine().await;
+    let volume = VolumeId::now();
+    engine.make_volume(volume).await.unwrap();
+    let volumes = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("data/volumes");
+    let _relay = Relay::start(&volumes.join(volume.to_string()).join("tree/door"));
+    let view = View { source: Source::Volume(volume), at: path("/workspace/both"), writable: true };
+    let spec = SandboxSpec { tenant: Some(unique("tenant")), limits: Limits::NONE, views: vec![view], ..passing() };
+    let (taker, giver) = (Inside::of(engine.clone(), &spec).await, Inside::of(engine.clone(), &spec).await);
+    let neighbour = Neighbour::of(&giver).await;
+    let before = unreclaimable();
+    let mut takes = taker.start("root", &UNCHARGED, &["takes", "0", "/tmp", DOOR]).await;
+    let mib = (4 * bound() / MIB).to_string();
+    let _gives = giver.start("root", &UNCHARGED, &["gives", &mib, MERGED, DOOR]).await;
+    match takes.events.next().await {
+        Some(Ok(Event::Output(output))) => assert_eq!(output.bytes, b"taken\n"[..]),
+        other => panic!("the control: it was handed nothing: {other:?}"),
+    }
+    until("the memory is back", async || unreclaimable() < before + 2 * bound()).await;
+    taker.still_works().await;
+    giver.still_works().await;
+    neighbour.lives_on().await;
+    for inside in [&taker, &giver] {
+        engine.destroy(inside.sandbox.id()).await.unwrap();
+    }
+    engine.remove_volume(volume).await.unwrap();
+    engine.close().await;
 }
 
 #[tokio::test]
