@@ -8,7 +8,7 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     path::PathBuf,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError, TryLockError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -64,6 +64,9 @@ const ANSWER: Duration = Duration::from_secs(30);
 
 /// How long a command that memory ran out for may take to end: then it is its own, and not somebody's in the sandbox.
 const UNCLAIMED: Duration = Duration::from_secs(2);
+
+/// How soon a lease that somebody has hold of is tried again.
+const LEASE_RETRY: Duration = Duration::from_millis(10);
 
 pub(crate) struct Live {
     pub(crate) id: SandboxId,
@@ -436,7 +439,10 @@ impl Live {
     pub(crate) async fn stop(&self) {
         self.asked.store(true, Ordering::Release);
         self.kill_now();
-        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
+        let mut ended = self.ended.subscribe();
+        // Who just looks at the lease is done soon, and who sets a limit in a while.
+        while !self.hurry() && tokio::time::timeout(LEASE_RETRY, ended.wait_for(|ended| *ended)).await.is_err() {}
+        let _ = ended.wait_for(|ended| *ended).await;
     }
 
     /// Ends it because it no longer does what it should.
@@ -446,12 +452,19 @@ impl Live {
 
     fn kill_now(&self) {
         let _ = sys::pidfd_kill(self.pidfd.get_ref().as_raw_fd());
-        // Who is in the kernel with something that is slow by its limits ends when that is done. Where another has the lease
-        // now, the limits go with the sandbox.
-        if let Ok(mut holds) = self.holds.try_lock()
-            && let Some(holds) = holds.as_mut()
-        {
-            holds.lease.hurry();
+        self.hurry();
+    }
+
+    /// Who is in the kernel with something that is slow by its limits ends when that is done. Where the sandbox has no lease any more, the
+    /// limits go with it. False: somebody has hold of the lease, and it was not waited for.
+    fn hurry(&self) -> bool {
+        match self.holds.try_lock() {
+            Ok(mut holds) => {
+                holds.iter_mut().for_each(|holds| holds.lease.hurry());
+                true
+            }
+            Err(TryLockError::Poisoned(_)) => true,
+            Err(TryLockError::WouldBlock) => false,
         }
     }
 

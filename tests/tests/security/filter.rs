@@ -36,7 +36,7 @@ async fn a_supervisor_of_ones_own_that_says_go_on() {
 /// takes all of it keeps the filter of the next sandbox from being made.
 #[tokio::test]
 async fn filters_of_very_many_processes() {
-    const MANY: usize = 400;
+    const MANY: usize = 330;
     let ways = ["processes", "processes by prctl", "children of theirs", "processes without a first thread", "threads"];
     let count = |report: &Report, way| report.of(way).parse::<usize>().expect("a number");
     let control = OWN_FILTERS.run_on_host(&[&MANY.to_string()]).report();

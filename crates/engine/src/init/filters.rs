@@ -65,8 +65,14 @@ impl FilterCall {
         // What init has, everything has from it.
         let common = proc::Filtered::of(1).ok_or(REFUSED)?.filters;
         // Their numbers at once, before any is looked at: who then hands its filters on to a child and ends is still one of them.
-        let held = proc::all().into_iter().map(|pid| held_by(pid, common));
-        if held.sum::<usize>() < MAX_COUNTED { Ok(()) } else { Err(REFUSED) }
+        let mut held = 0;
+        for pid in proc::all() {
+            held += held_by(pid, common);
+            if held >= MAX_COUNTED {
+                return Err(REFUSED);
+            }
+        }
+        Ok(())
     }
 }
 

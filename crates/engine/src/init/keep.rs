@@ -50,6 +50,8 @@ pub(super) struct Keeper {
     tidy_at: Option<u64>,
     used: VecDeque<u128>,
     last: u64,
+    /// What is to be closed, and by a child, where there could be none yet.
+    unclosed: Vec<OwnedFd>,
 }
 
 struct Door {
@@ -85,6 +87,7 @@ impl Keeper {
             tidy_at: None,
             used,
             last: 0,
+            unclosed: Vec::new(),
         }
     }
 
@@ -149,7 +152,8 @@ impl Keeper {
                 let Some(kept) = self.execs.get_mut(&exec) else { return };
                 kept.ended = Some(ended);
                 // A daemon that was left behind may be reading it. Where nobody is, nobody has its lock.
-                close_apart(kept.stdin.take().into_iter().filter(has_reader).collect());
+                let input = kept.stdin.take().filter(has_reader);
+                self.close_apart(input);
                 self.tidy_at = Some(sys::monotonic_ns() + SETTLED_NS);
                 self.drained = false;
                 self.stop_draining(); // the next one knows of this end
@@ -176,12 +180,32 @@ impl Keeper {
         let terminal = terminal.into_iter().flat_map(|(master, into)| [master, into]);
         // What a daemon that was left behind can still write to.
         let used = pipes.into_iter().map(|(_, pipe)| pipe).chain(terminal).filter(|pipe| !is_over(pipe));
-        close_apart(used.collect());
+        self.close_apart(used);
     }
 
     pub(super) fn close_input(&mut self, exec: u64) {
         let input = self.execs.get_mut(&exec).and_then(|kept| kept.stdin.take());
-        close_apart(input.into_iter().collect());
+        self.close_apart(input);
+    }
+
+    /// Closes what a guest may be using, without waiting for it: who closes a pipe last takes its lock. So that is a child, which ends
+    /// when this process has closed its own. A guest can see to it that there can be none: then it is tried again later.
+    fn close_apart(&mut self, fds: impl IntoIterator<Item = OwnedFd>) {
+        self.unclosed.extend(fds);
+        if self.unclosed.is_empty() {
+            return;
+        }
+        let made = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(errno);
+        // SAFETY: this process has one thread, and the child does not return.
+        let forked = made.and_then(|pipe| Ok((unsafe { sys::fork_self() }?, pipe)));
+        match forked {
+            Ok((None, (closed, _))) => close_with_parent(&self.unclosed, &closed),
+            Ok((Some(_), (_, closing))) => {
+                self.unclosed.clear();
+                drop(closing);
+            }
+            Err(_) => self.tidy_at = Some(sys::monotonic_ns() + SETTLED_NS),
+        }
     }
 
     pub(super) fn next_deadline(&self, now: u64) -> Option<u64> {
@@ -194,6 +218,7 @@ impl Keeper {
         if self.tidy_at.take_if(|at| *at <= now).is_none() && !may_have_ended {
             return;
         }
+        self.close_apart(None);
         for exec in &self.ended {
             let Some(Kept { feed, .. }) = self.execs.get_mut(exec) else { continue };
             feed.terminal.take_if(|(master, _)| is_over(master));
@@ -351,25 +376,19 @@ fn has_reader(pipe: &OwnedFd) -> bool {
     poll(&mut asked, Some(&Timespec::default())).is_err() || !asked[0].revents().contains(PollFlags::ERR)
 }
 
-/// Closes what a guest may be using, without waiting for it: who closes a pipe last takes its lock. So that is a child, which ends
-/// when this process has closed its own.
-fn close_apart(fds: Vec<OwnedFd>) {
-    if fds.is_empty() {
-        return;
+/// The child begins here. The pipe ends when its parent has closed its own.
+fn close_with_parent(fds: &[OwnedFd], closed: &OwnedFd) -> ! {
+    sys::set_name(c"cabana-close");
+    let mut kept: Vec<_> = fds.iter().chain([closed]).map(AsRawFd::as_raw_fd).collect();
+    kept.sort_unstable();
+    if sys::close_all_but(&kept).is_ok() {
+        let _ = sys::read(closed.as_raw_fd(), &mut [0]);
     }
-    let Ok((closed, closing)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return };
-    // SAFETY: this process has one thread, and the child does not return.
-    if let Ok(None) = unsafe { sys::fork_self() } {
-        sys::set_name(c"cabana-close");
-        let mut kept: Vec<_> = fds.iter().chain([&closed]).map(AsRawFd::as_raw_fd).collect();
-        kept.sort_unstable();
-        if sys::close_all_but(&kept).is_ok() {
-            let _ = sys::read(closed.as_raw_fd(), &mut [0]);
-        }
-        sys::exit(0);
-    }
-    drop(fds);
-    drop(closing);
+    sys::exit(0)
+}
+
+fn errno(errno: rustix::io::Errno) -> sys::Errno {
+    sys::Errno(errno.raw_os_error())
 }
 
 #[cfg(test)]
