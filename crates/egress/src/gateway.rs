@@ -12,7 +12,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use cabana_sandbox::{Holder, Places};
+use cabana_sandbox::Holder;
 use tokio::{sync::watch, time::timeout};
 
 use crate::{
@@ -24,6 +24,7 @@ use crate::{
     outside::{Connect, ResolveError},
     pace::Pace,
     policy::Policy,
+    queues::LongQueues,
     serve::Limits,
     synthetic::{Behind, Pool},
 };
@@ -38,7 +39,7 @@ pub(crate) struct Gateway {
     pub lookup: Lookup,
     pub connect: Arc<dyn Connect>,
     /// For connections with long queues, and whose they are.
-    pub long_queues: (Places, Holder),
+    pub long_queues: (LongQueues, Holder),
     pub pool: Mutex<Pool>,
     /// Of questions of the DNS, whatever way they come.
     pub questions: Pace,
@@ -173,8 +174,8 @@ impl Gateway {
         for address in tried {
             match timeout(patience, self.connect.connect(SocketAddr::new(*address, port))).await {
                 Ok(Ok(stream)) => {
-                    let (places, holder) = &self.long_queues;
-                    return Ok((*address, stream.with_long_queues(places, holder)));
+                    let (long, holder) = &self.long_queues;
+                    return Ok((*address, stream.with_long_queues(long, holder)));
                 }
                 Ok(Err(error)) if error.kind() == io::ErrorKind::TimedOut => last = NotDialed::TimedOut,
                 Ok(Err(_)) => last = NotDialed::Unreachable,

@@ -70,7 +70,7 @@ pub use lookup::{HOST_NAME, Lookups};
 pub use outer::Outer;
 pub use outside::{Connect, Outside, Resolve, ResolveError};
 pub use policy::{Policy, PolicyError};
-pub use queues::{LONG_QUEUES_BYTES, SHORTEST_QUEUES_BYTES};
+pub use queues::{LONG_QUEUES_BYTES, LongQueues, SHORTEST_QUEUES_BYTES};
 pub use rule::RuleError;
 pub use serve::{Config, Egress, Limits, Listeners, Original, serve};
 pub use transparent::original_destination;

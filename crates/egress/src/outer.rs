@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use cabana_sandbox::{Holder, Places};
+use cabana_sandbox::Holder;
 use rustls::pki_types::ServerName;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -15,7 +15,7 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use crate::{
-    queues::{Queues, bound_as, shorten},
+    queues::{LongQueues, Queues, bound_as, shorten},
     relay::reset,
 };
 
@@ -40,8 +40,8 @@ impl Outer {
     }
 
     /// Once it carries much, and while there is a place.
-    pub(crate) fn with_long_queues(self, places: &Places, holder: &Holder) -> Outer {
-        Outer { queues: Queues::lengthening(places, holder), ..self }
+    pub(crate) fn with_long_queues(self, long: &LongQueues, holder: &Holder) -> Outer {
+        Outer { queues: Queues::lengthening(long, holder), ..self }
     }
 
     /// No longer than those of the guest, until it carries much.

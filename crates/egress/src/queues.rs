@@ -24,6 +24,22 @@ pub const LONG_QUEUES_BYTES: usize = 2 * 2 * LONG;
 /// In both directions.
 const MUCH: usize = 256 << 10;
 
+/// For connections that carry much.
+#[derive(Clone, Debug)]
+pub struct LongQueues {
+    /// One that finds none is slower over a long way.
+    pub places: Places,
+    /// Has the peer send as much as the queue holds (`TCP_WINDOW_CLAMP`): once its length was set, the kernel offers no more than
+    /// it held in the beginning. For such a call this crate has no words.
+    pub widen: fn(&TcpStream, usize),
+}
+
+impl Default for LongQueues {
+    fn default() -> LongQueues {
+        LongQueues { places: Places::default(), widen: |_, _| () }
+    }
+}
+
 /// Which queues a connection has.
 #[derive(Default)]
 pub(crate) enum Queues {
@@ -31,7 +47,7 @@ pub(crate) enum Queues {
     #[default]
     Short,
     Lengthening {
-        places: Places,
+        long: LongQueues,
         holder: Holder,
         /// Since a place was asked for.
         carried: usize,
@@ -42,20 +58,21 @@ pub(crate) enum Queues {
 }
 
 impl Queues {
-    pub(crate) fn lengthening(places: &Places, holder: &Holder) -> Queues {
-        Queues::Lengthening { places: places.clone(), holder: holder.clone(), carried: 0 }
+    pub(crate) fn lengthening(long: &LongQueues, holder: &Holder) -> Queues {
+        Queues::Lengthening { long: long.clone(), holder: holder.clone(), carried: 0 }
     }
 
     /// So many bytes more. Who finds no place has another look later.
     pub(crate) fn carry(&mut self, bytes: usize, stream: &TcpStream) {
-        let Queues::Lengthening { places, holder, carried } = self else { return };
+        let Queues::Lengthening { long, holder, carried } = self else { return };
         *carried += bytes;
         if *carried < MUCH {
             return;
         }
         *carried = 0;
-        if let Some(place) = places.take(holder) {
+        if let Some(place) = long.places.take(holder) {
             set(stream, LONG);
+            (long.widen)(stream, LONG);
             *self = Queues::Long { _place: place };
         }
     }
@@ -124,11 +141,11 @@ mod tests {
     #[tokio::test]
     async fn what_carries_much_has_long_queues_while_there_are_places() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let places = Places::new(1);
+        let long = LongQueues { places: Places::new(1), ..LongQueues::default() };
         let connected = async || {
             let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
             shorten(&stream);
-            (stream, Queues::lengthening(&places, &Holder::tenant("one")))
+            (stream, Queues::lengthening(&long, &Holder::tenant("one")))
         };
         let lengths = |stream: &TcpStream| {
             let received = sockopt::socket_recv_buffer_size(stream).unwrap();
@@ -139,13 +156,13 @@ mod tests {
         queues.carry(MUCH - 1, &first);
         assert_eq!(lengths(&first), (2 * SHORT, 2 * SHORT));
         queues.carry(1, &first);
-        let long = lengths(&first);
-        assert!(long.0 > 2 * SHORT && long.1 > 2 * SHORT && long.0 + long.1 <= LONG_QUEUES_BYTES, "{long:?}");
+        let now = lengths(&first);
+        assert!(now.0 > 2 * SHORT && now.1 > 2 * SHORT && now.0 + now.1 <= LONG_QUEUES_BYTES, "{now:?}");
         let (second, mut others) = connected().await;
         others.carry(2 * MUCH, &second);
         assert_eq!(lengths(&second), (2 * SHORT, 2 * SHORT), "there is one place");
         drop(queues);
         others.carry(MUCH, &second);
-        assert_eq!(lengths(&second), long);
+        assert_eq!(lengths(&second), now);
     }
 }

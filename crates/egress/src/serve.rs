@@ -31,7 +31,7 @@ use crate::{
     outside::{Outside, tune},
     pace::Pace,
     policy::Policy,
-    queues,
+    queues::{self, LongQueues},
     relay::reset,
     socks,
     synthetic::Pool,
@@ -67,8 +67,7 @@ pub struct Config {
     pub places: Places,
     /// For what waits in them: two for a connection, one where few are left. One that finds none is reset.
     pub queues: Places,
-    /// For those that carry much, and are given long queues. One that finds none is slower over a long way.
-    pub long_queues: Places,
+    pub long_queues: LongQueues,
     /// For their lookups of names. One that finds none fails.
     pub lookups: Lookups,
 }
@@ -86,7 +85,7 @@ impl Config {
             holder: Holder::tenant(""),
             places: Places::default(),
             queues: Places::default(),
-            long_queues: Places::default(),
+            long_queues: LongQueues::default(),
             lookups: Lookups::default(),
         }
     }

@@ -159,12 +159,13 @@ fn the_address_of_a_site_taken_by_a_guest() {
         let inside = sandbox(NetworkPolicy::Public).await;
         for user in ["user", "root"] {
             inside.attack(user, &MASQUERADE, &["rights"]).await.report().all_refused(&["EPERM"]);
-            inside.attack(user, &MASQUERADE, &["share", "65501"]).await.report().all_refused(&["EADDRINUSE"]);
+            for port in ["65501", "65504"] {
+                inside.attack(user, &MASQUERADE, &["share", port]).await.report().all_refused(&["EADDRINUSE"]);
+            }
         }
-        inside.attack("root", &MASQUERADE, &["share", "53"]).await.report().all_refused(&["EADDRINUSE"]);
         for (host, own) in [(SITE_ADDRESS, "127.0.0.9"), ("2606:2800:220:1::34", "fdca:ba2a:6e63::1")] {
             let _forger = inside.start("root", &MASQUERADE, &["serve", host, "80"]).await;
-            let from = [0, 53, 65400, 65501].map(|port| format!("{own}:{port}"));
+            let from = [0, 53, 65400, 65501, 65504].map(|port| format!("{own}:{port}"));
             let words = ["reach", "50", host, "80"].into_iter().chain(from.iter().map(String::as_str));
             let report = inside.attack("root", &MASQUERADE, &Vec::from_iter(words)).await.report();
             assert!(from.iter().all(|from| report.of(from) == "served"), "{report:?}");

@@ -228,7 +228,7 @@ fn the_listeners_own_ports_as_targets() {
         let servers = Servers::new(&world);
         for policy in [NetworkPolicy::Public, NetworkPolicy::Host] {
             let inside = sandbox(policy).await;
-            for port in [65501, 65502, 65503, 53] {
+            for port in [65501, 65502, 65503, 65504, 53] {
                 // A proxy that is asked for itself, and the redirect's listener without a redirect.
                 send(&inside, 65502, tunnel("127.0.0.1", port).as_bytes()).await;
                 let said = send(&inside, 65502, tunnel("198.18.0.1", port).as_bytes()).await;

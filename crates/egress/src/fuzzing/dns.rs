@@ -7,7 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use cabana_sandbox::{Holder, NetworkPolicy, Places};
+use cabana_sandbox::{Holder, NetworkPolicy};
 use tokio::{
     runtime::{Builder, Runtime},
     sync::watch,
@@ -25,6 +25,7 @@ use crate::{
     host::{Host, Name},
     lookup::{self, Lookup, Lookups},
     pace::Pace,
+    queues::LongQueues,
     synthetic::{Behind, Pool},
 };
 
@@ -150,7 +151,7 @@ fn gateway(policy: Policy) -> Gateway {
     let second = Duration::from_secs(1);
     let (_, policy) = watch::channel(Arc::new(policy));
     let (holder, of_all) = (Holder::tenant(""), Lookups::default());
-    let long_queues = (Places::default(), holder.clone());
+    let long_queues = (LongQueues::default(), holder.clone());
     let bounds = lookup::Bounds { at_once: 16, holder, of_all, patience: second, fresh: second };
     Gateway {
         limits,

@@ -18,10 +18,10 @@ use std::{
     sync::Arc,
 };
 
-use cabana_egress::{Config, Egress, Event, Listeners, Policy};
+use cabana_egress::{Config, Egress, Event, Listeners, LongQueues, Policy};
 use cabana_sandbox::{Error, Holder, NetworkPolicy, Result, SandboxEvent, SandboxId};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use tokio::{sync::mpsc, task::spawn_blocking};
+use tokio::{net::TcpStream, sync::mpsc, task::spawn_blocking};
 
 use self::rules::Way;
 pub use self::settings::NetworkSettings;
@@ -51,7 +51,8 @@ impl Network {
             let _ = happened.try_send((id.clone(), told));
         };
         let (places, lookups) = (places::CONNECTIONS.clone(), places::LOOKUPS.clone());
-        let (queues, long_queues) = (places::QUEUES.clone(), places::LONG_QUEUES.clone());
+        let queues = places::QUEUES.clone();
+        let long_queues = LongQueues { places: places::LONG_QUEUES.clone(), widen };
         let outside = ways.outside.clone();
         let config =
             Config { outside, holder, places, queues, long_queues, lookups, ..Config::new(policy, Arc::new(tell)) };
@@ -152,6 +153,14 @@ impl Namespace {
     }
 }
 
+/// What is not done is slower, and no worse.
+fn widen(stream: &TcpStream, bytes: usize) {
+    let most = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    let (level, name, length) = (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, size_of::<libc::c_int>() as u32);
+    // SAFETY: a local of the size that is given.
+    unsafe { libc::setsockopt(stream.as_raw_fd(), level, name, (&raw const most).cast(), length) };
+}
+
 /// Every address of this machine: none of them is the public network.
 fn own_addresses() -> Vec<IpAddr> {
     let mut addresses = Vec::new();
@@ -187,4 +196,31 @@ fn own_addresses() -> Vec<IpAddr> {
     // SAFETY: the list that getifaddrs made, freed once.
     unsafe { libc::freeifaddrs(first) };
     addresses
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn window_clamp(stream: &TcpStream) -> usize {
+        let (mut most, mut length) = (0 as libc::c_int, size_of::<libc::c_int>() as u32);
+        let value = (&raw mut most).cast();
+        // SAFETY: locals, of the size that is given.
+        let got = unsafe {
+            libc::getsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, value, &raw mut length)
+        };
+        assert_eq!(got, 0);
+        most as usize
+    }
+
+    #[tokio::test]
+    async fn a_window_may_become_as_wide_as_a_queue_that_was_made_long() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let wanted = 2 * window_clamp(&stream);
+        widen(&stream, wanted);
+        assert_eq!(window_clamp(&stream), wanted);
+    }
 }

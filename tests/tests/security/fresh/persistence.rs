@@ -179,17 +179,17 @@ time.sleep(600)"
 
 #[tokio::test]
 async fn listening_where_the_server_that_left_did() {
-    squatting("[65501, 65502, 65503]", "user").await;
+    squatting("[65501, 65502, 65503, 65504]", "user").await;
 }
 
 #[tokio::test]
 async fn listening_wherever_the_next_server_could() {
-    squatting("list(range(65400, 65504))", "user").await;
+    squatting("list(range(65400, 65505))", "user").await;
 }
 
 #[tokio::test]
 async fn listening_as_root_wherever_the_next_server_could() {
-    squatting("[53, *range(65400, 65504)]", "root").await;
+    squatting("[53, *range(65400, 65505)]", "root").await;
 }
 
 #[tokio::test]
@@ -197,7 +197,7 @@ async fn listening_before_there_is_a_network() {
     let inside = staying(NetworkPolicy::Off).await;
     let script = "import socket, time
 held = []
-for port in range(65400, 65504):
+for port in range(65400, 65505):
     s = socket.socket(); s.bind(('0.0.0.0', port)); s.listen(1); held.append(s)
 print('held', flush=True)
 time.sleep(600)";
