@@ -242,11 +242,11 @@ impl Runtime {
                 self.end_growing(growth, &seen, LOW_DISK).await;
             }
         }
-        if !room.is_low() {
-            growth.begin();
-        }
         self.forget_deleted(growth, live).await;
         let now = space.look().unwrap_or(room);
+        if !now.is_low() {
+            growth.begin();
+        }
         if growth.is_over(now) {
             self.measure_one_unseen(growth).await;
         }
