@@ -242,11 +242,11 @@ impl Runtime {
                 self.end_growing(growth, &seen, LOW_DISK).await;
             }
         }
-        if !room.is_low() {
-            growth.begin();
-        }
         self.forget_deleted(growth, live).await;
         let now = space.look().unwrap_or(room);
+        if !now.is_low() {
+            growth.begin();
+        }
         if growth.is_over(now) {
             self.measure_one_unseen(growth).await;
         }
@@ -391,5 +391,70 @@ mod test_room {
     pub(super) fn room(mib: u64, inodes: u64) -> Room {
         let bytes = Supply { free: mib * MIB, least: 1024 * MIB };
         Room { bytes, inodes: Some(Supply { free: inodes, least: 10_000 }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use cabana_model::{Role, Scope};
+    use cabana_store::{Durability, Store};
+    use cabana_testkit::Fake;
+
+    use super::{test_room::room, *};
+    use crate::{
+        Ask, Clock, Credential, Place, Settings,
+        acts::{
+            files::{At, Stat},
+            sandbox::{Become, Ensure, Shape},
+        },
+    };
+
+    fn open(dir: &Path, fake: &Fake) -> Runtime {
+        let store = Store::open(dir, Durability::Kill).unwrap();
+        let settings = Settings { sandbox: Fake::spec(), ..Settings::default() };
+        Runtime::new(Arc::new(fake.clone()), store, settings, Clock::machine())
+    }
+
+    async fn started(runtime: &Runtime, tenant: &Tenant) -> Vec<SandboxId> {
+        let noted = async {
+            loop {
+                let started = runtime.0.sandboxes.pressure.take_started(tenant);
+                if !started.is_empty() {
+                    return started.into_iter().map(|(id, _)| id).collect();
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), noted).await.expect("it is measured")
+    }
+
+    #[tokio::test]
+    async fn sandboxes_that_wake_or_are_found_on_a_low_disk_are_measured_then() {
+        let (dir, fake, low) = (tempfile::tempdir().unwrap(), Fake::new(), room(500, 1_000_000));
+        let runtime = open(dir.path(), &fake);
+        let issued = runtime.access().issue(Tenant::default(), Role::Use, "test".into(), None, None).await.unwrap();
+        let caller = runtime.access().admit(Credential(&issued.text)).await.unwrap();
+        let ask = || {
+            let place = Place::Scope(Scope::fixed("one").unwrap(), None);
+            Ask { caller: caller.clone(), place, key: None, lease: None, front: "test" }
+        };
+        let made = runtime.call(ask(), Ensure).await.unwrap().answer().await.unwrap();
+        let slot = runtime.0.sandboxes.of_id(&caller.tenant, &made.sandbox).await.unwrap();
+        let physical = slot.record().physical.clone();
+        runtime.call(ask(), Become(Shape::Stopped)).await.unwrap().answer().await.unwrap();
+        assert!(runtime.0.sandboxes.pressure.take_started(&caller.tenant).is_empty(), "there was room");
+        runtime.0.keeper.space.believe(low);
+        runtime.look(ask(), Stat(At::new("/"))).await.unwrap();
+        assert_eq!(started(&runtime, &caller.tenant).await, [physical.clone()]);
+        drop(slot);
+        let store = runtime.store().clone();
+        drop(runtime);
+        store.close().await;
+        let next = open(dir.path(), &fake);
+        next.0.keeper.space.believe(low);
+        next.recover().await.unwrap().finished().await;
+        assert_eq!(started(&next, &caller.tenant).await, [physical], "it was found running");
     }
 }

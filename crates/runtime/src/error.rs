@@ -73,6 +73,12 @@ pub enum Error {
     ListsTooLarge,
     #[error("calls that wait, and commands that have not read their input, hold all the memory that there is for them")]
     HeldTooLarge,
+    #[error("files that are read, and not taken by their clients, hold all the memory that there is for them")]
+    ReadingTooLarge,
+    #[error("uploads that are under way (files, archives, templates) hold all the memory that there is for them")]
+    IncomingTooLarge,
+    #[error("reads and uploads by signed URLs that are under way hold all the memory that there is for them")]
+    ByUrlTooLarge,
     #[error("as many calls wait for the command to read its input as may: {0}")]
     TooManyInputs(usize),
     #[error("as many calls are under way as may be at once, of this tenant or of all")]
@@ -164,7 +170,13 @@ impl Error {
             Self::NoKey(_) => Code::KeyNotFound,
             Self::KeyReused => Code::IdempotencyMismatch,
             Self::UserRequired => Code::UserRequired,
-            Self::ListsTooLarge | Self::HeldTooLarge | Self::TooManyInputs(_) | Self::TooManyCalls => Code::ServerBusy,
+            Self::ListsTooLarge
+            | Self::HeldTooLarge
+            | Self::ReadingTooLarge
+            | Self::IncomingTooLarge
+            | Self::ByUrlTooLarge
+            | Self::TooManyInputs(_)
+            | Self::TooManyCalls => Code::ServerBusy,
             Self::TooManyPortConnections => Code::TooManyConnections,
             Self::TooManyReaders | Self::TooManyUploads | Self::TooManyListeners(_) => Code::TooManyStreams,
             Self::TooManySearches(_) => Code::TooManySearches,

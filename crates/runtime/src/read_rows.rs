@@ -27,32 +27,45 @@ const MAX_KNOWN: usize = 4096;
 /// The verb of the row that sums reads up. Its words are how many, from when, until when.
 pub(crate) const MORE: &str = "read.more";
 
-/// The same of uploads by signed URLs, of one sandbox.
+/// The same of uploads by signed URLs, to one sandbox, and of files on their way into builds.
 pub(crate) const MORE_UPLOADS: &str = "file.write.more";
+pub(crate) const MORE_BUILD_UPLOADS: &str = "build.upload.more";
 
 #[derive(Default)]
 pub(crate) struct ReadRows(Mutex<HashMap<Whose, Rows>>);
 
-/// What is summed up in one row.
+/// Which calls are summed up in one row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Whose {
     tenant: Tenant,
     key: KeyId,
-    /// To which uploads by URLs come. `None`: what the key reads.
-    uploads_to: Option<SandboxId>,
+    calls: Calls,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Calls {
+    Reads,
+    /// By signed URLs, to a sandbox that was made with the key.
+    Uploads(SandboxId),
+    /// By URLs that were asked for with the key.
+    BuildUploads,
 }
 
 impl Whose {
-    fn reads(caller: &Caller) -> Self {
-        Self { tenant: caller.tenant.clone(), key: caller.key, uploads_to: None }
-    }
-
-    fn uploads(caller: &Caller, sandbox: &SandboxId) -> Self {
-        Self { uploads_to: Some(sandbox.clone()), ..Self::reads(caller) }
+    fn of(caller: &Caller, calls: Calls) -> Self {
+        Self { tenant: caller.tenant.clone(), key: caller.key, calls }
     }
 
     fn verb(&self) -> &'static str {
-        if self.uploads_to.is_some() { MORE_UPLOADS } else { MORE }
+        match self.calls {
+            Calls::Reads => MORE,
+            Calls::Uploads(_) => MORE_UPLOADS,
+            Calls::BuildUploads => MORE_BUILD_UPLOADS,
+        }
+    }
+
+    fn sandbox(&self) -> Option<SandboxId> {
+        if let Calls::Uploads(sandbox) = &self.calls { Some(sandbox.clone()) } else { None }
     }
 }
 
@@ -129,7 +142,7 @@ impl Runtime {
         for (whose, sum) in self.0.read_rows.take(before) {
             let words = vec![sum.count.to_string(), sum.from.to_string(), sum.until.to_string()];
             let entry = self.entry_of_none(&whose.tenant, whose.key, whose.verb(), words);
-            match self.0.store.note(Entry { sandbox: whose.uploads_to.clone(), ..entry }).await {
+            match self.0.store.note(Entry { sandbox: whose.sandbox(), ..entry }).await {
                 Ok(()) => self.0.metrics.ledger_row(),
                 Err(error) => {
                     tracing::warn!(%error, "calls that were summed up could not be recorded yet");
@@ -142,7 +155,7 @@ impl Runtime {
     /// Whether a read of this caller leaves a row of its own. Where it does, that counts.
     pub(crate) async fn leaves_row(&self, caller: &Caller, words: &[String]) -> bool {
         let may_leave = self.may_leave_rows(caller).await;
-        let leaves = self.0.read_rows.add(Whose::reads(caller), may_leave, self.0.clock.now());
+        let leaves = self.0.read_rows.add(Whose::of(caller, Calls::Reads), may_leave, self.0.clock.now());
         if leaves {
             self.0.quotas.add_recorded(&caller.tenant, words::record_bytes(words));
         }
@@ -151,7 +164,13 @@ impl Runtime {
 
     /// For an upload by a URL.
     pub(crate) fn sum_up_upload(&self, caller: &Caller, sandbox: &SandboxId) {
-        self.0.read_rows.add(Whose::uploads(caller, sandbox), false, self.0.clock.now());
+        self.0.read_rows.add(Whose::of(caller, Calls::Uploads(sandbox.clone())), false, self.0.clock.now());
+    }
+
+    /// Whether an upload for a build leaves a row of its own.
+    pub(crate) async fn build_upload_leaves_row(&self, caller: &Caller) -> bool {
+        let may_leave = self.may_leave_rows(caller).await;
+        self.0.read_rows.add(Whose::of(caller, Calls::BuildUploads), may_leave, self.0.clock.now())
     }
 
     /// Where half of a ledger is there, or the disk has little left, that is for what changes something and is asked for with a key.
@@ -184,16 +203,21 @@ mod tests {
     #[test]
     fn a_key_has_rows_for_a_burst_and_for_a_rate_and_all_else_is_summed_up() {
         let (rows, one, other) = (ReadRows::default(), caller(), caller());
-        let own = |second: i64| (0..1000).filter(|_| rows.add(Whose::reads(&one), true, at(second))).count() as u64;
+        let own = |second: i64| {
+            (0..1000).filter(|_| rows.add(Whose::of(&one, Calls::Reads), true, at(second))).count() as u64
+        };
         assert_eq!((own(0), own(7)), (BURST, 7 * ROWS_PER_SEC));
-        assert!(rows.add(Whose::reads(&other), true, at(7)), "another key is not concerned");
-        assert!(!rows.add(Whose::reads(&other), false, at(7)), "nor has it a row where there is none to have");
+        assert!(rows.add(Whose::of(&other, Calls::Reads), true, at(7)), "another key is not concerned");
+        assert!(
+            !rows.add(Whose::of(&other, Calls::Reads), false, at(7)),
+            "nor has it a row where there is none to have"
+        );
         let mut sums = rows.take(at(6));
         assert_eq!(sums.len(), 1, "that of the other was begun later");
         let (whose, sum) = sums.remove(0);
         assert_eq!((whose.key, sum.count), (one.key, 2000 - BURST - 7));
         assert_eq!((sum.from, sum.until), (at(0), at(7)));
-        rows.add(Whose::reads(&one), true, at(7));
+        rows.add(Whose::of(&one, Calls::Reads), true, at(7));
         rows.put_back(whose, &sum);
         let again = rows.take(Time::MAX);
         let again = again.iter().find(|(whose, _)| whose.key == one.key).unwrap();
@@ -204,14 +228,17 @@ mod tests {
     #[test]
     fn uploads_by_urls_are_summed_up_by_sandbox_and_beside_reads() {
         let (rows, one, sandboxes) = (ReadRows::default(), caller(), [SandboxId::random(), SandboxId::random()]);
-        for sandbox in [&sandboxes[0], &sandboxes[0], &sandboxes[1]] {
-            assert!(!rows.add(Whose::uploads(&one, sandbox), false, at(0)));
+        let uploads = |number: usize| Whose::of(&one, Calls::Uploads(sandboxes[number].clone()));
+        for number in [0, 0, 1] {
+            assert!(!rows.add(uploads(number), false, at(0)));
         }
-        rows.add(Whose::reads(&one), false, at(0));
+        assert!(!rows.add(Whose::of(&one, Calls::Reads), false, at(0)));
+        assert!(rows.add(Whose::of(&one, Calls::BuildUploads), true, at(0)), "it has a row of its own");
         let sums = rows.take(Time::MAX);
         let count = |whose: Whose| sums.iter().find(|(of, _)| *of == whose).map(|(of, sum)| (of.verb(), sum.count));
-        assert_eq!(count(Whose::uploads(&one, &sandboxes[0])), Some((MORE_UPLOADS, 2)));
-        assert_eq!(count(Whose::uploads(&one, &sandboxes[1])), Some((MORE_UPLOADS, 1)));
-        assert_eq!(count(Whose::reads(&one)), Some((MORE, 1)));
+        assert_eq!(count(uploads(0)), Some((MORE_UPLOADS, 2)));
+        assert_eq!(count(uploads(1)), Some((MORE_UPLOADS, 1)));
+        assert_eq!(count(Whose::of(&one, Calls::Reads)), Some((MORE, 1)));
+        assert_eq!(sums.len(), 3);
     }
 }

@@ -308,19 +308,14 @@ impl Runtime {
     }
 
     /// The same without a row: there is one of many for it. Its client may leave, and it goes on.
-    pub(crate) async fn call_unrecorded<A: Act>(
-        &self,
-        ask: Ask,
-        act: A,
-        permit: OwnedSemaphorePermit,
-    ) -> Result<A::Answer> {
+    pub(crate) async fn call_unrecorded<A: Act>(&self, ask: Ask, act: A, metering: Metering) -> Result<A::Answer> {
         let is_short = self.0.store.is_short().await;
         let wants = Wants { stores: act.stores(), removes: act.removes(), is_short, ..Wants::default() };
         let about =
             About { verb: A::VERB, kind: A::KIND, needs: act.needs(), wants, digest: [0; 32], argv: Vec::new() };
         let memory = self.hold(&ask.caller.tenant, act.held_bytes())?;
         let place = CALLS.take(&shares::tenant(&ask.caller.tenant)).ok_or(Error::TooManyCalls)?;
-        let (pass, found) = self.admitted(&ask, &about, Metering::Permitted(permit)).await?;
+        let (pass, found) = self.admitted(&ask, &about, metering).await?;
         let (runtime, id, begun) = (self.clone(), CallId::now(), Instant::now());
         let span = said::span(about.verb, id, &ask.caller.tenant, found.as_ref().map(|(slot, _)| &**slot));
         let work = async move {
@@ -833,7 +828,7 @@ fn digest_of(verb: &str, place: &Place, act: &[u8; 32]) -> [u8; 32] {
 }
 
 /// What a call is counted by.
-enum Metering {
+pub(crate) enum Metering {
     /// By the quotas of its tenant and its key.
     ByKey,
     /// By a place among those that come without a key.

@@ -27,6 +27,12 @@ pub(crate) static READERS: LazyLock<Places> = LazyLock::new(|| Places::with_each
 /// Bodies that are taken as they come, by tenant: each may have a file and a directory open.
 pub(crate) static INCOMING: LazyLock<Places> = LazyLock::new(|| Places::with_each((descriptors() / 32).min(1024), 256));
 
+/// The same by signed URLs. Who has one may hold very many bodies open, and needs no key for it: so none of these is one of the tenant's own.
+pub(crate) static INCOMING_BY_URL: LazyLock<Places> =
+    LazyLock::new(|| Places::with_each((descriptors() / 64).min(512), 128));
+pub(crate) static READERS_BY_URL: LazyLock<Places> =
+    LazyLock::new(|| Places::with_each(descriptors() / 32 / OF_READER, 512));
+
 /// Calls that are under way, by tenant, whatever its quota is: each is a task and a log in memory.
 pub(crate) static CALLS: LazyLock<Places> = LazyLock::new(|| Places::with_each(65_536, 16_384));
 /// Archives that are packed, by tenant: each takes a processor as long as its client reads.

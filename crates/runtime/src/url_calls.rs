@@ -15,7 +15,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     Act, Ask, Error, Result, Runtime,
-    acts::files::{Opened, Read, ReadByUrl, holding},
+    acts::{
+        build::Upload,
+        files::{Opened, Read, ReadByUrl, holding},
+    },
+    runtime::Metering,
 };
 
 /// Of one sandbox, and as many at once.
@@ -148,7 +152,15 @@ impl Runtime {
             return self.call_unmetered(ask, act, permit).await?.answer().await;
         }
         self.sum_up_upload(&ask.caller, sandbox);
-        self.call_unrecorded(ask, act, permit).await
+        self.call_unrecorded(ask, act, Metering::Permitted(permit)).await
+    }
+
+    /// By a URL that was asked for with a key, and is counted by it.
+    pub async fn upload_for_build(&self, ask: Ask, upload: Upload) -> Result<u64> {
+        if self.build_upload_leaves_row(&ask.caller).await {
+            return self.call(ask, upload).await?.answer().await;
+        }
+        self.call_unrecorded(ask, upload, Metering::ByKey).await
     }
 }
 

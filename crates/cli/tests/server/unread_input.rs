@@ -166,6 +166,24 @@ async fn uploads_by_url_that_stand_still_have_memory_of_their_own() {
     assert_eq!((late.status().as_u16(), waiting), (503, MANY));
 }
 
+/// None of them is a call: no file has come.
+#[tokio::test]
+async fn forms_by_url_that_stand_still_leave_places_to_the_tenants_own_uploads() {
+    let sdk = Sdk::start().await;
+    let sandbox = sdk.server.ensure("one").await["id"].as_str().unwrap().to_owned();
+    let url = signed(&sdk.token, "file", "write", None);
+    let send = || {
+        let request = sdk.inside(Method::POST, &url).header("content-type", "multipart/form-data; boundary=xx");
+        request.header("content-length", "2").body(standing_still(1)).send()
+    };
+    let mut waiting: FuturesUnordered<_> = (0..300).map(|_| send()).collect();
+    let first = waiting.next().await.unwrap().unwrap();
+    assert_eq!(first.status().as_u16(), 429, "there are so many of them");
+    let put = sdk.server.request(Method::PUT, &format!("/v1/sandboxes/{sandbox}/files?path=own"));
+    good(put.body("own").send().await.unwrap()).await;
+    drop(waiting);
+}
+
 #[tokio::test]
 async fn uploads_of_one_tenant_that_stand_still_have_a_number() {
     let server = Server::start();

@@ -8,8 +8,8 @@ use std::{
 use bytes::Bytes;
 use cabana_model::Time;
 use cabana_sandbox::{
-    self as sandbox, Change, Depth, FileInfo, Files, Hit, Kind, SandboxPath, Stream, TreeItem, User, WatchEvent,
-    WriteMode,
+    self as sandbox, Change, Depth, FileInfo, Files, Hit, Kind, Places, SandboxPath, Stream, TreeItem, User,
+    WatchEvent, WriteMode,
 };
 use futures_util::{
     StreamExt, TryStreamExt,
@@ -26,7 +26,7 @@ use crate::{
     hashing::{digest, hashed},
     memory::{json_len, size_of_info},
     runtime::SEARCHES_AT_ONCE,
-    shares::{self, ARCHIVES, READERS, Share},
+    shares::{self, ARCHIVES, READERS, READERS_BY_URL, Share},
     watches::Watched,
 };
 
@@ -119,7 +119,11 @@ const READ_AHEAD: u64 = 256 << 10;
 
 /// For one who is about to open what it reads.
 fn reader(cx: &Cx) -> Result<Share> {
-    READERS.take(&shares::tenant(&cx.caller.tenant)).ok_or(Error::TooManyReaders)
+    place_of(&READERS, cx)
+}
+
+fn place_of(places: &Places, cx: &Cx) -> Result<Share> {
+    places.take(&shares::tenant(&cx.caller.tenant)).ok_or(Error::TooManyReaders)
 }
 
 /// Keeps something as long as somebody reads.
@@ -334,8 +338,8 @@ impl Look for Read {
     }
 
     async fn run(self, cx: Cx) -> Result<Opened> {
-        let memory = cx.runtime.0.reading.open(&cx.caller.tenant);
-        self.open(cx, memory).await
+        let (share, memory) = (reader(&cx)?, cx.runtime.0.reading.open(&cx.caller.tenant));
+        self.open(cx, share, memory, Error::ReadingTooLarge).await
     }
 }
 
@@ -355,14 +359,15 @@ impl Look for ReadByUrl {
     }
 
     async fn run(self, cx: Cx) -> Result<Opened> {
+        let share = place_of(&READERS_BY_URL, &cx)?;
         let memory = cx.runtime.0.by_url.open(&cx.caller.tenant);
-        self.0.open(cx, memory).await
+        self.0.open(cx, share, memory, Error::ByUrlTooLarge).await
     }
 }
 
 impl Read {
-    async fn open(self, cx: Cx, mut memory: MemoryCharge) -> Result<Opened> {
-        let share = reader(&cx)?;
+    /// `full`: what is said where the memory does not last.
+    async fn open(self, cx: Cx, share: Share, mut memory: MemoryCharge, full: Error) -> Result<Opened> {
         let (files, path) = self.at.open(&cx)?;
         let (from, len) = match self.part {
             Part::Whole => (0, None),
@@ -376,7 +381,7 @@ impl Read {
         let (info, body) = files.read(&path, sandbox::Read { from, len, ..sandbox::Read::default() }).await?;
         let rest = info.size.saturating_sub(from).min(len.unwrap_or(u64::MAX));
         if !memory.grow(rest.min(READ_AHEAD) as usize) {
-            return Err(Error::ListsTooLarge);
+            return Err(full);
         }
         let memory = Arc::new(memory);
         let body = body.map_ok(move |bytes| memory.keep(bytes)).boxed();

@@ -41,6 +41,14 @@ impl Admission {
         }
     }
 
+    /// What is said where there is no memory for that.
+    pub(super) fn too_large(self) -> Error {
+        match self {
+            Self::Token => Error::ListsTooLarge,
+            Self::Url => Error::ByUrlTooLarge,
+        }
+    }
+
     pub(super) async fn write(self, app: &App, guest: &Guest, write: Write) -> Result<Written, Error> {
         match self {
             Self::Token => app.runtime.call(guest.ask(), write).await?.answer().await,

@@ -58,7 +58,7 @@ pub(super) async fn upload(
         "gzip" => app.gzip.unpack(tenant, received(by.seat(app, guest, None)?, body)),
         other => return Err(Refused::bad(format!("the encoding {other} is not known here"))),
     };
-    let mut written = WrittenFiles { files: Vec::new(), memory: by.memory(app, guest) };
+    let mut written = WrittenFiles { files: Vec::new(), memory: by.memory(app, guest), by };
     let kind = text(header::CONTENT_TYPE);
     if kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/octet-stream") {
         let path = query.path.as_deref().ok_or_else(|| Refused::bad("the query names no path"))?;
@@ -76,6 +76,7 @@ pub(super) async fn upload(
 struct WrittenFiles {
     files: Vec<WrittenFile>,
     memory: MemoryCharge,
+    by: Admission,
 }
 
 impl WrittenFiles {
@@ -83,7 +84,7 @@ impl WrittenFiles {
     fn expect(&mut self, at: &At, tags: &BTreeMap<String, String>) -> Result<(), Refused> {
         let tags = tags.iter().map(|(name, value)| name.len() + value.len() + 64);
         let size = size_of::<WrittenFile>() + 2 * at.path.len() + tags.sum::<usize>();
-        if self.memory.grow(size) { Ok(()) } else { Err(Error::ListsTooLarge.into()) }
+        if self.memory.grow(size) { Ok(()) } else { Err(self.by.too_large().into()) }
     }
 
     async fn answer(self) -> Result<Response, Refused> {
