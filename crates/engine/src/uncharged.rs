@@ -10,14 +10,16 @@
 //! - Where too much is missing after that, the sandboxes of a tenant stand still together while they are counted, tenant after tenant:
 //!   descriptors could have gone from one to another. What is hidden in a socket then, again and again, is taken out and closed.
 //!
-//! Nobody ends for what was not found.
+//! Nobody ends for what was not found. Beside that, what waits in connections is watched where it is no memory (see `queues`).
 
 mod choice;
 mod held;
 mod level;
+mod queues;
 
 use std::{
     collections::{HashMap, HashSet},
+    pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
         atomic::{AtomicBool, Ordering},
@@ -26,7 +28,7 @@ use std::{
 };
 
 use cabana_sandbox::SandboxId;
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, future, stream};
 use tokio::{
     sync::Notify,
     task::spawn_blocking,
@@ -40,7 +42,7 @@ use self::{
     level::{LATEST, Level, SOONEST, bound, may_take, of_machine, pace},
 };
 use crate::{
-    cgroup::{Cgroup, Controllers},
+    cgroup::{Cgroup, Controllers, QueueMeter},
     freezer::{Freezer, Reason},
     live::Live,
 };
@@ -74,6 +76,7 @@ struct Member {
     live: Weak<Live>,
     /// Asked without the lock that who sets limits holds for long.
     group: Cgroup,
+    queues: Option<QueueMeter>,
     looking: Arc<Mutex<()>>,
 }
 
@@ -82,6 +85,7 @@ struct Member {
 struct Watched {
     live: Arc<Live>,
     group: Cgroup,
+    queues: Option<QueueMeter>,
     /// Held over a look: one that does not come back is not followed by another.
     looking: Arc<Mutex<()>>,
 }
@@ -104,11 +108,11 @@ impl Watched {
 impl Uncharged {
     /// Without a control group nobody knows its processes.
     pub(crate) fn add(&self, live: &Arc<Live>) {
-        let group = live.with_lease(|lease| lease.cgroup.as_ref().map(Cgroup::to_look_at));
-        let Some(group) = group.flatten() else { return };
+        let groups = live.with_lease(|lease| Some((lease.cgroup.as_ref()?.to_look_at(), lease.limiter.queue_meter())));
+        let Some((group, queues)) = groups.flatten() else { return };
         let mut members = self.all();
         members.retain(|member| member.live.strong_count() > 0);
-        members.push(Member { live: Arc::downgrade(live), group, looking: Arc::default() });
+        members.push(Member { live: Arc::downgrade(live), group, queues, looking: Arc::default() });
         drop(members);
         self.wake(); // it may run already
     }
@@ -120,7 +124,7 @@ impl Uncharged {
     }
 
     pub(crate) fn wake(&self) {
-        self.woken.notify_one();
+        self.woken.notify_waiters();
     }
 
     pub(crate) fn close(&self) {
@@ -129,10 +133,25 @@ impl Uncharged {
 
     fn watched(&self) -> Vec<Watched> {
         let watched = |member: &Member| {
-            let Member { live, group, looking } = member;
-            Some(Watched { live: live.upgrade()?, group: group.clone(), looking: looking.clone() })
+            let Member { live, group, queues, looking } = member;
+            let (group, queues, looking) = (group.clone(), queues.clone(), looking.clone());
+            Some(Watched { live: live.upgrade()?, group, queues, looking })
         };
         self.all().iter().filter_map(watched).collect()
+    }
+
+    /// Says whether it had to wait.
+    async fn until_busy(&self) -> bool {
+        let mut waited = false;
+        loop {
+            let mut woken = pin!(self.woken.notified());
+            woken.as_mut().enable(); // before they are looked at
+            if self.is_busy().await {
+                return waited;
+            }
+            waited = true;
+            woken.await;
+        }
     }
 
     async fn is_busy(&self) -> bool {
@@ -161,7 +180,8 @@ impl Uncharged {
 /// Until the engine closes. It does nothing while no command runs.
 pub(crate) async fn watch(sandboxes: Arc<Uncharged>, controllers: Controllers) {
     let closed = sandboxes.closed.clone();
-    let _ = closed.run_until_cancelled(watch_all(&sandboxes, &controllers)).await;
+    let both = future::join(watch_all(&sandboxes, &controllers), queues::watch(&sandboxes, &controllers));
+    let _ = closed.run_until_cancelled(both).await;
 }
 
 async fn watch_all(sandboxes: &Uncharged, controllers: &Controllers) {
@@ -171,9 +191,8 @@ async fn watch_all(sandboxes: &Uncharged, controllers: &Controllers) {
     let (mut asked, mut settled) = (None::<Instant>, Instant::now());
     loop {
         if asked.is_none_or(|asked| asked.elapsed() >= LATEST) {
-            while !sandboxes.is_busy().await {
+            if sandboxes.until_busy().await {
                 (level, together) = (None, None);
-                sandboxes.woken.notified().await;
             }
             asked = Some(Instant::now());
         }

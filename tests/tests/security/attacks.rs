@@ -68,6 +68,7 @@ attacks! {
     OTHER_ABI = "other_abi.c",
     OUTLIVE = "outlive.c",
     OUTSIDE = "outside.c",
+    OWN_CONNECTIONS = "own_connections.py",
     OWN_FILTERS = "own_filters.py",
     PAGE_CACHE = "page_cache.c",
     PEER = "peer.c",

@@ -25,6 +25,7 @@ const PERIOD: u64 = 100_000;
 
 /// The bound of version 1 for the queues of TCP, which it counts apart. Version 2 counts them as memory, and has no bound for them alone.
 const TCP_QUEUES: &str = "memory.kmem.tcp.limit_in_bytes";
+const IN_TCP_QUEUES: &str = "memory.kmem.tcp.usage_in_bytes";
 
 /// Of what TCP may hold on the whole machine, for all sandboxes together, and for one of them.
 const TCP_PART_OF_ALL: u64 = 4;
@@ -58,6 +59,10 @@ pub(crate) struct Charged {
     /// In version 1 nobody can tell it from what the kernel could give up, and from stacks.
     pub(crate) with_others: u64,
 }
+
+/// Where the kernel counts what waits in queues of TCP apart from memory, of all sandboxes or of one.
+#[derive(Clone)]
+pub(crate) struct QueueMeter(Group);
 
 /// Where the kernel counts the traffic of one sandbox.
 pub(crate) struct DiskMeter {
@@ -137,6 +142,11 @@ impl Controllers {
                 Charged { exact: 0, with_others: text.trim().parse().unwrap_or(0) }
             }
         }
+    }
+
+    /// `None` where what waits in queues of TCP is memory.
+    pub(crate) fn queue_meter(&self) -> Option<QueueMeter> {
+        self.memory.clone().filter(|group| group.version == Version::One).map(QueueMeter)
     }
 
     /// The groups of one sandbox. Those of version 2 are there already; those of version 1 are made when they are needed,
@@ -246,6 +256,10 @@ impl Limiter {
     /// `None` where nobody counts it.
     pub(crate) fn disk_meter(&self) -> Option<DiskMeter> {
         Some(DiskMeter { group: self.0.io.clone()?, disk: self.0.disk? })
+    }
+
+    pub(crate) fn queue_meter(&self) -> Option<QueueMeter> {
+        self.0.queue_meter()
     }
 
     /// Whether it has as many processes as it may. Some may have ended since the kernel refused one for it, so a few less are as many.
@@ -371,6 +385,13 @@ impl Group {
                 self.write("cpu.cfs_quota_us", quota.as_deref().unwrap_or("-1"))
             }
         }
+    }
+}
+
+impl QueueMeter {
+    /// In bytes. Without a limit of memory a sandbox has no group, and none of it is counted.
+    pub(crate) fn read(&self) -> u64 {
+        self.0.read(IN_TCP_QUEUES).and_then(|bytes| bytes.trim().parse().ok()).unwrap_or(0)
     }
 }
 

@@ -23,7 +23,7 @@ use rustix::{
     io::Errno,
 };
 
-pub(crate) use self::limits::{Charged, Controllers, DiskTraffic, Limiter, held};
+pub(crate) use self::limits::{Charged, Controllers, DiskTraffic, Limiter, QueueMeter, held};
 use crate::{
     kernel::{mounts, proc, sys},
     rootless::Mode,

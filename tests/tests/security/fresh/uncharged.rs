@@ -1,7 +1,10 @@
 //! Memory that the kernel takes for a sandbox and charges to nobody: for what it remembers of a listing, and for locks of files. Each of
 //! these tests runs alone: they look at a number of the whole machine.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use cabana_sandbox::{
     Event, ExecSpec, Limits, Process, Provider, SandboxPath, SandboxSpec, Source, Status, View, VolumeId,
@@ -9,7 +12,7 @@ use cabana_sandbox::{
 use futures_util::StreamExt;
 
 use crate::{
-    attacks::{Relay, UNCHARGED},
+    attacks::{OWN_CONNECTIONS, Relay, UNCHARGED},
     inside::{Inside, engine, living, named, passing, path, rest, unique, until},
 };
 
@@ -196,6 +199,42 @@ async fn hiding_memory_in_locks() {
     let attack = attacker.sandbox.exec(spec).await.unwrap();
     assert_eq!(rest(attack).await, (String::new(), Status::OutOfMemory));
     // It may try again.
+    attacker.still_works().await;
+    neighbour.lives_on().await;
+    attacker.end().await;
+}
+
+/// What TCP may hold on the machine before the kernel finds it too much, and what it holds.
+fn tcp() -> (u64, u64) {
+    let read = |file| fs::read_to_string(file).unwrap();
+    let (limits, stat) = (read("/proc/sys/net/ipv4/tcp_mem"), read("/proc/net/sockstat"));
+    let now = stat.lines().find(|line| line.starts_with("TCP:")).and_then(|line| line.rsplit(' ').next());
+    let bytes = |pages: &str| pages.parse::<u64>().unwrap() * rustix::param::page_size() as u64;
+    (bytes(limits.split_whitespace().nth(1).unwrap()), bytes(now.unwrap()))
+}
+
+/// With control groups of version 1 that is no memory of its own, and their limit lets each connection have a packet each way.
+#[tokio::test]
+async fn hiding_memory_in_queues_of_connections_with_itself() {
+    const EACH: u64 = 100 << 10; // and some more
+    let (pressure, before) = tcp();
+    let with_memory = |bytes: u64| SandboxSpec { limits: Limits { memory: Some(bytes), ..Limits::NONE }, ..passing() };
+    if Path::new("/sys/fs/cgroup/memory/memory.kmem.tcp.usage_in_bytes").exists() {
+        // The control: nothing else counts it, and it is there.
+        let inside = Inside::with(with_memory((pressure / 16).max(64 * MIB))).await;
+        let many = (pressure / 4 / EACH).to_string();
+        let _keeps = inside.start("user", &OWN_CONNECTIONS, &[&many]).await;
+        assert!(tcp().1 > before + pressure / 5, "{} of {pressure}", tcp().1 - before);
+        inside.still_works().await;
+        inside.end().await;
+    }
+    let attacker = Inside::with(with_memory((pressure / 3).max(256 * MIB))).await;
+    let neighbour = Neighbour::of(&attacker).await;
+    let words = attacker.bring(&OWN_CONNECTIONS).await;
+    let words = words.into_iter().chain([(2 * pressure / EACH).to_string()]);
+    let attack = attacker.sandbox.exec(ExecSpec::argv(words, SandboxPath::root())).await.unwrap();
+    assert_eq!(rest(attack).await.1, Status::OutOfMemory);
+    until("what it had is free", async || tcp().1 < before + pressure / 4).await;
     attacker.still_works().await;
     neighbour.lives_on().await;
     attacker.end().await;
