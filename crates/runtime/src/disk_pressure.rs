@@ -50,8 +50,8 @@ const LATEST_OF_TENANT: Duration = Duration::from_secs(30);
 /// So many are measured at once, and each for so long; none is begun after that. One that takes longer stands still until that is done.
 const AT_ONCE: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// So long a sandbox that starts waits for what it has by then to be measured. One that takes longer stands still by then.
-const START_PATIENCE: Duration = Duration::from_millis(250);
+/// So long a sandbox that starts or stops waits for what it has by then to be measured. One that takes longer stands still by then.
+const NOTE_PATIENCE: Duration = Duration::from_millis(250);
 
 const LOW_DISK: &str = "the disk of the server is nearly full, and its tenant took the most";
 const OVER_QUOTA: &str = "its tenant stores more than the quota stored_bytes allows";
@@ -61,8 +61,8 @@ const OVER_QUOTA: &str = "its tenant stores more than the quota stored_bytes all
 pub(crate) struct DiskPressure {
     /// Whose commands have taken too much of it.
     over: Mutex<HashSet<Tenant>>,
-    /// What sandboxes had when they started, until the next look at their tenant.
-    started: Mutex<HashMap<Tenant, Vec<(SandboxId, StoredParts)>>>,
+    /// What sandboxes had when they started and when they stopped, until the next look at their tenant.
+    noted: Mutex<HashMap<Tenant, Vec<(SandboxId, StoredParts)>>>,
 }
 
 impl DiskPressure {
@@ -82,17 +82,16 @@ impl DiskPressure {
         lock(&self.over).clear();
     }
 
-    /// What it had when it started. What it writes from there on is counted.
-    fn note_start(&self, tenant: Tenant, id: SandboxId, parts: StoredParts) {
-        lock(&self.started).entry(tenant).or_default().push((id, parts));
+    fn note(&self, tenant: Tenant, id: SandboxId, parts: StoredParts) {
+        lock(&self.noted).entry(tenant).or_default().push((id, parts));
     }
 
-    fn take_started(&self, tenant: &Tenant) -> Vec<(SandboxId, StoredParts)> {
-        lock(&self.started).remove(tenant).unwrap_or_default()
+    fn take_noted(&self, tenant: &Tenant) -> Vec<(SandboxId, StoredParts)> {
+        lock(&self.noted).remove(tenant).unwrap_or_default()
     }
 
-    fn tenants_with_started(&self) -> Vec<Tenant> {
-        lock(&self.started).keys().cloned().collect()
+    fn tenants_with_noted(&self) -> Vec<Tenant> {
+        lock(&self.noted).keys().cloned().collect()
     }
 }
 
@@ -101,9 +100,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Sandboxes {
-    /// Before anything runs in it that its tenant decides, or as soon as it is found running: what it has by then, where the disk may be
-    /// low before its tenant is looked at.
-    pub(crate) async fn note_start(&self, record: &Record, sandbox: &Arc<dyn Sandbox>) {
+    /// Before anything runs in it that its tenant decides, or as soon as it is found running, and before it stops: what it has by then,
+    /// where the disk may be low before its tenant is looked at. So what it writes in between counts, however short that is.
+    pub(crate) async fn note_stored(&self, record: &Record, sandbox: &Arc<dyn Sandbox>) {
         if !self.keeper.space.room().is_some_and(Room::is_scarce) {
             return;
         }
@@ -111,10 +110,10 @@ impl Sandboxes {
         let (tenant, id, sandbox) = (record.tenant.clone(), record.physical.clone(), sandbox.clone());
         let measured = self.tasks.spawn(async move {
             if let Some(Ok(parts)) = closing.run_until_cancelled(sandbox.stored()).await {
-                pressure.note_start(tenant, id, parts);
+                pressure.note(tenant, id, parts);
             }
         });
-        let _ = timeout(START_PATIENCE, measured).await; // the look that comes first measures it as well
+        let _ = timeout(NOTE_PATIENCE, measured).await; // the look that comes first measures it as well
     }
 }
 
@@ -185,7 +184,7 @@ impl Runtime {
         }
         if !room.is_scarce() {
             watches.clear();
-            pressure.tenants_with_started().iter().for_each(|tenant| drop(pressure.take_started(tenant)));
+            pressure.tenants_with_noted().iter().for_each(|tenant| drop(pressure.take_noted(tenant)));
             return next(room);
         }
         let mut by_tenant = self.live_by_tenant();
@@ -193,7 +192,7 @@ impl Runtime {
         watches.retain(|tenant, watch| {
             by_tenant.contains_key(tenant) || watch.try_lock().map_or(true, |watch| !watch.growth.is_empty())
         });
-        for tenant in watches.keys().cloned().chain(pressure.tenants_with_started()) {
+        for tenant in watches.keys().cloned().chain(pressure.tenants_with_noted()) {
             by_tenant.entry(tenant).or_default();
         }
         let places_of_each = (AT_ONCE / by_tenant.len().max(1)).max(1);
@@ -228,8 +227,8 @@ impl Runtime {
     ) {
         let space = &self.0.keeper.space;
         let pressure = &self.0.sandboxes.pressure;
-        for (id, parts) in pressure.take_started(tenant) {
-            growth.note_start(id, parts);
+        for (id, parts) in pressure.take_noted(tenant) {
+            growth.note_between(id, parts);
         }
         growth.begin_look();
         let mut measured = measured.ready_chunks(AT_ONCE);
@@ -417,21 +416,21 @@ mod tests {
         Runtime::new(Arc::new(fake.clone()), store, settings, Clock::machine())
     }
 
-    async fn started(runtime: &Runtime, tenant: &Tenant) -> Vec<SandboxId> {
-        let noted = async {
+    async fn noted(runtime: &Runtime, tenant: &Tenant) -> Vec<SandboxId> {
+        let some = async {
             loop {
-                let started = runtime.0.sandboxes.pressure.take_started(tenant);
-                if !started.is_empty() {
-                    return started.into_iter().map(|(id, _)| id).collect();
+                let noted = runtime.0.sandboxes.pressure.take_noted(tenant);
+                if !noted.is_empty() {
+                    return noted.into_iter().map(|(id, _)| id).collect();
                 }
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        timeout(Duration::from_secs(60), noted).await.expect("it is measured")
+        timeout(Duration::from_secs(60), some).await.expect("it is measured")
     }
 
     #[tokio::test]
-    async fn sandboxes_that_wake_or_are_found_on_a_low_disk_are_measured_then() {
+    async fn sandboxes_that_wake_or_stop_or_are_found_on_a_low_disk_are_measured_then() {
         let (dir, fake, low) = (tempfile::tempdir().unwrap(), Fake::new(), room(500, 1_000_000));
         let runtime = open(dir.path(), &fake);
         let issued = runtime.access().issue(Tenant::default(), Role::Use, "test".into(), None, None).await.unwrap();
@@ -444,10 +443,14 @@ mod tests {
         let slot = runtime.0.sandboxes.of_id(&caller.tenant, &made.sandbox).await.unwrap();
         let physical = slot.record().physical.clone();
         runtime.call(ask(), Become(Shape::Stopped)).await.unwrap().answer().await.unwrap();
-        assert!(runtime.0.sandboxes.pressure.take_started(&caller.tenant).is_empty(), "there was room");
+        assert!(runtime.0.sandboxes.pressure.take_noted(&caller.tenant).is_empty(), "there was room");
         runtime.0.keeper.space.believe(low);
         runtime.look(ask(), Stat(At::new("/"))).await.unwrap();
-        assert_eq!(started(&runtime, &caller.tenant).await, [physical.clone()]);
+        assert_eq!(noted(&runtime, &caller.tenant).await, [physical.clone()]);
+        runtime.call(ask(), Become(Shape::Stopped)).await.unwrap().answer().await.unwrap();
+        assert_eq!(noted(&runtime, &caller.tenant).await, [physical.clone()]);
+        runtime.look(ask(), Stat(At::new("/"))).await.unwrap();
+        assert_eq!(noted(&runtime, &caller.tenant).await, [physical.clone()]);
         drop(slot);
         let store = runtime.store().clone();
         drop(runtime);
@@ -455,6 +458,6 @@ mod tests {
         let next = open(dir.path(), &fake);
         next.0.keeper.space.believe(low);
         next.recover().await.unwrap().finished().await;
-        assert_eq!(started(&next, &caller.tenant).await, [physical], "it was found running");
+        assert_eq!(noted(&next, &caller.tenant).await, [physical], "it was found running");
     }
 }

@@ -220,6 +220,14 @@ pub(crate) async fn is_reset(stream: &mut TcpStream) -> bool {
     matches!(stream.read_u8().await, Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset)
 }
 
+/// A connection there is reset, by the time that its client knows of it or after.
+pub(crate) async fn is_refused_at(at: SocketAddr) -> bool {
+    match TcpStream::connect(at).await {
+        Ok(mut stream) => is_reset(&mut stream).await,
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    }
+}
+
 pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..6000 {
         if holds() {

@@ -51,14 +51,16 @@ struct Seen {
 }
 
 impl Growth {
-    /// What a sandbox had when it started. What is known of it, or of its volumes, is older and counts from further back.
-    pub(super) fn note_start(&mut self, id: SandboxId, parts: StoredParts) {
-        let mut begin = |what, now| {
-            self.parts.entry(what).or_insert(Grown { least: now, last: now, grows: false, look: 0 });
+    /// What a sandbox had when it started or stopped, between two looks. Where something is known of it, or of its volumes, it counts
+    /// from further back.
+    pub(super) fn note_between(&mut self, id: SandboxId, parts: StoredParts) {
+        let mut note = |what, now| {
+            let grown = self.parts.entry(what).or_insert(Grown { least: now, last: now, grows: false, look: 0 });
+            (grown.least, grown.last) = (smaller(grown.least, now), now);
         };
-        begin(What::Own(id.clone()), parts.own);
+        note(What::Own(id.clone()), parts.own);
         let volumes = parts.volumes.iter().map(|(volume, now)| (*volume, *now));
-        volumes.clone().for_each(|(volume, now)| begin(What::Volume(volume), now));
+        volumes.clone().for_each(|(volume, now)| note(What::Volume(volume), now));
         let volumes = volumes.map(|(volume, _)| volume).collect();
         let seen = Seen { look: 0, run: parts.run, has_run: false, is_late: false, volumes, told: false };
         self.sandboxes.entry(id).or_insert(seen);
@@ -284,16 +286,29 @@ mod tests {
         let [volume] = volumes();
         let low = room(1000, 20_000);
         let (mut without, mut with) = (Growth::default(), Growth::default());
-        with.note_start(id("a"), with_volumes("a", 1, &[(volume, 0)]).1);
+        with.note_between(id("a"), with_volumes("a", 1, &[(volume, 0)]).1);
         for growth in [&mut without, &mut with] {
             look(growth, vec![with_volumes("a", 2, &[(volume, 200)])]);
         }
         assert!(!without.is_over(low) && with.is_over(low));
         assert!(!without.grows(&id("a")) && with.grows(&id("a")));
         // Started again it is no less.
-        with.note_start(id("a"), with_volumes("a", 3, &[(volume, 200)]).1);
-        with.note_start(id("b"), with_volumes("b", 4, &[(volume, 200)]).1);
+        with.note_between(id("a"), with_volumes("a", 3, &[(volume, 200)]).1);
+        with.note_between(id("b"), with_volumes("b", 4, &[(volume, 200)]).1);
         assert_eq!(with.taken().bytes, 200 * MIB);
+    }
+
+    #[test]
+    fn what_sandboxes_wrote_that_no_look_has_seen_counts() {
+        let mut growth = Growth::default();
+        for name in ["a", "b", "c"] {
+            growth.note_between(id(name), own(name, 10, 5).1);
+            growth.note_between(id(name), own(name, 70, 5).1);
+        }
+        growth.begin_look();
+        assert!(growth.is_over(room(1000, 20_000)) && growth.taken().bytes == 180 * MIB);
+        growth.note_between(id("a"), own("a", 5, 5).1);
+        assert!(!growth.is_over(room(1000, 20_000)), "it has deleted some");
     }
 
     #[test]
@@ -335,8 +350,9 @@ mod tests {
         for number in 0..100 {
             let name = format!("{number:02}").repeat(8);
             let (sandbox, [volume]) = (SandboxId::new(name).unwrap(), volumes());
-            let parts = |mib| StoredParts { volumes: vec![(volume, stored(mib, 5))], ..StoredParts::default() };
-            growth.note_start(sandbox.clone(), parts(0));
+            let parts =
+                |mib| StoredParts { volumes: vec![(volume, stored(mib, 5))], run: mib, ..StoredParts::default() };
+            growth.note_between(sandbox.clone(), parts(0));
             look(&mut growth, vec![(sandbox.clone(), parts(1))]);
             assert!(growth.resting(&HashSet::from([sandbox.clone()])).is_empty(), "it is live");
             assert_eq!(growth.resting(&HashSet::new()), [sandbox.clone()]);

@@ -137,7 +137,7 @@ impl Sandboxes {
         }
         self.count(slot);
         if let Some(found) = handle.as_ref().filter(|_| reality == Reality::Running) {
-            self.note_start(&record, found).await;
+            self.note_stored(&record, found).await;
         }
         Ok(handle)
     }
@@ -241,7 +241,7 @@ impl Sandboxes {
                         self.provider.start(physical).await.map_err(mounts::in_public)?
                     }
                 };
-                self.note_start(&record, &made).await;
+                self.note_stored(&record, &made).await;
                 *handle = Some(made);
                 fault::at(Point::SandboxMade);
             }
@@ -257,7 +257,7 @@ impl Sandboxes {
                     Err(cabana_sandbox::Error::NoSandbox(_)) => return self.begin_anew(slot).await,
                     started => started.map_err(mounts::in_public)?,
                 };
-                self.note_start(&record, &started).await;
+                self.note_stored(&record, &started).await;
                 *handle = Some(started);
                 fault::at(Point::SandboxWoken);
             }
@@ -273,6 +273,13 @@ impl Sandboxes {
                 *handle = sandbox;
             }
             Phase::Stop => {
+                let running = match handle.clone() {
+                    Some(sandbox) => Some(sandbox),
+                    None => self.alive(&record).await?,
+                };
+                if let Some(sandbox) = running {
+                    self.note_stored(&record, &sandbox).await;
+                }
                 // What takes longer is measured while it stops, and after.
                 let _ = timeout(MEASURED_BEFORE_STOP, self.measure_one(slot)).await;
                 self.provider.stop(physical).await?;
