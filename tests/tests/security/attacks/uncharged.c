@@ -21,7 +21,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { NAMES = 4000, NAME = 200, OF_NAME = 512, OF_LOCK = 192, LOCKS = 600, QUEUED = 50, OF_THREAD = 20, PASSED = 4096 };
+enum { NAMES = 4000, NAME = 200, OF_NAME = 512, OF_LOCK = 192, LOCKS = 1500, QUEUED = 50, OF_THREAD = 20, PASSED = 4096 };
 
 static const char *dir;
 static long lists;
