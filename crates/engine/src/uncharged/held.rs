@@ -173,9 +173,14 @@ struct Count<'a> {
 
 impl Count<'_> {
     fn is_over(&mut self) -> bool {
-        let is_over = self.looked_at > MAX_DESCRIPTORS
-            || sys::thread_time().saturating_sub(self.begun) > MAX_CPU
-            || self.held.certain > self.look.enough
+        let is_long = sys::thread_time().saturating_sub(self.begun) > MAX_CPU;
+        if is_long && self.held.certain > self.look.enough / LARGE {
+            self.held.certain = self.held.certain.max(self.look.enough + 1);
+        }
+        let is_over = is_long
+            || self.looked_at > MAX_DESCRIPTORS
+            || self.kept.len() >= MAX_KEPT
+            || self.held.certain.max(self.held.lists) > self.look.enough
             || self.is_late();
         self.held.is_whole &= !is_over;
         is_over
