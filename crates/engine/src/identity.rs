@@ -75,7 +75,7 @@ impl Lease {
     /// Sets what the sandbox may use. Blocks: where its processes have to be moved first, for milliseconds.
     pub(crate) fn limit(&mut self, limits: &Limits) -> Result<()> {
         let limits = &held(limits);
-        if !self.differs(limits) {
+        if self.is_set_to(limits) {
             return Ok(());
         }
         self.attach()?;
@@ -106,10 +106,11 @@ impl Lease {
     fn restore(&mut self, limits: &Limits) -> Result<()> {
         let limits = &held(limits);
         match self.limiter.is_made() {
-            true => self.move_all_still()?, // without making them anew: nothing runs without its limits meanwhile
-            false if *limits == Limits::default() => return Ok(()),
-            false => self.attach()?,
+            true => {} // without making them anew: nothing runs without its limits meanwhile
+            false if *limits == Limits::default() && !self.limiter.counts_moved_processes() => return Ok(()),
+            false => self.limiter.make()?,
         }
+        self.move_all_still()?;
         self.ooms_before = limits.memory.map(|_| self.limiter.oom_kills());
         self.limiter.set(limits)?;
         self.limits = *limits;
@@ -132,6 +133,11 @@ impl Lease {
 
     pub(crate) fn differs(&self, limits: &Limits) -> bool {
         self.limits != held(limits)
+    }
+
+    /// Whether these are in force, and its processes count to those that all sandboxes may have.
+    pub(crate) fn is_set_to(&self, limits: &Limits) -> bool {
+        !self.differs(limits) && (self.attached || !self.limiter.counts_moved_processes())
     }
 
     /// For the next sandbox: nothing of the last is left.

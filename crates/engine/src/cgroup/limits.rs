@@ -4,6 +4,7 @@
 //! sandbox's init is started inside its group. In one of version 1 it has to be moved, which takes as long as a part of the
 //! create: so that is done to inits that wait for a sandbox, and not while somebody waits for one. A waiting init is
 //! held to what the last sandbox was; where the next is to have other limits, they are set when it becomes that sandbox.
+//! Where process numbers are counted in version 1, one without limits is moved, too: it would not count to those of all.
 
 use std::{
     fs, io,
@@ -197,6 +198,11 @@ impl Limiter {
     /// Whether a process has to be moved at all.
     pub(crate) fn has_to_attach(&self) -> bool {
         self.moved_into().next().is_some()
+    }
+
+    /// Whether processes count to those of all sandboxes only once they were moved: then it is done where nothing is limited, too.
+    pub(crate) fn counts_moved_processes(&self) -> bool {
+        self.0.pids.as_ref().is_some_and(|group| group.version == Version::One)
     }
 
     fn moved_into(&self) -> impl Iterator<Item = &Group> {

@@ -2,7 +2,7 @@
 //!
 //! The groups are of version 2: it ends or freezes a whole tree at once and lets a process be started right inside a group.
 //! Moving a process into a group afterwards takes a lock that every fork of the machine takes, too; so none is moved, but for
-//! limits where the host has their controllers in version 1 (see `limits`).
+//! limits, and to be counted, where the host has the controllers in version 1 (see `limits`).
 
 pub(crate) mod device;
 mod limits;

@@ -9,7 +9,10 @@ use cabana_sandbox::{
 };
 use futures_util::{StreamExt, future::join_all};
 
-use crate::stage;
+use crate::{
+    inside::{marked, proc_file, unique_sleep, until},
+    stage,
+};
 
 const NONE: Limits = Limits::NONE;
 
@@ -117,6 +120,29 @@ async fn a_fork_bomb_ends_at_the_limit_of_processes_and_a_neighbour_does_not_fee
     assert_eq!((exit.status, said.trim()), (Status::Code(0), "well"));
     engine.destroy(neighbour.id()).await.unwrap();
     end(engine, sandbox).await;
+}
+
+#[tokio::test]
+async fn processes_of_a_sandbox_without_limits_count_to_those_of_all() {
+    for spares in [0, 1] {
+        let config = Config { spares, ..stage::config(stage::shared_data()) };
+        let engine = Engine::open(config).await.unwrap();
+        for _ in 0..3 {
+            let sandbox = engine.create(&SandboxId::random(), &limited(NONE)).await.unwrap();
+            let mark = unique_sleep();
+            let spec = ExecSpec::argv(["sleep".to_owned(), mark.clone()], SandboxPath::root());
+            let process = sandbox.exec(spec).await.unwrap();
+            until("the command runs", || !marked(&mark).is_empty()).await;
+            let groups = proc_file(marked(&mark)[0], "cgroup").unwrap();
+            // That of version 1, where the controller is there, and else the one of version 2.
+            let counted = groups.lines().find_map(|line| line.split_once(":pids:")).map(|(_, group)| group);
+            let counted = counted.or_else(|| groups.lines().find_map(|line| line.strip_prefix("0::"))).unwrap();
+            assert!(counted.contains("/cabana/r"), "{groups}");
+            drop(process);
+            engine.destroy(sandbox.id()).await.unwrap();
+        }
+        engine.close().await;
+    }
 }
 
 #[tokio::test]
