@@ -148,6 +148,7 @@ impl Lease {
             self.limiter.change(&self.limits, &Limits::default())?;
             self.limits = Limits::default();
         }
+        self.limiter.renew().map_err(|error| Error::failed("limiting the processes", error))?;
         match self.cgroup.as_ref().filter(|cgroup| cgroup.is_frozen()) {
             Some(cgroup) => cgroup.set_frozen(false).map_err(|error| Error::failed("resuming", error)),
             None => Ok(()),
@@ -217,14 +218,14 @@ impl Ranges {
     /// one at once.
     const RESTING: usize = 16;
 
-    pub(crate) fn open(mode: Mode, cgroups: bool, data: &Path) -> io::Result<Self> {
+    pub(crate) fn open(mode: Mode, group: Option<&str>, data: &Path) -> io::Result<Self> {
         let locks = match mode {
             Mode::Root => Some(make_locks(Path::new(RUN))?),
             Mode::Shared | Mode::Single => None,
         };
         let ranges = Self {
             mode,
-            cgroups: if cgroups { Cgroups::find(mode, data) } else { None },
+            cgroups: group.and_then(|group| Cgroups::find(mode, group, data)),
             locks,
             free: Mutex::default(),
             next: AtomicU32::new(std::process::id()),
@@ -440,6 +441,7 @@ fn lock(file: BorrowedFd<'_>) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cgroup::GROUP;
 
     #[test]
     fn live_ranges_and_the_storage_range_do_not_touch() {
@@ -473,7 +475,7 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let open = |run: &Path| Ranges {
             mode: Mode::Root,
-            cgroups: Cgroups::find(Mode::Root, data.path()),
+            cgroups: Cgroups::find(Mode::Root, GROUP, data.path()),
             locks: Some(make_locks(run).unwrap()),
             free: Mutex::default(),
             next: AtomicU32::new(0),
