@@ -16,13 +16,15 @@ use crate::inside::{Inside, PATIENCE, config, data, passing, soon, unique, until
 /// For all sandboxes of a test. Far more than what begins before it is looked at, and little enough for a small machine.
 const MOST: u64 = 4000;
 
-/// Takes threads until there are no more, and each that becomes free.
+/// Takes threads until there are no more, and each that becomes free. No faster than a machine on which much runs can look at.
 const FILL: &str = "
 import threading, time
 threading.stack_size(65536)
 hold = threading.Event()
 while True:
-    try: threading.Thread(target=hold.wait, daemon=True).start()
+    try:
+        for _ in range(20): threading.Thread(target=hold.wait, daemon=True).start()
+        time.sleep(0.002)
     except RuntimeError: time.sleep(0.01)
 ";
 
@@ -72,13 +74,17 @@ impl Drop for SmallGroup {
     fn drop(&mut self) {
         let begun = Instant::now();
         while self.places().next().is_some() && begun.elapsed() < PATIENCE {
-            for place in self.places() {
-                let below = fs::read_dir(&place).into_iter().flatten().flatten().map(|entry| entry.path());
-                below.filter(|path| path.is_dir()).chain([place.clone()]).for_each(|group| drop(fs::remove_dir(group)));
-            }
+            self.places().for_each(|place| remove(&place));
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+/// Lowest first.
+fn remove(group: &Path) {
+    let below = fs::read_dir(group).into_iter().flatten().flatten().map(|entry| entry.path());
+    below.filter(|path| path.is_dir()).for_each(|group| remove(&group));
+    let _ = fs::remove_dir(group); // something in it may be dying yet
 }
 
 async fn sandbox_of(engine: &Arc<Engine>, tenant: &str) -> Inside {
