@@ -4,7 +4,11 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use crate::{cgroup::Cgroups, identity, rootless::Mode};
+use crate::{
+    cgroup::{Cgroups, GROUP},
+    identity,
+    rootless::Mode,
+};
 
 /// Whether this process was killed and has not ended.
 pub fn is_dying(pid: u32) -> bool {
@@ -20,7 +24,7 @@ pub fn lift_cpu_limits_of(pid: u32, data: &Path) {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let Some(cgroups) = Cgroups::find(Mode::Root, data) else { return };
+    let Some(cgroups) = Cgroups::find(Mode::Root, GROUP, data) else { return };
     for range in ranges_of(pid) {
         let _ = cgroups.limiter(range).lift_cpu_limit();
     }
