@@ -446,11 +446,11 @@ mod tests {
         assert!(runtime.0.sandboxes.pressure.take_noted(&caller.tenant).is_empty(), "there was room");
         runtime.0.keeper.space.believe(low);
         runtime.look(ask(), Stat(At::new("/"))).await.unwrap();
-        assert_eq!(noted(&runtime, &caller.tenant).await, [physical.clone()]);
+        assert_eq!(noted(&runtime, &caller.tenant).await, std::slice::from_ref(&physical));
         runtime.call(ask(), Become(Shape::Stopped)).await.unwrap().answer().await.unwrap();
-        assert_eq!(noted(&runtime, &caller.tenant).await, [physical.clone()]);
+        assert_eq!(noted(&runtime, &caller.tenant).await, std::slice::from_ref(&physical));
         runtime.look(ask(), Stat(At::new("/"))).await.unwrap();
-        assert_eq!(noted(&runtime, &caller.tenant).await, [physical.clone()]);
+        assert_eq!(noted(&runtime, &caller.tenant).await, std::slice::from_ref(&physical));
         drop(slot);
         let store = runtime.store().clone();
         drop(runtime);

@@ -149,11 +149,11 @@ impl Rule<'_, '_> {
         self.payload(TRANSPORT, 2, 2).differs(&port.to_be_bytes())
     }
 
-    pub(super) fn from_port(&mut self, port: u16) -> &mut Self {
+    pub(super) fn source_port(&mut self, port: u16) -> &mut Self {
         self.payload(TRANSPORT, 0, 2).equals(&port.to_be_bytes())
     }
 
-    pub(super) fn not_from_port(&mut self, port: u16) -> &mut Self {
+    pub(super) fn not_source_port(&mut self, port: u16) -> &mut Self {
         self.payload(TRANSPORT, 0, 2).differs(&port.to_be_bytes())
     }
 
@@ -166,11 +166,11 @@ impl Rule<'_, '_> {
         self.v6().payload(NETWORK, 24, bytes.len() as u32).equals(bytes)
     }
 
-    pub(super) fn from_v4(&mut self, bytes: &[u8]) -> &mut Self {
+    pub(super) fn source_v4(&mut self, bytes: &[u8]) -> &mut Self {
         self.v4().payload(NETWORK, 12, bytes.len() as u32).equals(bytes)
     }
 
-    pub(super) fn from_v6(&mut self, bytes: &[u8]) -> &mut Self {
+    pub(super) fn source_v6(&mut self, bytes: &[u8]) -> &mut Self {
         self.v6().payload(NETWORK, 8, bytes.len() as u32).equals(bytes)
     }
 

@@ -140,9 +140,9 @@ fn untrack(batch: &mut Batch, &Ports { transparent, dns, is_dns_there }: &Ports,
     if is_dns_there {
         let (v4, v6) = (Ipv4Addr::LOCALHOST.octets(), Ipv6Addr::LOCALHOST.octets());
         rule(batch, UNTRACKED, |rule| rule.for_v4(&v4).protocol(UDP).for_port(DNS).untrack());
-        rule(batch, UNTRACKED, |rule| rule.from_v4(&v4).protocol(UDP).from_port(DNS).untrack());
+        rule(batch, UNTRACKED, |rule| rule.source_v4(&v4).protocol(UDP).source_port(DNS).untrack());
         rule(batch, UNTRACKED, |rule| rule.for_v6(&v6).protocol(UDP).for_port(DNS).untrack());
-        rule(batch, UNTRACKED, |rule| rule.from_v6(&v6).protocol(UDP).from_port(DNS).untrack());
+        rule(batch, UNTRACKED, |rule| rule.source_v6(&v6).protocol(UDP).source_port(DNS).untrack());
     }
     rule(batch, UNTRACKED, |rule| no_question(rule.protocol(UDP), dns).untrack());
     if way == Way::Tproxy {
@@ -159,12 +159,12 @@ fn untrack(batch: &mut Batch, &Ports { transparent, dns, is_dns_there }: &Ports,
 
 /// Nor an answer to one.
 fn no_question<'a, 'r, 'm>(rule: &'a mut Rule<'r, 'm>, dns: u16) -> &'a mut Rule<'r, 'm> {
-    rule.not_for_port(DNS).not_from_port(DNS).not_from_port(dns)
+    rule.not_for_port(DNS).not_source_port(DNS).not_source_port(dns)
 }
 
 /// A connection within the sandbox, where others of that protocol are redirected.
 fn of_own<'a, 'r, 'm>(rule: &'a mut Rule<'r, 'm>, dns: u16, transparent: u16) -> &'a mut Rule<'r, 'm> {
-    no_question(rule.protocol(TCP), dns).not_for_port(transparent).not_from_port(transparent)
+    no_question(rule.protocol(TCP), dns).not_for_port(transparent).not_source_port(transparent)
 }
 
 /// What was for another address when it left, or for the listener itself.

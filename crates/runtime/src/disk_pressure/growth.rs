@@ -59,9 +59,11 @@ impl Growth {
             (grown.least, grown.last) = (smaller(grown.least, now), now);
         };
         note(What::Own(id.clone()), parts.own);
-        let volumes = parts.volumes.iter().map(|(volume, now)| (*volume, *now));
-        volumes.clone().for_each(|(volume, now)| note(What::Volume(volume), now));
-        let volumes = volumes.map(|(volume, _)| volume).collect();
+        let volumes = parts.volumes.into_iter().map(|(volume, now)| {
+            note(What::Volume(volume), now);
+            volume
+        });
+        let volumes = volumes.collect();
         let seen = Seen { look: 0, run: parts.run, has_run: false, is_late: false, volumes, told: false };
         self.sandboxes.entry(id).or_insert(seen);
     }
@@ -355,7 +357,7 @@ mod tests {
             growth.note_between(sandbox.clone(), parts(0));
             look(&mut growth, vec![(sandbox.clone(), parts(1))]);
             assert!(growth.resting(&HashSet::from([sandbox.clone()])).is_empty(), "it is live");
-            assert_eq!(growth.resting(&HashSet::new()), [sandbox.clone()]);
+            assert_eq!(growth.resting(&HashSet::new()), std::slice::from_ref(&sandbox));
             growth.forget_sandbox(sandbox);
             assert_eq!(growth.unseen_volumes(), [volume]);
             assert_eq!(growth.taken().bytes, MIB, "what is in a volume counts until that is removed");
