@@ -1,6 +1,7 @@
 //! A server that was killed and cannot end: a thread of it waits in the kernel for a lock that a guest holds, and no signal ends
 //! such a wait. It keeps its port, its lock and its ranges of ids until the guest is done, which its limit of the processor makes
-//! slow. Who comes after it lifts those limits; they are set again when the sandboxes are taken up.
+//! slow, and which may be never. Who comes after it lifts those limits, which are set again when the sandboxes are taken up, and lets
+//! the guests stand still for a moment: so they let go of the lock.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -19,14 +20,15 @@ pub fn is_dying(pid: u32) -> bool {
     })
 }
 
-/// Lifts what makes the sandboxes slow whose ranges of ids this process holds. Only root's sandboxes have ranges of their own.
-pub fn lift_cpu_limits_of(pid: u32, data: &Path) {
+/// Frees this process of the sandboxes whose ranges of ids it holds. Only root's sandboxes have ranges of their own.
+pub fn free_from_guests(pid: u32, data: &Path) {
     if !rustix::process::geteuid().is_root() {
         return;
     }
     let Some(cgroups) = Cgroups::find(Mode::Root, GROUP, data) else { return };
     for range in ranges_of(pid) {
         let _ = cgroups.limiter(range).lift_cpu_limit();
+        let _ = cgroups.open(range).and_then(|group| group.shake());
     }
 }
 

@@ -89,6 +89,17 @@ impl Freezer {
         Ok(())
     }
 
+    /// They let go of what they hold of the kernel's while they wait in it.
+    pub(crate) fn shake(&self) -> io::Result<()> {
+        let _alone = self.state();
+        self.group()?.shake()
+    }
+
+    /// Ends them, whatever state they are in.
+    pub(crate) fn kill(&self) -> io::Result<()> {
+        self.group()?.kill_commands()
+    }
+
     /// How long nothing inside has run, in all.
     pub(crate) fn frozen_for(&self) -> Duration {
         let state = self.state();

@@ -38,7 +38,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The steps of one sandbox.
 #[derive(Clone)]
-pub(crate) struct Lane(Arc<Semaphore>);
+pub(crate) struct Lane {
+    places: Arc<Semaphore>,
+    width: usize,
+}
 
 /// A place in a lane, until the kernel has come back.
 pub(crate) struct Turn {
@@ -47,25 +50,34 @@ pub(crate) struct Turn {
 
 impl Lane {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(WIDTH)))
+        Self::of(WIDTH)
     }
 
     pub(crate) fn of_walks() -> Self {
-        Self(Arc::new(Semaphore::new(WALKS)))
+        Self::of(WALKS)
+    }
+
+    fn of(width: usize) -> Self {
+        Self { places: Arc::new(Semaphore::new(width)), width }
+    }
+
+    /// Whether nothing is in the kernel.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.places.available_permits() == self.width
     }
 
     /// For as long as it takes: for what has no client who waits.
     pub(crate) async fn turn(&self) -> Turn {
-        Turn { _place: self.0.clone().acquire_owned().await.ok() }
+        Turn { _place: self.places.clone().acquire_owned().await.ok() }
     }
 
     pub(crate) fn semaphore(&self) -> Arc<Semaphore> {
-        self.0.clone()
+        self.places.clone()
     }
 
     /// For a client, who is told if it takes too long.
     pub(crate) async fn turn_in_time(&self) -> Result<Turn> {
-        if let Ok(place) = self.0.clone().try_acquire_owned() {
+        if let Ok(place) = self.places.clone().try_acquire_owned() {
             return Ok(Turn { _place: Some(place) });
         }
         let late = || Error::TimedOut("the sandbox holds up all that is done with its files: end its commands");
@@ -91,7 +103,7 @@ impl Lane {
     /// wait for its turn.
     pub(crate) fn close<T: Send + 'static>(&self, thing: T) {
         let Ok(runtime) = Handle::try_current() else { return drop(thing) };
-        match self.0.clone().try_acquire_owned() {
+        match self.places.clone().try_acquire_owned() {
             Ok(turn) => held_up(move || drop((thing, turn))),
             Err(_) => {
                 let lane = self.clone();

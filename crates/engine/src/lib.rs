@@ -75,7 +75,7 @@ mod watch_time;
 mod wire;
 
 pub use data_dir::{DataDir, OpenError};
-pub use dying::{is_dying, lift_cpu_limits_of};
+pub use dying::{free_from_guests, is_dying};
 pub use engine::{Config, Engine};
 pub use fault::ALL as FAULT_POINTS;
 pub use home::remove_tree;

@@ -69,6 +69,9 @@ const UNCLAIMED: Duration = Duration::from_secs(2);
 /// How soon a lease that somebody has hold of is tried again.
 const LEASE_RETRY: Duration = Duration::from_millis(10);
 
+/// How often the commands of a sandbox are made to let go of what holds up this process's end.
+const FREEING: usize = 20;
+
 pub(crate) struct Live {
     pub(crate) id: SandboxId,
     /// Of what all sandboxes share.
@@ -463,6 +466,19 @@ impl Live {
         let _ = ended.wait_for(|ended| *ended).await;
     }
 
+    /// Where steps of this process are in the kernel: a guest can hold the lock of a pipe for as long as it likes, by a splice into it from
+    /// where nothing comes, and no signal ends who waits for that, which keeps this process from ending. Whoever is frozen lets go of it.
+    pub(crate) async fn free_steps(self: &Arc<Self>) {
+        for _ in 0..FREEING {
+            if self.lane.is_idle() && self.walk_lane.is_idle() {
+                return;
+            }
+            let live = self.clone();
+            let _ = spawn_blocking(move || live.freezer.shake()).await;
+            tokio::time::sleep(LEASE_RETRY).await;
+        }
+    }
+
     /// Ends it because it no longer does what it should.
     pub(crate) fn kill(&self) {
         self.kill_now();
@@ -470,6 +486,8 @@ impl Live {
 
     fn kill_now(&self) {
         let _ = sys::pidfd_kill(self.pidfd.get_ref().as_raw_fd());
+        // Init closes what it has open before its end takes the others along, and one of them can hold the lock of a pipe for ever.
+        let _ = self.freezer.kill();
         self.hurry();
     }
 

@@ -80,7 +80,7 @@ fn outlasts(pid: u32, file: &File, data: &Path) -> bool {
     if !cabana_engine::is_dying(pid) {
         return false;
     }
-    cabana_engine::lift_cpu_limits_of(pid, data);
+    cabana_engine::free_from_guests(pid, data);
     let began = Instant::now();
     while began.elapsed() < DYING {
         if flock(file, FlockOperation::NonBlockingLockExclusive).is_ok() {

@@ -316,6 +316,74 @@ async fn timeouts_hold_without_a_server_while_a_guest_holds_the_lock_of_its_pipe
     assert!(gone.status().is_success(), "{gone:?}");
 }
 
+/// Holds the lock of the pipe that is its output for as long as it lives: it moves into it what never comes.
+const HOLDS_ITS_OUTPUT: &str =
+    "import os, socket\none, other = socket.socketpair()\nos.write(1, b'x')\nos.splice(one.fileno(), 1, 65536)";
+
+async fn is_held_up(server: &Server, sandbox: &str) {
+    for _ in 0..2 {
+        let hold = json!({ "argv": ["python3", "-c", HOLDS_ITS_OUTPUT], "background": true });
+        good(server.post(&format!("/v1/sandboxes/{sandbox}/exec"), &hold).send().await.unwrap()).await;
+    }
+    let threads = format!("/proc/{}/task", server.pid());
+    until(|| async {
+        let threads = std::fs::read_dir(&threads).unwrap().flatten();
+        let numbers = threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok());
+        numbers.filter_map(Wait::of).any(|wait| wait.is_for_a_guest()).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_guest_that_holds_the_lock_of_its_pipe_for_ever_keeps_no_server_from_ending_and_none_from_starting() {
+    let mut server = Server::start();
+    let made = server.post("/v1/sandboxes", &json!({})).send().await.unwrap();
+    let sandbox = good(made).await["id"].as_str().unwrap().to_owned();
+    is_held_up(&server, &sandbox).await;
+    server.stop();
+    server.run();
+    is_held_up(&server, &sandbox).await;
+    let mut killed = server.shoot();
+    server.run();
+    killed.wait().unwrap();
+    let exec = json!({ "command": "echo works" });
+    let answer = server.post(&format!("/v1/sandboxes/{sandbox}/exec"), &exec).send().await.unwrap();
+    assert_eq!(good(answer).await["stdout"], "works\n");
+    let gone = server.request(Method::DELETE, &format!("/v1/sandboxes/{sandbox}")).send().await.unwrap();
+    assert!(gone.status().is_success(), "{gone:?}");
+}
+
+/// The server lets go of an output at its end, and init has it open for as long as its command runs.
+const HOLDS_WHAT_INIT_HAS: &str = "import os, socket, time
+back = os.open('/proc/self/fd/1', os.O_RDONLY | os.O_NONBLOCK)
+for end in 1, 2: os.dup2(os.open('/dev/null', os.O_RDWR), end)
+time.sleep(1)
+into = os.open(f'/proc/self/fd/{back}', os.O_WRONLY)
+one, other = socket.socketpair()
+open('holds', 'w').close()
+os.splice(one.fileno(), into, 65536)";
+
+#[tokio::test]
+async fn a_guest_that_holds_the_lock_of_a_pipe_that_init_has_open_keeps_no_sandbox_from_ending() {
+    let server = Server::start();
+    let inside = "/v1/sandboxes:ensure";
+    for ends in ["stop", "delete"] {
+        let scope = json!({ "scope": { "scheme": "fixed", "name": ends } });
+        let sandbox = good(server.post(inside, &scope).send().await.unwrap()).await["id"].as_str().unwrap().to_owned();
+        let hold = json!({ "argv": ["python3", "-c", HOLDS_WHAT_INIT_HAS], "background": true });
+        good(server.post(&format!("/v1/sandboxes/{sandbox}/exec"), &hold).send().await.unwrap()).await;
+        until(|| async { (server.exec(ends, "test -e holds").await["exit_code"] == 0).then_some(()) }).await;
+        let path = format!("/v1/sandboxes/{sandbox}");
+        let ended = match ends {
+            "stop" => server.post(&format!("{path}/stop"), &json!({})),
+            _ => server.request(Method::DELETE, &path),
+        };
+        let ended = tokio::time::timeout(PATIENCE, ended.send()).await.expect("it ends").unwrap();
+        assert!(ended.status().is_success(), "{ended:?}");
+        until(|| async { server.inits().is_empty().then_some(()) }).await;
+    }
+}
+
 /// Nobody measures its traffic while there is no server, and so nobody would thaw it.
 #[tokio::test]
 async fn a_sandbox_that_is_over_its_disk_rate_goes_on_when_its_server_is_killed() {

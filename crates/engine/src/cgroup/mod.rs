@@ -36,6 +36,9 @@ use crate::{
 /// Below it all sandboxes of a machine lie, unless an engine is told another.
 pub(crate) const GROUP: &str = "cabana";
 
+/// So long who stands still for a moment is waited for.
+const SHAKING: Duration = Duration::from_millis(250);
+
 /// How long tracers may take to wait for who has ended, while everybody is to stand still.
 const TRACERS: Duration = Duration::from_secs(1);
 
@@ -110,7 +113,9 @@ impl Cgroups {
             cgroup.remove();
             self.controllers.limiter(&self.name(number)).remove();
         } else {
-            // What is dying in it ends when the kernel is done with it, and holds up the file system until then.
+            // What is dying in it ends when the kernel is done with it, and holds up the file system until then. It can wait for what others
+            // in it have locked.
+            let _ = cgroup.kill_commands();
             let _ = self.controllers.limiter(&self.name(number)).lift_cpu_limit();
         }
     }
@@ -209,6 +214,22 @@ impl Cgroup {
     /// back from there.
     pub(crate) fn set_frozen(&self, frozen: bool) -> io::Result<()> {
         fs::write(self.path.join("run/cgroup.freeze"), u8::from(frozen).to_string())
+    }
+
+    /// Ends all commands, also those that are frozen.
+    pub(crate) fn kill_commands(&self) -> io::Result<()> {
+        fs::write(self.path.join("run/cgroup.kill"), "1")
+    }
+
+    /// Lets all commands stand still for a moment, unless they do anyway. Who waits in the kernel, for another process say, lets go meanwhile
+    /// of what it has locked there.
+    pub(crate) fn shake(&self) -> io::Result<()> {
+        if self.is_frozen() {
+            return Ok(());
+        }
+        self.set_frozen(true)?;
+        let _ = self.until_frozen(SHAKING); // who waits for a disk does not stand still
+        self.set_frozen(false)
     }
 
     /// A tracer that does not let a thread go which ends holds up an exec of the others in the kernel, where nobody stands still.

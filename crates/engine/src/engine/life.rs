@@ -212,8 +212,8 @@ impl Shared {
     }
 
     /// It lives on, and is somebody else's from here on.
-    pub(super) async fn leave(&self, live: &Live) {
-        live.leave().await;
+    pub(super) async fn leave(&self, live: &Arc<Live>) {
+        tokio::join!(live.leave(), live.free_steps());
         drop(live.take_holds());
     }
 

@@ -42,7 +42,8 @@ const NAME: u64 = 74;
 const MAX_DESCRIPTORS: usize = 1 << 18;
 const MAX_CPU: Duration = Duration::from_secs(1);
 
-/// To count locks takes the kernel long. Who has this part of what is enough when the time is over has more, and is not counted to its end.
+/// To count locks takes the kernel long. Who has this part of what is enough when the time is over has more, if most of the time went
+/// there, and is not counted to its end.
 const LARGE: u64 = 8;
 
 /// Sockets in queues of sockets in queues. Each takes descriptors of this process while it is looked into.
@@ -101,6 +102,7 @@ pub(crate) fn look(pids: &[u32], look: &Look<'_>, taken: &mut Vec<OwnedFd>) -> O
         kept: Vec::new(),
         largest: HashMap::new(),
         begun: sys::thread_time(),
+        locks_took: Duration::ZERO,
     };
     let mut tables = Tables::of(Common::Files);
     // Each thread may have a table of its own, and one whose leader has ended is seen nowhere else.
@@ -169,12 +171,14 @@ struct Count<'a> {
     largest: HashMap<(u64, u64), u64>,
     /// Of this thread's processor time.
     begun: Duration,
+    /// As much of it as locks took.
+    locks_took: Duration,
 }
 
 impl Count<'_> {
     fn is_over(&mut self) -> bool {
         let is_long = sys::thread_time().saturating_sub(self.begun) > MAX_CPU;
-        if is_long && self.held.certain > self.look.enough / LARGE {
+        if is_long && self.locks_took > MAX_CPU / 2 && self.held.certain > self.look.enough / LARGE {
             self.held.certain = self.held.certain.max(self.look.enough + 1);
         }
         let is_over = is_long
@@ -195,8 +199,12 @@ impl Count<'_> {
         self.looked_at += 1;
         let path = format!("{}/fd/{}", place.owner, place.number);
         let Ok(file) = fs::metadata(&path) else { return false };
+        let before = sys::thread_time();
         let info = File::open(format!("{}/fdinfo/{}", place.owner, place.number));
         let info = info.map(|info| FdInfo::read(BufReader::new(info), self.look.enough / LOCK)).unwrap_or_default();
+        if info.process_locks + info.file_locks > 0 {
+            self.locks_took += sys::thread_time().saturating_sub(before);
+        }
         let is_kept = !self.look.drops_lists && self.add_locks(place, ours, &info);
         let may_have_list = file.is_dir() && is_on_an_overlay(Path::new(&path));
         if may_have_list && ours.is_none() && !self.listed.insert(place.thread, place.number) {

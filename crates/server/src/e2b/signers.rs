@@ -24,8 +24,8 @@ use super::{kept::Kept, refused::Refused};
 /// As long as what was computed is taken for all there is.
 const FRESH: Duration = Duration::from_millis(250);
 /// A try costs as much as there are tokens, and at least this.
-const LEAST: f64 = 1000.0;
-/// Tokens a second, and at most so many at once: for one address, and for all.
+const LEAST: f64 = 100.0;
+/// Tokens a second, and at most so many at once: for one address, and for all; and as much for all that were right before.
 const OF_ONE: Rate = Rate { each_second: 20_000.0, most: 100_000.0 };
 const OF_ALL: Rate = Rate { each_second: 100_000.0, most: 400_000.0 };
 /// Addresses with an account of their own, and signatures that are known again.
@@ -58,8 +58,23 @@ struct Computed {
 
 #[derive(Default)]
 struct Accounts {
-    all: Option<Account>,
-    each: HashMap<IpAddr, Account>,
+    /// Of all together.
+    strangers: Option<Account>,
+    /// Of all together that were right before: nobody takes it from them who only guesses.
+    proven: Option<Account>,
+    each: HashMap<IpAddr, OfAddress>,
+}
+
+struct OfAddress {
+    account: Account,
+    was_right: bool,
+}
+
+/// From which account of all together a try was paid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Payer {
+    Stranger,
+    Proven,
 }
 
 struct Rate {
@@ -87,39 +102,52 @@ impl Account {
 }
 
 impl Accounts {
-    /// Takes the cost of a try before it is made, from both or from none: of many at once each finds what is left by then. False: one of
+    /// Takes the cost of a try before it is made, from both or from none: of many at once each finds what is left by then. `None`: one of
     /// them has nothing left. That of the address is asked first, so no address takes more from that of all than it has.
-    fn pay(&mut self, address: Option<IpAddr>, cost: f64, now: Instant) -> bool {
-        let has_all = self.all.get_or_insert_with(|| Account::new(&OF_ALL, now)).balance(&OF_ALL, now) > 0.0;
+    fn pay(&mut self, address: Option<IpAddr>, cost: f64, now: Instant) -> Option<Payer> {
+        let was_right = address.and_then(|address| self.each.get(&address)).is_some_and(|each| each.was_right);
+        let payer = if was_right { Payer::Proven } else { Payer::Stranger };
+        let has_all = self.all(payer).get_or_insert_with(|| Account::new(&OF_ALL, now)).balance(&OF_ALL, now) > 0.0;
         if let Some(each) = address.and_then(|address| self.of_address(address, now)) {
-            if each.balance(&OF_ONE, now) <= 0.0 || !has_all {
-                return false;
+            if each.account.balance(&OF_ONE, now) <= 0.0 || !has_all {
+                return None;
             }
-            each.left -= cost;
+            each.account.left -= cost;
         }
-        if let Some(all) = self.all.as_mut().filter(|_| has_all) {
+        if let Some(all) = self.all(payer).as_mut().filter(|_| has_all) {
             all.left -= cost;
         }
-        has_all
+        has_all.then_some(payer)
     }
 
     /// What was right costs nothing.
-    fn give_back(&mut self, address: Option<IpAddr>, cost: f64) {
-        let each = address.and_then(|address| self.each.get_mut(&address));
-        for account in self.all.iter_mut().chain(each) {
-            account.left += cost;
+    fn give_back(&mut self, address: Option<IpAddr>, cost: f64, payer: Payer) {
+        if let Some(each) = address.and_then(|address| self.each.get_mut(&address)) {
+            each.account.left += cost;
+            each.was_right = true;
+        }
+        if let Some(all) = self.all(payer) {
+            all.left += cost;
+        }
+    }
+
+    fn all(&mut self, payer: Payer) -> &mut Option<Account> {
+        match payer {
+            Payer::Stranger => &mut self.strangers,
+            Payer::Proven => &mut self.proven,
         }
     }
 
     /// `None`: there is no room for its own, and it pays from that of all alone.
-    fn of_address(&mut self, address: IpAddr, now: Instant) -> Option<&mut Account> {
+    fn of_address(&mut self, address: IpAddr, now: Instant) -> Option<&mut OfAddress> {
         if self.each.len() >= ADDRESSES && !self.each.contains_key(&address) {
-            self.each.retain(|_, each| each.balance(&OF_ONE, now) < OF_ONE.most);
+            self.each.retain(|_, each| each.account.balance(&OF_ONE, now) < OF_ONE.most);
             if self.each.len() >= ADDRESSES {
                 return None;
             }
         }
-        Some(self.each.entry(address).or_insert_with(|| Account::new(&OF_ONE, now)))
+        let new = || OfAddress { account: Account::new(&OF_ONE, now), was_right: false };
+        Some(self.each.entry(address).or_insert_with(new))
     }
 }
 
@@ -146,18 +174,18 @@ impl Signers {
         loop {
             let (when, tokens) = self.tokens(runtime, after).await?;
             let cost = if paid > 0.0 { tokens.len() as f64 } else { (tokens.len() as f64).max(LEAST) };
-            if !locked(&self.accounts).pay(peer, cost, Instant::now()) {
+            let Some(payer) = locked(&self.accounts).pay(peer, cost, Instant::now()) else {
                 let why =
                     "too many signatures that nobody made: wait, or name the sandbox in the header E2b-Sandbox-Id";
                 return Err(Refused::new(StatusCode::TOO_MANY_REQUESTS, why));
-            }
+            };
             paid += cost;
             let (many, signer, wanted) = (tokens.len(), signer.clone(), signature.to_owned());
             let accounts = self.accounts.clone();
             let signed = move || {
                 let found = tokens.iter().find(|(_, token)| is_same(&signer.sign(token), &wanted)).cloned();
                 if found.is_some() {
-                    locked(&accounts).give_back(peer, paid); // also where its client has gone
+                    locked(&accounts).give_back(peer, paid, payer); // also where its client has gone
                 }
                 found
             };
@@ -226,32 +254,38 @@ fn of_one(address: IpAddr) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
+    use std::{net::Ipv4Addr, thread};
 
     use super::*;
 
+    const ONE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+    const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+    /// With as many tokens as that.
+    const COST: f64 = 1000.0;
+
     #[test]
     fn who_misses_too_often_waits_and_others_do_not() {
-        let (now, one, other) = (Instant::now(), IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
-        let mut accounts = Accounts::default();
+        let (now, mut accounts) = (Instant::now(), Accounts::default());
         // All of them before it is known what comes of the first.
-        assert_eq!((0..6000).filter(|_| accounts.pay(Some(one), LEAST, now)).count(), 100);
-        assert!(accounts.pay(Some(other), LEAST, now), "one address takes nothing that others need");
+        assert_eq!((0..6000).filter(|_| accounts.pay(Some(ONE), COST, now).is_some()).count(), 100);
+        assert!(accounts.pay(Some(OTHER), COST, now).is_some(), "one address takes nothing that others need");
         let later = now + Duration::from_millis(100);
-        assert!(accounts.pay(Some(one), LEAST, later), "after a while it may again");
-        while accounts.pay(None, LEAST, later) {}
-        assert!(!accounts.pay(Some(other), LEAST, later), "all together have a bound as well");
-        assert!(accounts.each[&other].left > 0.0, "and who is refused by that has paid nothing");
+        assert!(accounts.pay(Some(ONE), COST, later).is_some(), "after a while it may again");
+        while accounts.pay(None, COST, later).is_some() {}
+        assert!(accounts.pay(Some(OTHER), COST, later).is_none(), "all together have a bound as well");
+        assert!(accounts.each[&OTHER].account.left > 0.0, "and who is refused by that has paid nothing");
     }
 
     #[test]
-    fn who_is_right_gets_back_what_was_paid() {
-        let (now, one) = (Instant::now(), IpAddr::from([10, 0, 0, 1]));
-        let mut accounts = Accounts::default();
+    fn who_is_right_gets_back_what_was_paid_and_is_not_held_up_by_who_only_guesses() {
+        let (now, mut accounts) = (Instant::now(), Accounts::default());
         for _ in 0..1000 {
-            assert!(accounts.pay(Some(one), LEAST, now));
-            accounts.give_back(Some(one), LEAST);
+            let payer = accounts.pay(Some(ONE), COST, now).unwrap();
+            accounts.give_back(Some(ONE), COST, payer);
         }
+        while accounts.pay(None, COST, now).is_some() {}
+        assert_eq!(accounts.pay(Some(OTHER), COST, now), None);
+        assert_eq!((0..6000).filter(|_| accounts.pay(Some(ONE), COST, now).is_some()).count(), 100);
     }
 
     #[tokio::test]
