@@ -5,7 +5,10 @@ use std::time::Instant;
 use cabana_model::{CallId, SandboxId, SandboxState, Tenant};
 use cabana_store::{BegunPage, CallRow, Dropped, Head, KnownSpec, LedgerRow, Page, Record};
 
-use crate::{Error, MemoryCharge, Result, Runtime};
+use crate::{
+    Error, MemoryCharge, Result, Runtime,
+    shares::{self, REQUESTS, Share},
+};
 
 impl Runtime {
     pub async fn sandbox(&self, tenant: &Tenant, id: &SandboxId) -> Result<Record> {
@@ -50,6 +53,11 @@ impl Runtime {
     pub fn check_answers(&self, tenant: &Tenant) -> Result<()> {
         let is_over = self.0.lists.is_over(tenant) || self.0.answers.is_over(tenant);
         if is_over { Err(Error::ListsTooLarge) } else { Ok(()) }
+    }
+
+    /// For a request, until it is answered.
+    pub fn request_place(&self, tenant: &Tenant) -> Result<Share> {
+        REQUESTS.take(&shares::tenant(tenant)).ok_or(Error::TooManyRequests)
     }
 
     pub async fn call_row(&self, tenant: &Tenant, id: CallId) -> Result<CallRow> {
