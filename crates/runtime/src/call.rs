@@ -8,20 +8,21 @@ use std::{
 };
 
 use bytes::Bytes;
-use cabana_model::{CallId, Code, Outcome, SandboxId, Scope};
+use cabana_model::{CallId, Code, Outcome, SandboxId, Scope, Tenant};
 use cabana_sandbox::Sandbox;
 use cabana_store::{Log, Record, SnapshotStep, Token};
-use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, future::BoxFuture};
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Caller, Error, Result, Runtime, Wanted,
+    AnswerTurn, Caller, Error, Result, Runtime, Wanted,
     memory::MemoryCharge,
     quotas::Pass,
     sandboxes::{Awake, Kind, Slot},
+    shares::Share,
     words,
 };
 
@@ -222,7 +223,7 @@ impl<A: Act> Work for Acting<A> {
     fn repeats(self: Box<Self>, first: RawCall) -> BoxFuture<'static, Result<()>> {
         Box::pin(async move {
             let Self { act, memory: _until_compared } = *self;
-            act.repeats(Call(first, PhantomData)).await
+            act.repeats(Call(first, PhantomData, None)).await
         })
     }
 }
@@ -259,7 +260,27 @@ impl RawCall {
 }
 
 /// A handle on a call. Dropping it changes nothing.
-pub struct Call<T>(pub(crate) RawCall, pub(crate) PhantomData<fn() -> T>);
+pub struct Call<T>(pub(crate) RawCall, pub(crate) PhantomData<fn() -> T>, pub(crate) Option<Following>);
+
+/// What one that repeats another has until it is answered. It did nothing itself: it may be asked again, and so is refused where there is
+/// no room for its answer.
+pub(crate) struct Following {
+    pub(crate) runtime: Runtime,
+    pub(crate) tenant: Tenant,
+    pub(crate) removes: bool,
+    pub(crate) _pass: Option<Pass>,
+    pub(crate) _place: Share,
+}
+
+impl Following {
+    /// Once the first has ended: very many may have waited for it.
+    fn check(&self) -> Result<()> {
+        if self.removes { Ok(()) } else { self.runtime.check_answers(&self.tenant) }
+    }
+}
+
+/// Of an outcome. What is no longer is kept by one that waits for its turn.
+const SHORT: usize = 4 << 10;
 
 impl<T: DeserializeOwned> Call<T> {
     pub fn id(&self) -> CallId {
@@ -276,8 +297,37 @@ impl<T: DeserializeOwned> Call<T> {
 
     /// As recorded: the same for everybody who asks, however often.
     pub async fn answer(self) -> Result<T> {
-        let answer = answer_of(self.0.outcome().await)?;
-        serde_json::from_slice(&answer)
+        let Self(call, _, following) = self;
+        let outcome = call.outcome().await;
+        following.as_ref().map_or(Ok(()), Following::check)?;
+        Self::parse(outcome)
+    }
+
+    /// The same for who makes a long answer of it: see [`Runtime::answer_turn`]. A long one is read back when its turn comes.
+    pub async fn answer_in_turn(self, runtime: &Runtime, tenant: &Tenant) -> Result<(T, AnswerTurn)> {
+        let Self(call, _, following) = self;
+        let id = call.id;
+        let outcome = call.outcome().await;
+        if let Some(following) = following {
+            let turn = runtime.making_turn(tenant).await; // who repeats a call shares what it answered with all who do
+            following.check()?;
+            return Ok((Self::parse(outcome)?, turn));
+        }
+        if let Some(turn) = runtime.answer_turn(tenant).now_or_never() {
+            return Ok((Self::parse(outcome)?, turn));
+        }
+        let short =
+            Some(outcome).filter(|outcome| !matches!(outcome, Outcome::Answered(answer) if answer.len() > SHORT));
+        let turn = runtime.answer_turn(tenant).await;
+        let outcome = match short {
+            Some(outcome) => outcome,
+            None => runtime.call_row(tenant, id).await?.outcome.unwrap_or(Outcome::Unknown),
+        };
+        Ok((Self::parse(outcome)?, turn))
+    }
+
+    fn parse(outcome: Outcome) -> Result<T> {
+        serde_json::from_slice(&answer_of(outcome)?)
             .map_err(|error| Error::Store(cabana_store::Error::Corrupt(format!("the answer of a call: {error}"))))
     }
 }

@@ -83,6 +83,8 @@ pub enum Error {
     TooManyInputs(usize),
     #[error("as many calls are under way as may be at once, of this tenant or of all")]
     TooManyCalls,
+    #[error("as many requests wait for their answers as may at once, of this tenant or of all")]
+    TooManyRequests,
     #[error("as many connections to ports are open as there may be, of this sandbox or of all")]
     TooManyPortConnections,
     #[error("as many streams of events are open as one tenant may have: {0}")]
@@ -176,7 +178,8 @@ impl Error {
             | Self::IncomingTooLarge
             | Self::ByUrlTooLarge
             | Self::TooManyInputs(_)
-            | Self::TooManyCalls => Code::ServerBusy,
+            | Self::TooManyCalls
+            | Self::TooManyRequests => Code::ServerBusy,
             Self::TooManyPortConnections => Code::TooManyConnections,
             Self::TooManyReaders | Self::TooManyUploads | Self::TooManyListeners(_) => Code::TooManyStreams,
             Self::TooManySearches(_) => Code::TooManySearches,

@@ -93,6 +93,7 @@ pub use metrics::{BUCKETS, Metrics, Verb};
 pub use mounts::Mounts;
 pub use ports::{Connection, Visitor};
 pub use profiles::Wish;
+pub use reads::AnswerTurn;
 pub use ready::BringUp;
 pub use reaper::Reaped;
 pub use recover::Recovery;

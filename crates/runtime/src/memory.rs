@@ -1,11 +1,13 @@
 //! Memory of the server that is filled with what guests and clients say: names, paths, what is attached to files, input.
 //!
 //! They make these as long as they may, so memory for them is bounded for each tenant, and for all together. The last quarter is for
-//! tenants that have little of it. What fills it has a charge, which grows with it and ends with it.
+//! tenants that have little of it. What fills it has a charge, which grows with it and ends with it. What a tenant owes beyond its share
+//! is its own: no other is refused for it.
 
 use std::{
     collections::HashMap,
     io,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -13,6 +15,7 @@ use bytes::Bytes;
 use cabana_model::Tenant;
 use cabana_sandbox::FileInfo;
 use serde::Serialize;
+use tokio::sync::Notify;
 
 /// What is charged at once. The first of it is free, and small answers are not worth a look at the ledger; but a client may have very many
 /// of them at a time, for as long as it likes.
@@ -28,6 +31,8 @@ struct Ledger {
     each: usize,
     all: usize,
     in_use: Mutex<HashMap<Tenant, usize>>,
+    /// Whenever something is given back.
+    released: Notify,
 }
 
 /// The part of one answer.
@@ -43,7 +48,7 @@ pub struct MemoryCharge {
 impl MemoryLedger {
     /// In bytes: of one tenant, and of all.
     pub fn new(each: usize, all: usize) -> Self {
-        Self(Arc::new(Ledger { each, all, in_use: Mutex::default() }))
+        Self(Arc::new(Ledger { each, all, in_use: Mutex::default(), released: Notify::new() }))
     }
 
     pub fn open(&self, tenant: &Tenant) -> MemoryCharge {
@@ -56,9 +61,8 @@ impl MemoryLedger {
 
     fn charge(&self, tenant: &Tenant, bytes: usize) -> bool {
         let mut in_use = self.in_use();
-        let all: usize = in_use.values().sum();
         let own = in_use.get(tenant).copied().unwrap_or(0) + bytes;
-        let fits = own <= self.0.each && all + bytes <= self.room(own);
+        let fits = own <= self.0.each && self.of_all(&in_use) + bytes <= self.room(own);
         if fits {
             in_use.insert(tenant.clone(), own);
         }
@@ -69,11 +73,28 @@ impl MemoryLedger {
         *self.in_use().entry(tenant.clone()).or_default() += bytes;
     }
 
+    /// Of each tenant no more than its share, whatever it owes.
+    fn of_all(&self, in_use: &HashMap<Tenant, usize>) -> usize {
+        in_use.values().map(|own| own.min(&self.0.each)).sum()
+    }
+
     /// Whether a tenant has more than it may: of what it was owed.
     pub(crate) fn is_over(&self, tenant: &Tenant) -> bool {
         let in_use = self.in_use();
         let own = in_use.get(tenant).copied().unwrap_or(0);
-        own > self.0.each || (own > self.0.each / LITTLE && in_use.values().sum::<usize>() > self.0.all)
+        own > self.0.each || (own > self.0.each / LITTLE && self.of_all(&in_use) > self.0.all)
+    }
+
+    /// Waits until a tenant has no more than it may.
+    pub(crate) async fn wait_for_room(&self, tenant: &Tenant) {
+        loop {
+            let mut released = pin!(self.0.released.notified());
+            released.as_mut().enable(); // before the look: what is given back from here on is heard of
+            if !self.is_over(tenant) {
+                return;
+            }
+            released.await;
+        }
     }
 
     /// Of all, for a tenant that has so much.
@@ -89,6 +110,8 @@ impl MemoryLedger {
                 in_use.remove(tenant);
             }
         }
+        drop(in_use);
+        self.0.released.notify_waiters();
     }
 }
 
@@ -191,6 +214,8 @@ impl io::Write for Length {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
 
     fn tenant(name: &str) -> Tenant {
@@ -243,6 +268,33 @@ mod tests {
         assert!(!ledger.is_over(&one));
         drop(owed);
         assert!(ledger.in_use().is_empty());
+    }
+
+    #[test]
+    fn what_a_tenant_owes_beyond_its_share_is_refused_to_no_other() {
+        let (ledger, one, other) = (MemoryLedger::new(4 * STEP, 8 * STEP), tenant("one"), tenant("other"));
+        let mut owed = ledger.open(&one).owed();
+        assert!(owed.grow(65 * STEP) && ledger.is_over(&one));
+        let mut its = ledger.open(&other);
+        assert!(its.grow(3 * STEP), "there is as much for it as if the first had its share");
+        assert!(!its.grow(STEP), "and its share counts");
+        assert!(!ledger.is_over(&other));
+        drop(owed);
+        assert!(its.grow(2 * STEP) && !its.grow(1), "until all of it is gone");
+    }
+
+    #[test]
+    fn who_owes_too_much_waits_until_enough_of_it_is_given_back() {
+        let (ledger, one) = (MemoryLedger::new(4 * STEP, 8 * STEP), tenant("one"));
+        let mut owed = ledger.open(&one).owed();
+        assert!(owed.grow(8 * STEP));
+        let mut waiting = Box::pin(ledger.wait_for_room(&one));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        assert!(ledger.wait_for_room(&tenant("other")).now_or_never().is_some());
+        owed.shrink(6 * STEP);
+        assert!(waiting.as_mut().now_or_never().is_none(), "it still owes more than it may");
+        owed.shrink(5 * STEP);
+        assert!(waiting.as_mut().now_or_never().is_some());
     }
 
     #[test]

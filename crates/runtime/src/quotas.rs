@@ -503,6 +503,14 @@ impl Pass {
         (held.tasks > 0).then(|| Self::new(self.quotas.clone(), self.whos.clone(), held))
     }
 
+    /// Of one that repeats another: it counts as a call until it is answered, and leaves nothing.
+    pub(crate) fn into_follower(mut self) -> Self {
+        let mut records = Self::new(self.quotas.clone(), self.whos.clone(), Amounts::default());
+        records.unrecorded = std::mem::take(&mut self.unrecorded);
+        drop((records, self.task(), self.room.take()));
+        self
+    }
+
     /// Its records are there, and stay.
     pub(crate) fn is_recorded(&mut self) {
         self.unrecorded = 0;

@@ -4,8 +4,17 @@ use std::time::Instant;
 
 use cabana_model::{CallId, SandboxId, SandboxState, Tenant};
 use cabana_store::{BegunPage, CallRow, Dropped, Head, KnownSpec, LedgerRow, Page, Record};
+use tokio::sync::OwnedSemaphorePermit;
 
-use crate::{Error, MemoryCharge, Result, Runtime};
+use crate::{
+    Error, MemoryCharge, Result, Runtime,
+    shares::{self, REQUESTS, Share},
+};
+
+/// A tenant's turn to make an answer, until that is charged.
+pub struct AnswerTurn {
+    _permit: Option<OwnedSemaphorePermit>,
+}
 
 impl Runtime {
     pub async fn sandbox(&self, tenant: &Tenant, id: &SandboxId) -> Result<Record> {
@@ -50,6 +59,30 @@ impl Runtime {
     pub fn check_answers(&self, tenant: &Tenant) -> Result<()> {
         let is_over = self.0.lists.is_over(tenant) || self.0.answers.is_over(tenant);
         if is_over { Err(Error::ListsTooLarge) } else { Ok(()) }
+    }
+
+    /// Before a long answer is made of what was done: who has more than it may waits until its clients have taken enough, and then one
+    /// goes on at a time. What waits has nothing that was made for its answer, so nothing waits for it.
+    pub async fn answer_turn(&self, tenant: &Tenant) -> AnswerTurn {
+        let _first = self.0.answer_queue.acquire(tenant).await;
+        loop {
+            self.0.lists.wait_for_room(tenant).await;
+            self.0.answers.wait_for_room(tenant).await;
+            let turn = self.making_turn(tenant).await;
+            if self.check_answers(tenant).is_ok() {
+                return turn;
+            }
+        }
+    }
+
+    /// Only behind those who make theirs, and not behind those who wait for room.
+    pub(crate) async fn making_turn(&self, tenant: &Tenant) -> AnswerTurn {
+        AnswerTurn { _permit: self.0.answer_turns.acquire(tenant).await }
+    }
+
+    /// For a request, until it is answered.
+    pub fn request_place(&self, tenant: &Tenant) -> Result<Share> {
+        REQUESTS.take(&shares::tenant(tenant)).ok_or(Error::TooManyRequests)
     }
 
     pub async fn call_row(&self, tenant: &Tenant, id: CallId) -> Result<CallRow> {

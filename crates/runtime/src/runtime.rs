@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::{
     Access, Act, Ask, Call, Caller, Clock, Cx, Error, Listener, Live, Look, Metrics, Needs, Place, Result, Settings,
-    call::{Acting, Notes, RawCall, UnderWay, Work, outcome_of},
+    call::{Acting, Following, Notes, RawCall, UnderWay, Work, outcome_of},
     events::Events,
     fault::{self, Point},
     finishing::{Finishing, Leaves},
@@ -73,6 +73,9 @@ pub(crate) struct Inner {
     /// Of what clients sent with calls that wait, and of input that commands have not read.
     pub(crate) held: MemoryLedger,
     pub(crate) answers: MemoryLedger,
+    /// Of those who wait for room for an answer of what was done, and of those who make one.
+    pub(crate) answer_queue: TenantPermits,
+    pub(crate) answer_turns: TenantPermits,
     /// Of files that are read, and of bodies that are written as they come.
     pub(crate) reading: MemoryLedger,
     pub(crate) incoming: MemoryLedger,
@@ -168,6 +171,8 @@ impl Runtime {
             parsing: Turns::new(1, 2),
             held: MemoryLedger::new(HELD_OF_TENANT, HELD_OF_ALL),
             answers: MemoryLedger::new(ANSWERS_OF_TENANT, ANSWERS_OF_ALL),
+            answer_queue: TenantPermits::new(1),
+            answer_turns: TenantPermits::new(1),
             reading: MemoryLedger::new(FILES_OF_TENANT, FILES_OF_ALL),
             incoming: MemoryLedger::new(FILES_OF_TENANT, FILES_OF_ALL),
             by_url: MemoryLedger::new(BY_URL_OF_TENANT, BY_URL_OF_ALL),
@@ -360,11 +365,15 @@ impl Runtime {
         let memory = self.hold(&ask.caller.tenant, act.held_bytes())?;
         let (runtime, work) = (self.clone(), Box::new(Acting { act, memory }));
         let begin = Finishing::new(&self.0.tasks, |leaves| runtime.begin(ask, about, metering, work, leaves));
-        let (call, left) = begin.await?;
-        if let Some(act) = left {
-            act.repeats(call.clone()).await?;
-        }
-        Ok(Call(call, PhantomData))
+        let (call, repeated) = begin.await?;
+        let following = match repeated {
+            None => None,
+            Some((act, following)) => {
+                act.repeats(call.clone()).await?;
+                Some(following)
+            }
+        };
+        Ok(Call(call, PhantomData, following))
     }
 
     pub(crate) fn hold(&self, tenant: &Tenant, bytes: usize) -> Result<MemoryCharge> {
@@ -380,7 +389,7 @@ impl Runtime {
         metering: Metering,
         work: Box<dyn Work>,
         leaves: Leaves,
-    ) -> Result<(RawCall, Option<Box<dyn Work>>)> {
+    ) -> Result<(RawCall, Option<(Box<dyn Work>, Following)>)> {
         let id = CallId::now();
         let place = CALLS.take(&shares::tenant(&ask.caller.tenant)).ok_or(Error::TooManyCalls)?;
         if matches!(ask.place, Place::New(_) | Place::Once(_)) {
@@ -391,7 +400,8 @@ impl Runtime {
             Err(error @ (Error::NoSandbox(_) | Error::Exceeded(_) | Error::LowDisk { .. })) if ask.key.is_some() => {
                 return match self.0.store.repeated(self.new_call(&ask, &about, id, None)).await? {
                     Some(Reserved::Running(first) | Reserved::Done(first, _)) => {
-                        Ok((self.followed(&ask, first).await?, Some(work)))
+                        let call = self.followed(&ask, first).await?;
+                        Ok((call, Some((work, self.following(&ask, &about, place, None)))))
                     }
                     _ => Err(error),
                 };
@@ -420,7 +430,8 @@ impl Runtime {
         match reserved? {
             Reserved::Fresh => {}
             Reserved::Running(first) | Reserved::Done(first, _) => {
-                return Ok((self.followed(&ask, first).await?, Some(work)));
+                let call = self.followed(&ask, first).await?;
+                return Ok((call, Some((work, self.following(&ask, &about, place, Some(pass.into_follower()))))));
             }
             Reserved::Conflict => return Err(Error::KeyReused),
         }
@@ -462,6 +473,11 @@ impl Runtime {
         let row = self.0.store.call(&ask.caller.tenant, first).await?.ok_or(Error::NoCall(first))?;
         let output = self.ended_output(&row).await?;
         Ok(RawCall::done(first, output, row.outcome.unwrap_or(Outcome::Unknown)))
+    }
+
+    fn following(&self, ask: &Ask, about: &About, place: shares::Share, pass: Option<Pass>) -> Following {
+        let (runtime, tenant) = (self.clone(), ask.caller.tenant.clone());
+        Following { runtime, tenant, removes: about.wants.removes, _pass: pass, _place: place }
     }
 
     fn new_call(&self, ask: &Ask, about: &About, id: CallId, slot: Option<&Arc<Slot>>) -> NewCall {

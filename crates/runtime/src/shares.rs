@@ -35,6 +35,8 @@ pub(crate) static READERS_BY_URL: LazyLock<Places> =
 
 /// Calls that are under way, by tenant, whatever its quota is: each is a task and a log in memory.
 pub(crate) static CALLS: LazyLock<Places> = LazyLock::new(|| Places::with_each(65_536, 16_384));
+/// Requests that are not answered yet, by tenant: each has what it was asked in memory, and what it waits with.
+pub(crate) static REQUESTS: LazyLock<Places> = LazyLock::new(|| Places::with_each(65_536, 4096));
 /// Archives that are packed, by tenant: each takes a processor as long as its client reads.
 pub(crate) static ARCHIVES: LazyLock<Places> = LazyLock::new(|| Places::with_each(32, 8));
 /// Who waits for a lease, by its sandbox.

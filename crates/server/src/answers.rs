@@ -17,22 +17,29 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use cabana_runtime::{Error, MemoryCharge, Tenant};
+use cabana_sandbox::Place;
 use hyper::body::{Frame, SizeHint};
 
 use crate::{App, e2b, error::Refused};
 
-/// Whose request it is, from when that is known.
+/// Whose request it is, from when that is known, with its place among those of its tenant that are not answered yet.
 #[derive(Clone, Default)]
-pub(crate) struct OfTenant(Arc<OnceLock<Tenant>>);
+pub(crate) struct OfTenant(Arc<OnceLock<(Tenant, Option<Place>)>>);
 
 impl OfTenant {
     /// For what reads the body, and for what answers.
-    pub(crate) fn note(extensions: &mut Extensions, tenant: &Tenant) {
-        let _ = extensions.get_or_insert_default::<Self>().0.set(tenant.clone());
+    pub(crate) fn note(app: &App, extensions: &mut Extensions, tenant: &Tenant) -> Result<(), Error> {
+        let noted = &extensions.get_or_insert_default::<Self>().0;
+        let mut admitted = Ok(());
+        noted.get_or_init(|| {
+            let place = app.runtime.request_place(tenant);
+            (tenant.clone(), place.map_err(|error| admitted = Err(error)).ok())
+        });
+        admitted
     }
 
     pub(crate) fn of(extensions: &Extensions) -> Option<Tenant> {
-        extensions.get::<Self>()?.0.get().cloned()
+        extensions.get::<Self>()?.0.get().map(|(tenant, _)| tenant.clone())
     }
 }
 
@@ -52,7 +59,7 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
     let is_theirs = e2b::is_for_theirs(&request);
     let only_reads = only_reads(request.method());
     let mut response = next.run(request).await;
-    let Some(tenant) = of_tenant.0.get() else { return response };
+    let Some((tenant, _)) = of_tenant.0.get() else { return response };
     let length = response.body().size_hint().exact().unwrap_or(0); // one that is made as it is sent says no length
     let memory = app.runtime.answer_memory(tenant);
     let mut memory = if only_reads { memory } else { memory.owed() };

@@ -53,7 +53,7 @@ async fn caller(parts: &Parts, app: &App, needs: Role) -> Result<Caller, Refused
 
 /// For what reads the body next, and for what answers.
 fn known(parts: &mut Parts, app: &App, caller: Caller) -> Result<Caller, Refused> {
-    OfTenant::note(&mut parts.extensions, &caller.tenant);
+    OfTenant::note(app, &mut parts.extensions, &caller.tenant)?;
     answers::check(app, &parts.method, &caller.tenant)?;
     Ok(caller)
 }

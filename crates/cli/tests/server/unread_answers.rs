@@ -1,7 +1,8 @@
 //! Answers that their clients do not read.
 
 use reqwest::{Client, Method, RequestBuilder, Response};
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use crate::stage::{Server, client, good, refused, until};
 
@@ -94,4 +95,85 @@ async fn short_answers_are_charged_together_until_they_are_taken_and_what_is_don
     drop((untaken, last));
     drop((unread, slow));
     until(async || (ask(&client()).await.status() == 200).then_some(())).await;
+}
+
+/// Of very many requests, over several connections: what each is told, as it is told.
+fn keyed(server: &Server, body: &Value, connections: usize) -> JoinSet<Response> {
+    const EACH: usize = 100;
+    let mut asking = JoinSet::new();
+    for _ in 0..connections {
+        let slow = slow_client();
+        for _ in 0..EACH {
+            let request = slow.post(format!("{}/v1/exec", server.url)).bearer_auth(&server.key).json(body);
+            let request = request.header("Idempotency-Key", "one").send();
+            asking.spawn(async { request.await.unwrap() });
+        }
+    }
+    asking
+}
+
+/// What both its streams say becomes six times as long as JSON.
+const SIX_FOLD: &str = "head -c 24576 /dev/zero | tr '\\0' '\\1'; head -c 24576 /dev/zero | tr '\\0' '\\1' >&2";
+
+#[tokio::test]
+async fn who_repeats_one_call_very_often_and_takes_nothing_is_refused_and_another_tenant_is_not() {
+    let server = Server::start();
+    let other = server.key_for("other", "use").await;
+    server.ensure("one").await;
+    let keep = json!({ "head_bytes": 24576, "tail_bytes": 0 });
+    let scope = json!({ "scheme": "fixed", "name": "one" });
+    let command = format!("until [ -e go ]; do sleep 0.05; done; {SIX_FOLD}");
+    let body = json!({ "scope": scope, "command": command, "keep": keep });
+    let mut asking = keyed(&server, &body, 4);
+    let count = asking.len();
+    server.exec("one", "touch go").await;
+    let (mut untaken, mut busy, mut length) = (Vec::new(), 0, 0);
+    for _ in 1..count {
+        let answer = asking.join_next().await.unwrap().unwrap();
+        if answer.status() == 200 {
+            length = answer.content_length().unwrap();
+            untaken.push(answer);
+        } else {
+            assert_eq!(answer.status(), 503);
+            busy += 1;
+        }
+    }
+    assert!(length > 6 * 2 * 24_000, "{length} bytes");
+    let most = usize::try_from((64 << 20) / (length - (8 << 10))).unwrap();
+    assert!(most + 8 < count, "more are asked for than there is room for");
+    assert!((most / 2..most + 8).contains(&untaken.len()), "{} told, {busy} refused", untaken.len());
+    // Another tenant is told as ever, at length, too.
+    let scope = json!({ "scheme": "fixed", "name": "theirs" });
+    let long = json!({ "scope": scope, "command": SIX_FOLD, "keep": keep });
+    let theirs = client().post(format!("{}/v1/exec", server.url)).bearer_auth(&other).json(&long).send().await.unwrap();
+    assert_eq!(good(theirs).await["stdout_total"], 24_576);
+    drop((untaken, asking)); // the one that ran the command may wait until then
+    let again = async || {
+        let answer = server.post("/v1/exec", &body).header("Idempotency-Key", "one").send().await.unwrap();
+        (answer.status() == 200).then_some(answer)
+    };
+    assert_eq!(good(until(again).await).await["stdout_total"], 24_576, "it may be asked again");
+}
+
+#[tokio::test]
+async fn a_tenant_with_very_many_requests_that_wait_is_refused_more_and_another_is_not() {
+    const MOST: usize = 4096;
+    let server = Server::start();
+    let other = server.key_for("other", "use").await;
+    server.ensure("one").await;
+    let body = json!({ "scope": { "scheme": "fixed", "name": "one" }, "command": "sleep 600", "timeout_ms": 600_000 });
+    let mut asking = keyed(&server, &body, MOST / 100 + 2);
+    for _ in 0..asking.len() - MOST {
+        let late = asking.join_next().await.unwrap().unwrap();
+        assert_eq!(refused(late).await, (503, "server_busy".into()));
+    }
+    let list = |key: &str| client().get(format!("{}/v1/sandboxes", server.url)).bearer_auth(key).send();
+    assert_eq!(
+        refused(list(&server.key).await.unwrap()).await,
+        (503, "server_busy".into()),
+        "all its places are taken"
+    );
+    assert_eq!(list(&other).await.unwrap().status(), 200);
+    drop(asking);
+    until(async || (list(&server.key).await.unwrap().status() == 200).then_some(())).await;
 }

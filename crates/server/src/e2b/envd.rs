@@ -53,8 +53,8 @@ async fn answered(app: &App, named: Named, mut request: Request) -> Response {
         Ok(guest) => guest,
         Err(unreached) => return unreached.into_response(),
     };
-    OfTenant::note(request.extensions_mut(), &guest.caller.tenant);
-    if let Err(error) = answers::check(app, request.method(), &guest.caller.tenant) {
+    let noted = OfTenant::note(app, request.extensions_mut(), &guest.caller.tenant);
+    if let Err(error) = noted.and_then(|()| answers::check(app, request.method(), &guest.caller.tenant)) {
         return Refused::from(error).into_response();
     }
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());

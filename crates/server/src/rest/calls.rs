@@ -136,7 +136,10 @@ async fn get(State(app): State<App>, Reader(caller): Reader, Path(call): Path<St
     (status = "default", body = ErrorBody),
 ))]
 async fn cancel(State(app): State<App>, User(caller): User, Path(call): Path<String>) -> Answer<Json<CallBody>> {
-    Ok(Json(CallBody::of(&app.runtime.cancel_call(&caller.tenant, call_id(&call)?).await?)))
+    let id = call_id(&call)?;
+    app.runtime.cancel_call(&caller.tenant, id).await?;
+    let _turn = app.runtime.answer_turn(&caller.tenant).await;
+    Ok(Json(CallBody::of(&app.runtime.call_row(&caller.tenant, id).await?)))
 }
 
 /// Which part of an output.

@@ -295,7 +295,7 @@ async fn run(
     }
     let id = call.id();
     let of_call = |error| Refused::from(error).of_call(id);
-    let answer = call.answer().await.map_err(of_call)?;
+    let (answer, _turn) = call.answer_in_turn(&app.runtime, &tenant).await.map_err(of_call)?;
     let mut memory = app.runtime.list_memory(&tenant).owed(); // it has run
     let said = [&answer.stdout, &answer.stderr].map(|said| said.head.0.len() + said.tail.0.len());
     let _never_refused = memory.grow(said.iter().sum());

@@ -145,13 +145,14 @@ async fn list(State(app): State<App>, Reader(caller): Reader, Query(which): Quer
     long_answer::try_json(memory, list).await
 }
 
-/// What `body` makes of it, after something was done to it: that is told whether there is room or not.
+/// What `body` makes of it, after something was done to it: that is told, once it is its turn.
 async fn told<T: Serialize>(
     app: &App,
     tenant: &Tenant,
     id: &SandboxId,
     body: impl FnOnce(SandboxBody) -> T + Send + 'static,
 ) -> Answer<Response> {
+    let _turn = app.runtime.answer_turn(tenant).await;
     told_by(app, app.runtime.list_memory(tenant).owed(), id, body).await
 }
 

@@ -128,7 +128,10 @@ async fn get(State(app): State<App>, Reader(caller): Reader, Path(task): Path<St
     (status = "default", body = ErrorBody),
 ))]
 async fn cancel(State(app): State<App>, User(caller): User, Path(task): Path<String>) -> Answer<Json<TaskBody>> {
-    Ok(Json(TaskBody::of(&app.runtime.cancel_task(&caller.tenant, task_id(&task)?).await?)))
+    let id = task_id(&task)?;
+    app.runtime.cancel_task(&caller.tenant, id).await?;
+    let _turn = app.runtime.answer_turn(&caller.tenant).await;
+    Ok(Json(TaskBody::of(&app.runtime.task(&caller.tenant, id).await?)))
 }
 
 /// What it said, as bytes: a part of one stream.
