@@ -67,9 +67,9 @@ pub(crate) fn respond(
     response.map(|body| Body::new(body.map_frame(move |frame| frame.map_data(|event| untaken.keep(event)))))
 }
 
-/// At most: each byte of a text may become six as JSON.
+/// At most: each byte of a text may become six as JSON, in a buffer that doubles as it grows.
 fn size_of_event(chunk: &Chunk) -> usize {
-    6 * chunk.bytes.len()
+    8 * chunk.bytes.len()
 }
 
 fn said(chunk: &Chunk) -> Event {
