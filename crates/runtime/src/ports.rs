@@ -18,6 +18,7 @@ use tokio::{
 
 use crate::{
     Ask, Caller, Cx, Error, Look, Needs, Place, Result, Runtime,
+    read_rows::Keyless,
     sandboxes::{Kind, Slot},
     shares::{self, PORTS, PUBLIC_PORTS, Share},
 };
@@ -111,7 +112,11 @@ impl Runtime {
         if way != BY_KEY
             && let Some(untold) = self.0.visits.is_news_of_stranger(&visit, Instant::now())
         {
-            self.look_unmetered(ask, StrangersVisit { port, way }, untold).await?;
+            if self.may_leave_rows(&ask.caller).await {
+                self.look_unmetered(ask, StrangersVisit { port, way }, untold).await?;
+            } else {
+                self.sum_up_keyless(&ask.caller, Keyless::Visits, sandbox, untold + 1);
+            }
         }
         Ok(connection)
     }

@@ -295,12 +295,21 @@ impl Quotas {
         });
     }
 
-    /// Whether half of what may be recorded of the tenant's calls is there.
+    /// Whether all that may be recorded of the tenant's calls is there.
+    pub(crate) fn has_full_ledger(&self, tenant: &Tenant) -> bool {
+        self.has_recorded(tenant, |most| most)
+    }
+
+    /// Whether half of it is there.
     pub(crate) fn has_half_a_ledger(&self, tenant: &Tenant) -> bool {
+        self.has_recorded(tenant, |most| most / 2)
+    }
+
+    fn has_recorded(&self, tenant: &Tenant, part: impl FnOnce(u64) -> u64) -> bool {
         let who = Who::Tenant(tenant.clone());
         self.counted(|counted| {
             let most = self.limits(counted, &who).ledger_bytes;
-            most.is_some_and(|most| counted.now(&who).ledger_bytes >= u128::from(most / 2))
+            most.is_some_and(|most| counted.now(&who).ledger_bytes >= u128::from(part(most)))
         })
     }
 

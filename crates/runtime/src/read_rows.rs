@@ -2,8 +2,9 @@
 //!
 //! A read is the cheapest of calls, and any key may make very many. Each key has rows for a burst of them and for a steady rate; what it
 //! reads beyond that is summed up into one row: how many, from when, until when. So it is as well where the tenant has half of its
-//! `ledger_bytes`, which is left to what changes something, and where the disk has little left. Uploads by a URL, whose holder has no key,
-//! are summed up in the same way, by sandbox: how many have a row of their own says `url_calls`.
+//! `ledger_bytes`, which is left to what changes something, and where the disk has little left. What is done by a URL and who comes to a
+//! port, without a key, are summed up in the same way, by sandbox: how many have a row of their own say `url_calls` and `ports`. Beyond the
+//! quota there is one such sum for all sandboxes of a tenant, however many have strangers.
 
 use std::{
     collections::HashMap,
@@ -30,6 +31,9 @@ pub(crate) const MORE: &str = "read.more";
 /// The same of uploads by signed URLs, to one sandbox, and of files on their way into builds.
 pub(crate) const MORE_UPLOADS: &str = "file.write.more";
 pub(crate) const MORE_BUILD_UPLOADS: &str = "build.upload.more";
+/// Reads by signed URLs, and visits of strangers, for which there was no row.
+pub(crate) const MORE_URL_READS: &str = "file.read.more";
+pub(crate) const MORE_VISITS: &str = "visit.more";
 
 #[derive(Default)]
 pub(crate) struct ReadRows(Mutex<HashMap<Whose, Rows>>);
@@ -45,10 +49,18 @@ pub(crate) struct Whose {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Calls {
     Reads,
-    /// By signed URLs, to a sandbox that was made with the key.
-    Uploads(SandboxId),
     /// By URLs that were asked for with the key.
     BuildUploads,
+    /// Of a sandbox that was made with the key; of all of the tenant's where none is named.
+    Keyless(Keyless, Option<SandboxId>),
+}
+
+/// What is done without a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Keyless {
+    UrlReads,
+    Uploads,
+    Visits,
 }
 
 impl Whose {
@@ -59,19 +71,28 @@ impl Whose {
     fn verb(&self) -> &'static str {
         match self.calls {
             Calls::Reads => MORE,
-            Calls::Uploads(_) => MORE_UPLOADS,
             Calls::BuildUploads => MORE_BUILD_UPLOADS,
+            Calls::Keyless(Keyless::UrlReads, _) => MORE_URL_READS,
+            Calls::Keyless(Keyless::Uploads, _) => MORE_UPLOADS,
+            Calls::Keyless(Keyless::Visits, _) => MORE_VISITS,
         }
     }
 
     fn sandbox(&self) -> Option<SandboxId> {
-        if let Calls::Uploads(sandbox) = &self.calls { Some(sandbox.clone()) } else { None }
+        if let Calls::Keyless(_, sandbox) = &self.calls { sandbox.clone() } else { None }
     }
 }
 
 struct Rows {
     own: Bucket,
     more: Option<Summed>,
+}
+
+impl Rows {
+    fn sum_up(&mut self, count: u64, now: Time) {
+        let more = self.more.get_or_insert(Summed { count: 0, from: now, until: now });
+        (more.count, more.until) = (more.count + count, now);
+    }
 }
 
 /// Calls without rows of their own.
@@ -82,6 +103,37 @@ pub(crate) struct Summed {
     pub(crate) until: Time,
 }
 
+impl Summed {
+    fn and(&self, other: &Self) -> Self {
+        let (from, until) = (self.from.min(other.from), self.until.max(other.until));
+        Self { count: self.count + other.count, from, until }
+    }
+}
+
+/// Sums of strangers, of one kind, in one for each of these tenants. It names the key of one of them.
+fn merged(sums: Vec<(Whose, Summed)>, has_full_ledger: impl Fn(&Tenant) -> bool) -> Vec<(Whose, Summed)> {
+    let (mut kept, mut of_all) = (Vec::new(), HashMap::<_, (Whose, Summed)>::new());
+    for (whose, sum) in sums {
+        match whose.calls {
+            Calls::Keyless(kind, _) if has_full_ledger(&whose.tenant) => {
+                let whose = Whose { calls: Calls::Keyless(kind, None), ..whose };
+                let entry = of_all.entry((whose.tenant.clone(), kind));
+                entry.and_modify(|(_, known)| *known = known.and(&sum)).or_insert((whose, sum));
+            }
+            _ => kept.push((whose, sum)),
+        }
+    }
+    kept.extend(of_all.into_values());
+    kept
+}
+
+fn rows_of(all: &mut HashMap<Whose, Rows>, whose: Whose, now: Time) -> &mut Rows {
+    if all.len() >= MAX_KNOWN && !all.contains_key(&whose) {
+        all.retain(|_, rows| rows.more.is_some());
+    }
+    all.entry(whose).or_insert_with(|| Rows { own: Bucket::new(now), more: None })
+}
+
 impl ReadRows {
     fn all<T>(&self, act: impl FnOnce(&mut HashMap<Whose, Rows>) -> T) -> T {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
@@ -90,17 +142,18 @@ impl ReadRows {
     /// Whether one leaves a row of its own; else it is added to the sum. `may_leave` is false where only sums are recorded.
     fn add(&self, whose: Whose, may_leave: bool, now: Time) -> bool {
         self.all(|all| {
-            if all.len() >= MAX_KNOWN && !all.contains_key(&whose) {
-                all.retain(|_, rows| rows.more.is_some());
-            }
-            let rows = all.entry(whose).or_insert_with(|| Rows { own: Bucket::new(now), more: None });
+            let rows = rows_of(all, whose, now);
             if may_leave && rows.own.take_of_burst(ROWS_PER_SEC, BURST, now) {
                 return true;
             }
-            let more = rows.more.get_or_insert(Summed { count: 0, from: now, until: now });
-            (more.count, more.until) = (more.count + 1, now);
+            rows.sum_up(1, now);
             false
         })
+    }
+
+    /// So many that leave no row of their own.
+    fn sum_up(&self, whose: Whose, count: u64, now: Time) {
+        self.all(|all| rows_of(all, whose, now).sum_up(count, now));
     }
 
     /// Takes the sums that were begun before then.
@@ -139,11 +192,16 @@ impl Runtime {
 
     /// Of those that were begun before then.
     async fn record_sums(&self, before: Time) {
-        for (whose, sum) in self.0.read_rows.take(before) {
+        let sums = self.0.read_rows.take(before);
+        for (whose, sum) in merged(sums, |tenant| self.0.quotas.has_full_ledger(tenant)) {
             let words = vec![sum.count.to_string(), sum.from.to_string(), sum.until.to_string()];
+            let bytes = words::record_bytes(&words);
             let entry = self.entry_of_none(&whose.tenant, whose.key, whose.verb(), words);
             match self.0.store.note(Entry { sandbox: whose.sandbox(), ..entry }).await {
-                Ok(()) => self.0.metrics.ledger_row(),
+                Ok(()) => {
+                    self.0.quotas.add_recorded(&whose.tenant, bytes);
+                    self.0.metrics.ledger_row();
+                }
                 Err(error) => {
                     tracing::warn!(%error, "calls that were summed up could not be recorded yet");
                     self.0.read_rows.put_back(whose, &sum);
@@ -162,9 +220,10 @@ impl Runtime {
         leaves
     }
 
-    /// For an upload by a URL.
-    pub(crate) fn sum_up_upload(&self, caller: &Caller, sandbox: &SandboxId) {
-        self.0.read_rows.add(Whose::of(caller, Calls::Uploads(sandbox.clone())), false, self.0.clock.now());
+    /// So many that strangers did without a row.
+    pub(crate) fn sum_up_keyless(&self, caller: &Caller, kind: Keyless, sandbox: &SandboxId, count: u64) {
+        let whose = Whose::of(caller, Calls::Keyless(kind, Some(sandbox.clone())));
+        self.0.read_rows.sum_up(whose, count, self.0.clock.now());
     }
 
     /// Whether an upload for a build leaves a row of its own.
@@ -228,9 +287,10 @@ mod tests {
     #[test]
     fn uploads_by_urls_are_summed_up_by_sandbox_and_beside_reads() {
         let (rows, one, sandboxes) = (ReadRows::default(), caller(), [SandboxId::random(), SandboxId::random()]);
-        let uploads = |number: usize| Whose::of(&one, Calls::Uploads(sandboxes[number].clone()));
+        let uploads =
+            |number: usize| Whose::of(&one, Calls::Keyless(Keyless::Uploads, Some(sandboxes[number].clone())));
         for number in [0, 0, 1] {
-            assert!(!rows.add(uploads(number), false, at(0)));
+            rows.sum_up(uploads(number), 1, at(0));
         }
         assert!(!rows.add(Whose::of(&one, Calls::Reads), false, at(0)));
         assert!(rows.add(Whose::of(&one, Calls::BuildUploads), true, at(0)), "it has a row of its own");
@@ -240,5 +300,33 @@ mod tests {
         assert_eq!(count(uploads(1)), Some((MORE_UPLOADS, 1)));
         assert_eq!(count(Whose::of(&one, Calls::Reads)), Some((MORE, 1)));
         assert_eq!(sums.len(), 3);
+    }
+
+    #[test]
+    fn beyond_its_quota_a_tenant_has_one_sum_of_strangers_for_all_its_sandboxes() {
+        let (rows, one) = (ReadRows::default(), caller());
+        let other = Caller { tenant: Tenant::new("them").unwrap(), ..caller() };
+        for second in 0..3 {
+            for kind in [Keyless::UrlReads, Keyless::Visits] {
+                for whose in [&one, &caller(), &other] {
+                    let sandbox = Some(SandboxId::random());
+                    rows.sum_up(Whose::of(whose, Calls::Keyless(kind, sandbox)), 10, at(second));
+                }
+            }
+        }
+        rows.add(Whose::of(&one, Calls::Reads), false, at(0));
+        let sums = merged(rows.take(Time::MAX), |tenant| *tenant == one.tenant);
+        let of = |tenant: &Tenant, verb: &str| {
+            let of = sums.iter().filter(|(whose, _)| whose.tenant == *tenant && whose.verb() == verb);
+            of.map(|(whose, sum)| (whose.sandbox().is_some(), sum.count, sum.from, sum.until)).collect::<Vec<_>>()
+        };
+        for verb in [MORE_URL_READS, MORE_VISITS] {
+            assert_eq!(of(&one.tenant, verb), [(false, 60, at(0), at(2))]);
+            let theirs = of(&other.tenant, verb);
+            assert_eq!(theirs.len(), 3, "where there is room each sandbox has its own");
+            assert!(theirs.iter().all(|(has_sandbox, count, ..)| *has_sandbox && *count == 10));
+        }
+        assert_eq!(of(&one.tenant, MORE).len(), 1);
+        assert_eq!(sums.len(), 2 * (1 + 3) + 1);
     }
 }

@@ -759,11 +759,13 @@ impl Runtime {
         self.looked(ask, about, found, look, leaves_row).await
     }
 
-    /// The same for clients without a key: strangers use up no quota of calls. The row says how many before it left none.
+    /// The same for clients without a key, where `may_leave_rows`: strangers use up no quota of calls, but their rows count. This one says
+    /// how many before it left none.
     pub(crate) async fn look_unmetered<L: Look>(&self, ask: Ask, look: L, untold: u64) -> Result<(CallId, L::Answer)> {
         let mut about = About::look(&look);
         about.argv.extend((untold > 0).then(|| format!("after {untold} more")));
         let found = self.resolve(&ask, about.needs).await?;
+        self.0.quotas.add_recorded(&ask.caller.tenant, words::record_bytes(&about.argv));
         self.looked(ask, about, found, look, true).await
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Such a URL is made to be handed on, so who comes by it has no key and is a stranger to the tenant: it uses up no quota of calls, and has
 //! bounds of its own, for each sandbox. It leaves few rows in the ledger, as visits of strangers to ports do. Reads beyond that are counted
-//! in the next row; uploads are summed up in rows of their own (`read_rows`), so that none is forgotten.
+//! in the next row; uploads are summed up in rows of their own (`read_rows`), so that none is forgotten, and so is all of it where the
+//! ledger has room for sums only.
 
 use std::{
     collections::HashMap,
@@ -19,6 +20,7 @@ use crate::{
         build::Upload,
         files::{Opened, Read, ReadByUrl, holding},
     },
+    read_rows::Keyless,
     runtime::Metering,
 };
 
@@ -139,7 +141,13 @@ impl Runtime {
         let (permit, row) = self.0.url_calls.read(sandbox, self.0.clock.now())?;
         let read = ReadByUrl(read);
         let opened = match row {
-            Some(untold) => self.look_unmetered(ask, read, untold).await.map(|(_, opened)| opened),
+            Some(untold) if self.may_leave_rows(&ask.caller).await => {
+                self.look_unmetered(ask, read, untold).await.map(|(_, opened)| opened)
+            }
+            Some(untold) => {
+                self.sum_up_keyless(&ask.caller, Keyless::UrlReads, sandbox, untold + 1);
+                self.look_unrecorded(ask, read).await
+            }
             None => self.look_unrecorded(ask, read).await,
         }?;
         Ok(Opened { body: holding(permit, opened.body), ..opened })
@@ -151,7 +159,7 @@ impl Runtime {
         if may_leave_row && self.may_leave_rows(&ask.caller).await {
             return self.call_unmetered(ask, act, permit).await?.answer().await;
         }
-        self.sum_up_upload(&ask.caller, sandbox);
+        self.sum_up_keyless(&ask.caller, Keyless::Uploads, sandbox, 1);
         self.call_unrecorded(ask, act, Metering::Permitted(permit)).await
     }
 

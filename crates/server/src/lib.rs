@@ -21,6 +21,7 @@ mod seats;
 mod specs;
 mod stream;
 mod traced;
+mod untaken;
 
 use std::{
     sync::{Arc, atomic::AtomicU64},

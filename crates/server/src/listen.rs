@@ -251,12 +251,17 @@ impl Listener {
     }
 }
 
+/// Of HTTP/2: of a stream, and of all streams of a connection together.
+const WINDOW: u32 = 256 << 10;
+
 fn builder(bounds: &Bounds) -> Arc<auto::Builder<TokioExecutor>> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(bounds.head).max_buf_size(64 << 10);
     let mut http2 = builder.http2();
     http2.timer(TokioTimer::new()).max_concurrent_streams(256).keep_alive_interval(Duration::from_secs(20));
     http2.max_send_buf_size(64 << 10); // of each stream
+    // What a client may send before anybody reads it, or knows whose it is.
+    http2.initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW);
     Arc::new(builder)
 }
 

@@ -15,6 +15,7 @@ use crate::{
     App, Bounds,
     error::{Answer, Refused},
     pace::TenantPace,
+    untaken::Untaken,
 };
 
 pub(crate) struct Streams {
@@ -28,6 +29,7 @@ pub(crate) struct StreamSeat {
     streams: Arc<Streams>,
     tenant: Tenant,
     key: KeyLife,
+    untaken: Untaken,
 }
 
 /// What a client is told when its key ends before its stream does.
@@ -40,7 +42,7 @@ pub(crate) fn key_ended() -> Refused {
 impl App {
     pub(crate) async fn open_stream(&self, caller: &Caller) -> Answer<StreamSeat> {
         let key = self.runtime.access().life(caller.key).await?;
-        self.streams.sit(&caller.tenant, key)
+        self.streams.sit(&caller.tenant, key, Untaken::new(self.runtime.list_memory(&caller.tenant)))
     }
 }
 
@@ -49,7 +51,7 @@ impl Streams {
         Self { bounds, open: Mutex::default(), follow_pace: TenantPace::default() }
     }
 
-    fn sit(self: &Arc<Self>, tenant: &Tenant, key: KeyLife) -> Answer<StreamSeat> {
+    fn sit(self: &Arc<Self>, tenant: &Tenant, key: KeyLife, untaken: Untaken) -> Answer<StreamSeat> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let count = open.entry(tenant.clone()).or_default();
         let most = self.bounds.streams;
@@ -58,7 +60,7 @@ impl Streams {
             return Err(Refused::new(Code::TooManyStreams, why));
         }
         *count += 1;
-        Ok(StreamSeat { streams: self.clone(), tenant: tenant.clone(), key })
+        Ok(StreamSeat { streams: self.clone(), tenant: tenant.clone(), key, untaken })
     }
 }
 
@@ -68,19 +70,28 @@ impl StreamSeat {
         self.key.clone().ended()
     }
 
-    /// Of an output that is followed: the same, once it may be told.
+    /// What its client has not taken: parts of what `paced` gave have to be kept by it.
+    pub(crate) fn untaken(&self) -> Untaken {
+        self.untaken.clone()
+    }
+
+    /// Of an output that is followed: the same, once it may be told, and there is room for `size` of it.
     pub(crate) fn paced<E: Send + 'static>(
         &self,
         said: impl Stream<Item = Result<Chunk, E>> + Send + 'static,
+        size: fn(&Chunk) -> usize,
     ) -> BoxStream<'static, Result<Chunk, E>> {
-        let (streams, tenant) = (self.streams.clone(), self.tenant.clone());
-        let said = said.boxed();
-        let paced = stream::unfold((said, streams, tenant), |(mut said, streams, tenant)| async move {
-            let chunk = said.next().await?;
-            if let Ok(chunk) = &chunk {
-                streams.follow_pace.wait(&tenant, chunk.bytes.len()).await;
+        let (streams, tenant, untaken) = (self.streams.clone(), self.tenant.clone(), self.untaken());
+        let paced = stream::unfold((said.boxed(), streams), move |(mut said, streams)| {
+            let (tenant, untaken) = (tenant.clone(), untaken.clone());
+            async move {
+                let chunk = said.next().await?;
+                if let Ok(chunk) = &chunk {
+                    streams.follow_pace.wait(&tenant, chunk.bytes.len()).await;
+                    untaken.make_room(size(chunk)).await;
+                }
+                Some((chunk, (said, streams)))
             }
-            Some((chunk, (said, streams, tenant)))
         });
         paced.boxed()
     }

@@ -3,7 +3,7 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
-    body::Bytes,
+    body::{Body, Bytes},
     response::{
         IntoResponse, Response,
         sse::{Event, KeepAlive, Sse},
@@ -12,6 +12,7 @@ use axum::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use cabana_runtime::{Channel, Chunk, Log};
 use futures_util::{Stream, StreamExt, stream};
+use http_body_util::BodyExt as _;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
@@ -45,7 +46,7 @@ pub(crate) fn events<S: Serialize>(
     last: impl Future<Output = Event> + Send + 'static,
     leaving: CancellationToken,
 ) -> Response {
-    let said = seat.paced(log.follow(from.0, from.1)).map(|chunk| match chunk {
+    let said = seat.paced(log.follow(from.0, from.1), size_of_event).map(|chunk| match chunk {
         Ok(chunk) => said(&chunk),
         Err(error) => named("error", &cabana_runtime::Error::from(error).to_string()),
     });
@@ -59,9 +60,16 @@ pub(crate) fn respond(
     leaving: CancellationToken,
 ) -> Response {
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
+    let untaken = seat.untaken();
     let events = events.take_until(leaving.cancelled_owned());
     let events = seat.hold(events, || named("error", &key_ended().body()));
-    Sse::new(events.map(Ok::<_, Infallible>)).keep_alive(keep_alive).into_response()
+    let response = Sse::new(events.map(Ok::<_, Infallible>)).keep_alive(keep_alive).into_response();
+    response.map(|body| Body::new(body.map_frame(move |frame| frame.map_data(|event| untaken.keep(event)))))
+}
+
+/// At most: each byte of a text may become six as JSON, in a buffer that doubles as it grows.
+fn size_of_event(chunk: &Chunk) -> usize {
+    8 * chunk.bytes.len()
 }
 
 fn said(chunk: &Chunk) -> Event {

@@ -11,6 +11,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::{
     inside::{all, client, open_socket, seen},
+    records::{fill_ledger, own_and_summed},
     stage::{Server, good, until},
 };
 
@@ -405,4 +406,22 @@ async fn strangers_who_try_ports_leave_no_rows_and_use_up_no_quota() {
         good(guest.by_header(server, 8000, "echo").send().await.unwrap()).await;
     }
     assert!((1..=5).contains(&visits().await));
+}
+
+/// The control is the test before: while there is room, each has a row.
+#[tokio::test]
+async fn strangers_at_ports_leave_no_rows_of_their_own_where_half_of_the_ledger_is_there() {
+    let mut server = Server::start();
+    let guest = listening(&server, json!({})).await;
+    let visits = async |server: &Server| own_and_summed(server, "visit", "visit.more").await;
+    let before = visits(&server).await.0;
+    fill_ledger(&server).await;
+    for _ in 0..5 {
+        good(guest.by_header(&server, 8000, "echo").send().await.unwrap()).await;
+    }
+    // What is summed up by then is recorded at the end of the server.
+    server.stop();
+    server.run();
+    let (own, summed, names_sandbox) = visits(&server).await;
+    assert!(own == before && (1..=5).contains(&summed) && names_sandbox, "{before} {own} {summed}");
 }

@@ -59,6 +59,12 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this")
         self.close_connection = True
 
+    def length(self):
+        status, length, body = {"once": ("200 OK", "5", b"hello"), "twice": ("200 OK", "5, 5", b"hello"),
+                                "none": ("204 No Content", "5", b"")}[self.path.split("/")[2]]
+        self.wfile.write(f"HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n".encode() + body)
+        self.close_connection = True
+
     def huge(self):
         self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Huge: " + b"x" * (1 << 20) + b"\r\n\r\n")
         self.close_connection = True

@@ -27,6 +27,23 @@ async fn a_server_inside_that_answers_badly_harms_nobody() {
     good(at_path(&server, &sandbox, "echo").send().await.unwrap()).await;
 }
 
+/// A client of HTTP/2 ends its stream where the length is not the body's.
+#[tokio::test]
+async fn a_length_that_is_not_true_does_not_go_on() {
+    let server = Server::start();
+    let sandbox = listening(&server, "one").await;
+    let http2 = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
+    for (path, status, length, body) in
+        [("once", 200, Some("5"), "hello"), ("twice", 200, None, "hello"), ("none", 204, None, "")]
+    {
+        let url = format!("{}/p/{sandbox}/8000/length/{path}", server.url);
+        let answer = http2.get(url).bearer_auth(&server.key).send().await.unwrap();
+        let told = answer.headers().get("content-length").map(|length| length.to_str().unwrap());
+        assert_eq!((answer.status().as_u16(), told), (status, length), "{path}");
+        assert_eq!(answer.text().await.unwrap(), body, "{path}");
+    }
+}
+
 /// The lengths of the chunks of an answer.
 fn chunks(answer: &str) -> Vec<usize> {
     let (head, mut rest) = answer.split_once("\r\n\r\n").unwrap();

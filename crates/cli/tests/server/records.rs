@@ -187,14 +187,6 @@ async fn uploads_by_a_signed_url_leave_few_rows_and_the_rest_is_summed_up() {
         })
         .await;
     };
-    let counted = async |server: &Server| {
-        let ledger = server.get("/v1/ledger?limit=1000").await["rows"].as_array().unwrap().clone();
-        let of = |verb: &str| ledger.iter().filter(|row| row["verb"] == verb).cloned().collect::<Vec<_>>();
-        let more = of("file.write.more");
-        let summed: u64 = more.iter().map(|row| row["argv"][0].as_str().unwrap().parse::<u64>().unwrap()).sum();
-        assert!(more.iter().all(|row| row["sandbox"].is_string()), "{more:?}");
-        (of("file.write").len() as u64, summed)
-    };
     for number in 0..UPLOADS {
         upload(&sdk, number.to_string()).await;
     }
@@ -202,7 +194,49 @@ async fn uploads_by_a_signed_url_leave_few_rows_and_the_rest_is_summed_up() {
     // What is summed up by then is recorded at the end of the server.
     sdk.server.stop();
     sdk.server.run();
-    let (own, summed) = counted(&sdk.server).await;
+    let (own, summed, name_sandbox) = own_and_summed(&sdk.server, "file.write", "file.write.more").await;
+    let own = own as u64;
     assert_eq!(own + summed, UPLOADS, "none is forgotten");
+    assert!(name_sandbox, "each sum is of one sandbox");
     assert!((20..UPLOADS).contains(&own), "{own} rows of their own");
+}
+
+/// Of the tenant `default`: more than there is, of which half is there then.
+pub(crate) async fn fill_ledger(server: &Server) {
+    let used = server.get("/v1/quotas/default").await["use"]["ledger_bytes"].as_u64().unwrap();
+    let most = json!({ "ledger_bytes": used + used / 2 });
+    good(server.request(Method::PUT, "/v1/quotas/default").json(&most).send().await.unwrap()).await;
+}
+
+/// How many rows of this verb there are, how many calls are summed up in those of the other, and whether each of these names a sandbox.
+pub(crate) async fn own_and_summed(server: &Server, own: &str, more: &str) -> (usize, u64, bool) {
+    let ledger = server.get("/v1/ledger?limit=1000").await["rows"].as_array().unwrap().clone();
+    let of = |verb: &str| ledger.iter().filter(|row| row["verb"] == verb).cloned().collect::<Vec<_>>();
+    let (own, more) = (of(own), of(more));
+    let summed = more.iter().map(|row| row["argv"][0].as_str().unwrap().parse::<u64>().unwrap()).sum();
+    (own.len(), summed, more.iter().all(|row| row["sandbox"].is_string()))
+}
+
+#[tokio::test]
+async fn reads_by_a_signed_url_leave_no_rows_of_their_own_where_half_of_the_ledger_is_there() {
+    const READS: u64 = 8;
+    let mut sdk = Sdk::start().await;
+    good(sdk.write("a.txt", "hello").await).await;
+    let url = signed(&sdk.token, "a.txt", "read", None);
+    let read = async |sdk: &Sdk| {
+        for _ in 0..READS {
+            let answer = sdk.inside(Method::GET, &url).send().await.unwrap();
+            assert_eq!((answer.status(), answer.text().await.unwrap().as_str()), (StatusCode::OK, "hello"));
+        }
+    };
+    let counted = async |sdk: &Sdk| own_and_summed(&sdk.server, "file.read", "file.read.more").await;
+    read(&sdk).await;
+    let own = counted(&sdk).await.0;
+    assert_eq!(own as u64, READS, "the control: each has its row while there is room");
+    fill_ledger(&sdk.server).await;
+    read(&sdk).await;
+    // What is summed up by then is recorded at the end of the server.
+    sdk.server.stop();
+    sdk.server.run();
+    assert_eq!(counted(&sdk).await, (own, READS, true));
 }

@@ -202,3 +202,36 @@ async fn a_client_that_takes_little_at_a_time_gets_all_of_a_long_answer() {
     }
     assert_eq!(taken, LONG);
 }
+
+/// All that a client of HTTP/2 may send before somebody reads: of each stream, and of all of them.
+#[tokio::test]
+async fn a_connection_takes_little_that_nobody_reads() {
+    const SETTINGS: u8 = 4;
+    const ACK: u8 = 1;
+    const WINDOW_UPDATE: u8 = 8;
+    const INITIAL_WINDOW_SIZE: u16 = 4;
+    let server = Server::start(PATIENCE, PATIENCE).await;
+    let mut stream = server.connect().await;
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    let (mut of_stream, mut of_connection) = (None, 65_535);
+    let reading = async {
+        while of_stream.is_none() || of_connection == 65_535 {
+            let mut head = [0; 9];
+            stream.read_exact(&mut head).await.unwrap();
+            let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+            stream.read_exact(&mut payload).await.unwrap();
+            let number = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().unwrap());
+            match head[3] {
+                SETTINGS if head[4] & ACK == 0 => {
+                    let mut settings = payload.chunks_exact(6);
+                    let window = settings.find(|setting| setting[..2] == INITIAL_WINDOW_SIZE.to_be_bytes());
+                    of_stream = Some(window.map_or(65_535, |setting| number(&setting[2..])));
+                }
+                WINDOW_UPDATE => of_connection += number(&payload),
+                _ => {}
+            }
+        }
+    };
+    timeout(PATIENCE, reading).await.expect("it says so at once");
+    assert_eq!((of_stream, of_connection), (Some(256 << 10), 256 << 10));
+}

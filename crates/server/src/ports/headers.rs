@@ -1,7 +1,7 @@
 //! What of a request the sandbox sees, and what of its answer the client does.
 
 use axum::http::{
-    HeaderMap, HeaderName, HeaderValue, Version,
+    HeaderMap, HeaderName, HeaderValue, StatusCode, Version,
     header::{self, CONNECTION, UPGRADE},
     request::Parts,
 };
@@ -130,10 +130,66 @@ pub(super) fn outwards(door: &Door, headers: &mut HeaderMap, upgraded: bool) {
     }
 }
 
+/// Without a length that is not the body's own, `length`, or of which there are several: clients of HTTP/2 take that for an error of ours.
+pub(super) fn check_length(status: StatusCode, is_head: bool, length: Option<u64>, headers: &mut HeaderMap) {
+    let told = plain_length(headers);
+    let is_true = match status {
+        StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::SWITCHING_PROTOCOLS => false,
+        // It is that of a body that does not come.
+        _ if is_head || status == StatusCode::NOT_MODIFIED => told.is_some(),
+        _ => told.is_some() && told == length,
+    };
+    if !is_true {
+        headers.remove(header::CONTENT_LENGTH);
+    }
+}
+
+/// Of one header, and nothing but digits.
+fn plain_length(headers: &HeaderMap) -> Option<u64> {
+    let mut values = headers.get_all(header::CONTENT_LENGTH).iter();
+    let value = values.next().filter(|_| values.next().is_none())?.to_str().ok()?;
+    value.bytes().all(|byte| byte.is_ascii_digit()).then(|| value.parse().ok())?
+}
+
 /// What the sandbox takes for its own root is below the door.
 fn led_back(door: &Door, location: &str) -> Option<HeaderValue> {
     let own = [format!("http://localhost:{}", door.port), format!("http://127.0.0.1:{}", door.port)];
     let path = own.iter().find_map(|own| location.strip_prefix(own.as_str())).unwrap_or(location);
     let below = path.strip_prefix('/').filter(|below| !below.starts_with(['/', '\\']))?;
     HeaderValue::from_str(&format!("{}{below}", door.prefix())).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is left of these lengths.
+    fn left(status: u16, is_head: bool, length: Option<u64>, told: &[&'static str]) -> Vec<String> {
+        let mut headers = HeaderMap::new();
+        for told in told {
+            headers.append(header::CONTENT_LENGTH, HeaderValue::from_static(told));
+        }
+        check_length(StatusCode::from_u16(status).unwrap(), is_head, length, &mut headers);
+        let left = headers.get_all(header::CONTENT_LENGTH).iter();
+        left.map(|value| value.to_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn only_a_length_that_is_true_goes_on() {
+        assert_eq!(left(200, false, Some(5), &["5"]), ["5"]);
+        assert_eq!(left(200, false, Some(0), &["0"]), ["0"]);
+        for told in [&["5, 5"][..], &["5", "5"], &["+5"], &[""], &["6"], &["99999999999999999999"]] {
+            assert_eq!(left(200, false, Some(5), told), [""; 0], "{told:?}");
+        }
+        assert_eq!(left(200, false, None, &["5"]), [""; 0], "it comes in chunks");
+        for (status, is_head) in [(200, true), (404, true), (304, false)] {
+            assert_eq!(left(status, is_head, Some(0), &["5"]), ["5"], "of what would have come");
+            assert_eq!(left(status, is_head, Some(0), &["5, 5"]), [""; 0]);
+        }
+        for status in [101, 204, 205] {
+            for is_head in [false, true] {
+                assert_eq!(left(status, is_head, Some(0), &["0"]), [""; 0], "{status} has none");
+            }
+        }
+    }
 }

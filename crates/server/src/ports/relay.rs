@@ -12,9 +12,9 @@ use std::{
 };
 
 use axum::{
-    body::Body,
+    body::{Body, HttpBody as _},
     extract::Request,
-    http::{StatusCode, Uri, Version, uri::PathAndQuery},
+    http::{Method, StatusCode, Uri, Version, uri::PathAndQuery},
     response::Response,
 };
 use cabana_runtime::{Code, Connection, Visitor};
@@ -45,7 +45,7 @@ pub(super) async fn relay(app: &App, visitor: Visitor, door: &Door, request: Req
     let tenant = visitor.tenant().clone();
     let stream = reach(app, visitor, door).await?;
     let (mut parts, body) = request.into_parts();
-    let wants_socket = headers::is_websocket(&parts);
+    let (wants_socket, is_head) = (headers::is_websocket(&parts), parts.method == Method::HEAD);
     let (headers, uri) = (headers::inwards(app, door, &parts), inner(door, &parts.uri)?);
     let outside = parts.extensions.remove::<OnUpgrade>().filter(|_| wants_socket);
     let peer = parts.extensions.remove::<Peer>();
@@ -102,6 +102,8 @@ pub(super) async fn relay(app: &App, visitor: Visitor, door: &Door, request: Req
         });
     }
     *answer.version_mut() = Version::HTTP_11; // the inside may speak 1.0; how we speak is between us and the client
+    let (status, length) = (answer.status(), answer.body().size_hint().exact());
+    headers::check_length(status, is_head, length, answer.headers_mut());
     headers::outwards(door, answer.headers_mut(), upgraded);
     Ok(answer.map(|body| if upgraded { Body::empty() } else { pieces::gather(app, tenant, body) }))
 }

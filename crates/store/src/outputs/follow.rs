@@ -14,8 +14,9 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// How much is read at once, and in how many turns.
-const PIECE: u64 = 64 << 10;
+/// How much is read at once, and in how many turns. Each of very many readers has as much in memory while its client takes nothing, and
+/// what is made of it for that.
+const PIECE: u64 = 8 << 10;
 const TURNS: usize = 256;
 
 struct Reader {

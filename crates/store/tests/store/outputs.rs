@@ -54,7 +54,7 @@ async fn read_all(reader: impl Reading<Item = cabana_store::Result<Chunk>>, from
     while let Some(chunk) = reader.next().await {
         let Chunk { stream, offset, bytes } = chunk.unwrap();
         assert_eq!(offset, at[stream as usize], "nothing is lost or doubled");
-        assert!(!bytes.is_empty() && bytes.len() <= 64 << 10, "a reader holds no more than a piece");
+        assert!(!bytes.is_empty() && bytes.len() <= 8 << 10, "a reader holds no more than a piece");
         at[stream as usize] += bytes.len() as u64;
         said.add(stream, &bytes);
     }

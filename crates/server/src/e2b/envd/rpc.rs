@@ -153,10 +153,10 @@ impl Sending {
         let leaving = self.peer.as_ref().map(|peer| peer.leaving.clone());
         // Where a connection has many streams, one that breaks off is reset by itself.
         let gone = self.peer.filter(|_| self.version < Version::HTTP_2);
-        let (events, key) = (events.boxed(), Box::pin(seat.key_ended()));
+        let (events, key, untaken) = (events.boxed(), Box::pin(seat.key_ended()), seat.untaken());
         let frames = stream::unfold((Some(events), key, seat, gone), move |(events, mut key, seat, gone)| {
             let (alive, leaving) = (alive.clone(), leaving.clone().unwrap_or_default());
-            let keepalive = self.keepalive;
+            let (keepalive, untaken) = (self.keepalive, untaken.clone());
             async move {
                 let mut events = events?;
                 let next = tokio::select! {
@@ -172,7 +172,7 @@ impl Sending {
                     Ok(Some(Err(Ending::Gone))) => (reset(gone.as_ref()), None),
                     Ok(None) => (Ok(envelope::end(None)), None),
                 };
-                Some((frame, (events, key, seat, gone)))
+                Some((frame.map(|frame| untaken.keep(frame)), (events, key, seat, gone)))
             }
         });
         streamed(Body::from_stream(frames))

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use axum::response::Response;
-use bytes::Bytes;
 use cabana_e2b_wire::{
     connect::{Code, Error},
     process::{Empty, EndEvent, Output, ProcessEvent, StartEvent, StartResponse},
 };
 use cabana_runtime::{
-    Channel, Log, Runtime, SandboxId, SandboxState, Seen, Task, TaskId, Tenant, Typed,
+    Channel, Chunk, Log, Runtime, SandboxId, SandboxState, Seen, Task, TaskId, Tenant, Typed,
     acts::{
         exec::{Ending as How, ExitTold},
         start::Answer,
@@ -23,9 +22,6 @@ use super::super::{
 };
 use crate::{App, seats::StreamSeat};
 
-/// As much as one event carries.
-const PIECE: usize = 32 << 10;
-const PIECE_OF_TERMINAL: usize = 16 << 10;
 const KILLED: i32 = 9;
 
 /// With all that it says. Whoever began it also began its time.
@@ -123,23 +119,18 @@ fn said(
     typed: Typed,
 ) -> impl Stream<Item = Result<ProcessEvent, Ending>> + Send + use<> {
     let is_terminal = matches!(typed, Typed::Terminal(_));
-    seat.paced(log.follow(stdout, stderr)).flat_map(move |chunk| {
-        let events: Vec<_> = match chunk {
-            Ok(chunk) => {
-                let most = if is_terminal { PIECE_OF_TERMINAL } else { PIECE };
-                let output = |bytes| match (is_terminal, chunk.stream) {
-                    (true, _) => Output::Pty(bytes),
-                    (false, Channel::Stdout) => Output::Stdout(bytes),
-                    (false, Channel::Stderr) => Output::Stderr(bytes),
-                };
-                pieces(chunk.bytes, most).map(|bytes| Ok(output(bytes).into())).collect()
-            }
-            Err(error) => vec![Err(connect_error(&error.into()).into())],
-        };
-        stream::iter(events)
+    seat.paced(log.follow(stdout, stderr), size_of_event).map(move |chunk| match chunk {
+        Ok(Chunk { stream, bytes, .. }) => Ok(match (is_terminal, stream) {
+            (true, _) => Output::Pty(bytes),
+            (false, Channel::Stdout) => Output::Stdout(bytes),
+            (false, Channel::Stderr) => Output::Stderr(bytes),
+        }
+        .into()),
+        Err(error) => Err(connect_error(&error.into()).into()),
     })
 }
 
-fn pieces(mut bytes: Bytes, most: usize) -> impl Iterator<Item = Bytes> {
-    std::iter::from_fn(move || (!bytes.is_empty()).then(|| bytes.split_to(bytes.len().min(most))))
+/// At most: as base64.
+fn size_of_event(chunk: &Chunk) -> usize {
+    2 * chunk.bytes.len()
 }
