@@ -5,11 +5,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use crate::{
-    cgroup::{Cgroups, GROUP},
-    identity,
-    rootless::Mode,
-};
+use crate::{cgroup::Cgroups, identity, rootless::Mode};
 
 /// Whether this process was killed and has not ended.
 pub fn is_dying(pid: u32) -> bool {
@@ -25,7 +21,7 @@ pub fn free_from_guests(pid: u32, data: &Path) {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let Some(cgroups) = Cgroups::find(Mode::Root, GROUP, data) else { return };
+    let Some(cgroups) = Cgroups::find(Mode::Root, data) else { return };
     for range in ranges_of(pid) {
         let _ = cgroups.limiter(range).lift_cpu_limit();
         let _ = cgroups.open(range).and_then(|group| group.shake());

@@ -22,7 +22,6 @@ use tokio::{
 };
 
 use crate::{
-    cgroup::Full,
     fault::{self, Point},
     init::ENDED,
     input,
@@ -524,9 +523,8 @@ fn refused(live: &Live, failure: Failure, spec: &ExecSpec) -> Error {
         Command::Shell(_) => "the shell".to_owned(),
     };
     match (failure.step, failure.errno) {
-        (Step::Fork, libc::EAGAIN) => match live.full_of_processes() {
-            Some(Full::OwnLimit(limit)) => Error::TooManyProcesses { limit },
-            Some(Full::TenantShare) => Error::Exhausted("processes, of which its tenant has its share"),
+        (Step::Fork, libc::EAGAIN) => match live.limits().pids.filter(|_| live.is_full_of_processes()) {
+            Some(limit) => Error::TooManyProcesses { limit },
             None => Error::Exhausted("processes (kernel.pid_max, kernel.threads-max)"),
         },
         (Step::Workdir, _) => Error::NoWorkdir(spec.cwd.clone()),

@@ -75,7 +75,7 @@ impl Lease {
     /// Sets what the sandbox may use. Blocks: where its processes have to be moved first, for milliseconds.
     pub(crate) fn limit(&mut self, limits: &Limits) -> Result<()> {
         let limits = &held(limits);
-        if self.is_set_to(limits) {
+        if !self.differs(limits) {
             return Ok(());
         }
         self.attach()?;
@@ -106,11 +106,10 @@ impl Lease {
     fn restore(&mut self, limits: &Limits) -> Result<()> {
         let limits = &held(limits);
         match self.limiter.is_made() {
-            true => {} // without making them anew: nothing runs without its limits meanwhile
-            false if *limits == Limits::default() && !self.limiter.counts_moved_processes() => return Ok(()),
-            false => self.limiter.make()?,
+            true => self.move_all_still()?, // without making them anew: nothing runs without its limits meanwhile
+            false if *limits == Limits::default() => return Ok(()),
+            false => self.attach()?,
         }
-        self.move_all_still()?;
         self.ooms_before = limits.memory.map(|_| self.limiter.oom_kills());
         self.limiter.set(limits)?;
         self.limits = *limits;
@@ -135,11 +134,6 @@ impl Lease {
         self.limits != held(limits)
     }
 
-    /// Whether these are in force, and its processes count to those that all sandboxes may have.
-    pub(crate) fn is_set_to(&self, limits: &Limits) -> bool {
-        !self.differs(limits) && (self.attached || !self.limiter.counts_moved_processes())
-    }
-
     /// For the next sandbox: nothing of the last is left.
     fn clear(&mut self) -> Result<()> {
         self.attached = false;
@@ -148,7 +142,6 @@ impl Lease {
             self.limiter.change(&self.limits, &Limits::default())?;
             self.limits = Limits::default();
         }
-        self.limiter.renew().map_err(|error| Error::failed("limiting the processes", error))?;
         match self.cgroup.as_ref().filter(|cgroup| cgroup.is_frozen()) {
             Some(cgroup) => cgroup.set_frozen(false).map_err(|error| Error::failed("resuming", error)),
             None => Ok(()),
@@ -218,14 +211,14 @@ impl Ranges {
     /// one at once.
     const RESTING: usize = 16;
 
-    pub(crate) fn open(mode: Mode, group: Option<&str>, data: &Path) -> io::Result<Self> {
+    pub(crate) fn open(mode: Mode, cgroups: bool, data: &Path) -> io::Result<Self> {
         let locks = match mode {
             Mode::Root => Some(make_locks(Path::new(RUN))?),
             Mode::Shared | Mode::Single => None,
         };
         let ranges = Self {
             mode,
-            cgroups: group.and_then(|group| Cgroups::find(mode, group, data)),
+            cgroups: if cgroups { Cgroups::find(mode, data) } else { None },
             locks,
             free: Mutex::default(),
             next: AtomicU32::new(std::process::id()),
@@ -441,7 +434,6 @@ fn lock(file: BorrowedFd<'_>) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cgroup::GROUP;
 
     #[test]
     fn live_ranges_and_the_storage_range_do_not_touch() {
@@ -475,7 +467,7 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let open = |run: &Path| Ranges {
             mode: Mode::Root,
-            cgroups: Cgroups::find(Mode::Root, GROUP, data.path()),
+            cgroups: Cgroups::find(Mode::Root, data.path()),
             locks: Some(make_locks(run).unwrap()),
             free: Mutex::default(),
             next: AtomicU32::new(0),

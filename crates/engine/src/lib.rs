@@ -58,7 +58,6 @@ mod output_rate;
 mod places;
 mod plan;
 mod presence;
-mod process_shares;
 pub mod rootless;
 mod sandbox;
 mod shelf;

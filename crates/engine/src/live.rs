@@ -28,7 +28,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    cgroup::{Cgroup, Full},
+    cgroup::Cgroup,
     channel::Channel,
     disk::{Disk, StoredOnce},
     disk_rate::DiskRate,
@@ -50,7 +50,6 @@ use crate::{
     open_files::{OpenFile, OpenFiles},
     output_memory::OutputMemory,
     output_rate::OutputRate,
-    process_shares::ProcessShares,
     spool,
     uncharged::Uncharged,
     watch_time::WatchTime,
@@ -119,7 +118,6 @@ pub(crate) struct Live {
     /// The commands that were ended for memory that no limit counts, by their numbers.
     ended_for_memory: Mutex<HashSet<u64>>,
     uncharged: Arc<Uncharged>,
-    process_shares: Arc<ProcessShares>,
     happened: mpsc::Sender<(SandboxId, SandboxEvent)>,
 }
 
@@ -153,7 +151,6 @@ pub(crate) struct Parts {
     pub(crate) pidfd: AsyncFd<OwnedFd>,
     pub(crate) tasks: TaskTracker,
     pub(crate) uncharged: Arc<Uncharged>,
-    pub(crate) process_shares: Arc<ProcessShares>,
     pub(crate) happened: mpsc::Sender<(SandboxId, SandboxEvent)>,
 }
 
@@ -188,20 +185,7 @@ impl Live {
 
     fn with(parts: Parts, inside: Inside) -> Arc<Self> {
         let Parts {
-            id,
-            holder,
-            defaults,
-            limits,
-            own,
-            holds,
-            kept,
-            channel,
-            pidfd,
-            tasks,
-            uncharged,
-            process_shares,
-            happened,
-            ..
+            id, holder, defaults, limits, own, holds, kept, channel, pidfd, tasks, uncharged, happened, ..
         } = parts;
         let disk_rate = DiskRate::default();
         disk_rate.set(limits.io);
@@ -232,7 +216,6 @@ impl Live {
             watches_memory: AtomicBool::new(false),
             ended_for_memory: Mutex::default(),
             uncharged,
-            process_shares,
             paused: AtomicBool::new(false),
             freezer: Freezer::new(holds.lease.cgroup.clone()),
             limits: Mutex::new(limits),
@@ -312,7 +295,6 @@ impl Live {
                 self.disk.touch();
                 self.disk_rate.wake();
                 self.uncharged.wake();
-                self.process_shares.wake();
                 self.execs.started(exec, Ok(pid));
             }
             FromInit::NotStarted { exec, failure } => self.execs.started(exec, Err(failure)),
@@ -446,9 +428,9 @@ impl Live {
         self.with_lease(|lease| lease.cgroup.as_ref().map(Cgroup::pids)).flatten().unwrap_or_default()
     }
 
-    /// Why it gets no more processes; `None` where it is not for what it may have.
-    pub(crate) fn full_of_processes(&self) -> Option<Full> {
-        self.with_lease(|lease| lease.limiter.processes().full()).flatten()
+    /// Whether its own limit leaves no process to start.
+    pub(crate) fn is_full_of_processes(&self) -> bool {
+        self.with_lease(|lease| lease.limiter.is_full_of_processes()).unwrap_or(false)
     }
 
     /// Those of its commands alone.

@@ -199,7 +199,7 @@ impl Shared {
     /// Before anything of a sandbox's own runs in it. Where it has to be moved for that, it takes too long for when somebody
     /// waits: so the likely ones are set ahead.
     pub(crate) async fn limit(&self, warm: Warm, limits: Limits) -> Result<Warm> {
-        if warm.lease.is_set_to(&limits) {
+        if !warm.lease.differs(&limits) {
             return Ok(warm);
         }
         let (warm, limited) = warm.with_lease(move |lease| lease.limit(&limits)).await?;

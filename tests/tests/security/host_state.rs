@@ -175,7 +175,7 @@ fn loops() -> Vec<(String, String)> {
 /// Groups that are neither Cabana's nor of a test beside this one.
 fn cgroups() -> Vec<(String, String)> {
     let name_of = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let ours = |path: &Path| name_of(path) == "cabana" || name_of(path).starts_with("cabana-");
+    let ours = |path: &Path| name_of(path) == "cabana" || name_of(path).starts_with("cabana-matrix-");
     let all = walk(Path::new("/sys/fs/cgroup"), &|path| !ours(path));
     let groups = all.into_iter().filter(|path| path.is_dir() && !ours(path));
     groups.map(|path| (path.display().to_string(), String::new())).collect()

@@ -41,7 +41,7 @@ async fn engine_without_cgroups() -> Arc<Engine> {
     Engine::open(Config { cgroups: false, ..config(data()) }).await.expect("an engine on this host")
 }
 
-pub(crate) fn data() -> PathBuf {
+fn data() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("data")
 }
 

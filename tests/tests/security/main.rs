@@ -37,7 +37,6 @@ mod network_floods;
 mod network_others;
 mod network_proxies;
 mod privileged_bits;
-mod process_shares;
 mod processes;
 mod published;
 mod resolvers;

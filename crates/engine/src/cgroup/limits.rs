@@ -4,13 +4,11 @@
 //! sandbox's init is started inside its group. In one of version 1 it has to be moved, which takes as long as a part of the
 //! create: so that is done to inits that wait for a sandbox, and not while somebody waits for one. A waiting init is
 //! held to what the last sandbox was; where the next is to have other limits, they are set when it becomes that sandbox.
-//! Where process numbers are counted in version 1, one without limits is moved, too: it would not count to those of all.
 
 use std::{
     fs, io,
     os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 use cabana_sandbox::{Enforced, Error, Limits, Result};
@@ -19,7 +17,7 @@ use rustix::{
     fs::inotify,
 };
 
-use super::{device::Device, processes::Processes};
+use super::device::Device;
 use crate::places::tcp_memory;
 
 /// Of a processor's time, in microseconds: the kernel's own default, short enough that nobody waits long for its turn.
@@ -74,13 +72,10 @@ pub(crate) struct DiskMeter {
 
 /// The groups of one sandbox, or a part of them: no controller, no group.
 #[derive(Default)]
-pub(crate) struct Limiter {
-    groups: Controllers,
-    processes: Arc<Processes>,
-}
+pub(crate) struct Limiter(Controllers);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Group {
+struct Group {
     version: Version,
     path: PathBuf,
 }
@@ -99,7 +94,7 @@ impl Controllers {
             if enable(unified, two) {
                 return Some(Group { version: Version::Two, path: unified.to_owned() });
             }
-            let parent = v1_mount(mountinfo, one).filter(|_| everywhere)?.join(unified.file_name()?);
+            let parent = v1_mount(mountinfo, one).filter(|_| everywhere)?.join("cabana");
             make(&parent).ok()?;
             Some(Group { version: Version::One, path: parent })
         };
@@ -154,26 +149,19 @@ impl Controllers {
         self.memory.clone().filter(|group| group.version == Version::One).map(QueueMeter)
     }
 
-    /// Processes and threads of all sandboxes: how many there are, and may be.
-    pub(crate) fn processes(&self) -> Option<(u64, u64)> {
-        let number = |file: &str| self.pids.as_ref()?.read(file)?.trim().parse().ok();
-        Some((number("pids.current")?, number("pids.max")?))
-    }
-
     /// The groups of one sandbox. Those of version 2 are there already; those of version 1 are made when they are needed,
     /// since they take more of the kernel's memory than all else of a sandbox.
     pub(crate) fn limiter(&self, name: &str) -> Limiter {
         let group = |parent: &Option<Group>| {
             parent.as_ref().map(|Group { version, path }| Group { version: *version, path: path.join(name) })
         };
-        let groups = Self {
+        Limiter(Self {
             memory: group(&self.memory),
             cpu: group(&self.cpu),
             pids: group(&self.pids),
             io: group(&self.io),
             disk: self.disk,
-        };
-        Limiter { processes: Arc::new(Processes::of(groups.pids.clone())), groups }
+        })
     }
 
     /// Where the groups of version 1 lie.
@@ -189,7 +177,7 @@ impl Controllers {
 impl Limiter {
     /// Makes the groups into which processes have to be moved, without limits.
     pub(crate) fn make(&self) -> Result<()> {
-        let memory = self.groups.memory.as_ref().filter(|group| group.version == Version::One);
+        let memory = self.0.memory.as_ref().filter(|group| group.version == Version::One);
         if let Some(memory) = memory.filter(|_| self.is_charged()) {
             let _ = fs::remove_dir(&memory.path);
         }
@@ -200,7 +188,7 @@ impl Limiter {
 
     /// Whether the groups are there: of version 2 they always are.
     pub(crate) fn is_made(&self) -> bool {
-        self.groups.all().next().is_some() && self.moved_into().all(|group| group.path.exists())
+        self.0.all().next().is_some() && self.moved_into().all(|group| group.path.exists())
     }
 
     /// Whether more memory of the last sandbox is charged to the group than the next one would notice: somebody has got hold of it. It
@@ -208,7 +196,7 @@ impl Limiter {
     /// removed stays in its memory as long as that is there.
     pub(crate) fn is_charged(&self) -> bool {
         const MOST: u64 = 4 << 20;
-        self.groups.memory.as_ref().is_some_and(|group| group.held_memory() > MOST)
+        self.0.memory.as_ref().is_some_and(|group| group.held_memory() > MOST)
     }
 
     /// Moves a process, and with it all that it will start.
@@ -221,13 +209,8 @@ impl Limiter {
         self.moved_into().next().is_some()
     }
 
-    /// Whether processes count to those of all sandboxes only once they were moved: then it is done where nothing is limited, too.
-    pub(crate) fn counts_moved_processes(&self) -> bool {
-        self.groups.pids.as_ref().is_some_and(|group| group.version == Version::One)
-    }
-
     fn moved_into(&self) -> impl Iterator<Item = &Group> {
-        self.groups.all().filter(|group| group.version == Version::One)
+        self.0.all().filter(|group| group.version == Version::One)
     }
 
     /// The whole state: what is not limited is free again.
@@ -237,7 +220,7 @@ impl Limiter {
 
     /// Nothing in it is slow by a limit from here on, whatever the limits were.
     pub(crate) fn lift_cpu_limit(&self) -> io::Result<()> {
-        self.groups.cpu.as_ref().map_or(Ok(()), |group| group.set_cpu(None))
+        self.0.cpu.as_ref().map_or(Ok(()), |group| group.set_cpu(None))
     }
 
     /// Where it is known what they were.
@@ -246,7 +229,7 @@ impl Limiter {
     }
 
     fn write(&self, limits: &Limits, is_new: impl Fn(fn(&Limits) -> Option<u64>) -> bool) -> Result<()> {
-        if let Some(group) = self.groups.memory.as_ref().filter(|_| is_new(|limits| limits.memory)) {
+        if let Some(group) = self.0.memory.as_ref().filter(|_| is_new(|limits| limits.memory)) {
             group.set_memory(limits.memory).map_err(|error| match error.raw_os_error() {
                 Some(libc::EBUSY) => {
                     Error::invalid("limits.memory", "the sandbox uses more than that now: end something first")
@@ -254,14 +237,14 @@ impl Limiter {
                 _ => Error::failed("limiting the memory", error),
             })?;
         }
-        if let Some(group) = self.groups.cpu.as_ref().filter(|_| is_new(|limits| limits.cpu_milli.map(u64::from))) {
+        if let Some(group) = self.0.cpu.as_ref().filter(|_| is_new(|limits| limits.cpu_milli.map(u64::from))) {
             group.set_cpu(limits.cpu_milli).map_err(|error| Error::failed("limiting the processor time", error))?;
         }
-        if is_new(|limits| limits.pids.map(u64::from)) {
-            let set = self.processes.set_own(limits.pids);
-            set.map_err(|error| Error::failed("limiting the processes", error))?;
+        if let Some(group) = self.0.pids.as_ref().filter(|_| is_new(|limits| limits.pids.map(u64::from))) {
+            let most = limits.pids.map_or("max".to_owned(), |pids| pids.to_string());
+            group.write("pids.max", &most).map_err(|error| Error::failed("limiting the processes", error))?;
         }
-        if let (Some(group), Some(disk)) = (&self.groups.io, self.groups.disk)
+        if let (Some(group), Some(disk)) = (&self.0.io, self.0.disk)
             && limits.io.is_some()
             && is_new(|limits| limits.io)
         {
@@ -272,27 +255,23 @@ impl Limiter {
 
     /// `None` where nobody counts it.
     pub(crate) fn disk_meter(&self) -> Option<DiskMeter> {
-        Some(DiskMeter { group: self.groups.io.clone()?, disk: self.groups.disk? })
+        Some(DiskMeter { group: self.0.io.clone()?, disk: self.0.disk? })
     }
 
     pub(crate) fn queue_meter(&self) -> Option<QueueMeter> {
-        self.groups.queue_meter()
+        self.0.queue_meter()
     }
 
-    pub(crate) fn processes(&self) -> &Arc<Processes> {
-        &self.processes
-    }
-
-    /// For the next sandbox: the share that the tenant of the last one had is none of its.
-    pub(crate) fn renew(&mut self) -> io::Result<()> {
-        let next = Arc::new(Processes::of(self.groups.pids.clone()));
-        let was_held = std::mem::replace(&mut self.processes, next).retire();
-        if was_held { self.processes.set_own(None) } else { Ok(()) }
+    /// Whether it has as many processes as it may. Some may have ended since the kernel refused one for it, so a few less are as many.
+    pub(crate) fn is_full_of_processes(&self) -> bool {
+        let number = |file: &str| self.0.pids.as_ref()?.read(file)?.trim().parse::<u64>().ok();
+        let (now, most) = (number("pids.current"), number("pids.max"));
+        now.zip(most).is_some_and(|(now, most)| now >= most - most / 8)
     }
 
     /// How often the kernel ended a process of this sandbox for want of memory.
     pub(crate) fn oom_kills(&self) -> u64 {
-        let Some(group) = &self.groups.memory else { return 0 };
+        let Some(group) = &self.0.memory else { return 0 };
         let file = match group.version {
             Version::One => "memory.oom_control",
             Version::Two => "memory.events",
@@ -304,7 +283,7 @@ impl Limiter {
 
     /// Becomes readable when memory has run out.
     pub(crate) fn oom_notices(&self) -> io::Result<OwnedFd> {
-        let group = self.groups.memory.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        let group = self.0.memory.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         match group.version {
             Version::One => {
                 let notices = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -328,25 +307,13 @@ impl Limiter {
     }
 }
 
-/// Whoever has the sandbox next divides anew.
-impl Drop for Limiter {
-    fn drop(&mut self) {
-        self.processes.retire();
-    }
-}
-
 impl Group {
-    pub(super) fn write(&self, file: &str, text: &str) -> io::Result<()> {
+    fn write(&self, file: &str, text: &str) -> io::Result<()> {
         fs::write(self.path.join(file), text)
     }
 
-    pub(super) fn read(&self, file: &str) -> Option<String> {
+    fn read(&self, file: &str) -> Option<String> {
         fs::read_to_string(self.path.join(file)).ok()
-    }
-
-    #[cfg(test)]
-    pub(super) fn at(path: &Path) -> Self {
-        Self { version: Version::Two, path: path.to_owned() }
     }
 
     /// What the operator allows of them may be less.
@@ -643,18 +610,15 @@ mod tests {
     }
 
     #[test]
-    fn the_next_sandbox_is_not_held_to_the_share_of_the_last() {
-        let (_dir, group) = group(Version::Two, &[]);
-        let groups = Controllers { pids: Some(group.clone()), ..Controllers::default() };
-        let mut limiter = Limiter { processes: Arc::new(Processes::of(groups.pids.clone())), groups };
-        let last = limiter.processes().clone();
-        last.set_share(Some(7)).unwrap();
-        limiter.renew().unwrap();
-        assert_eq!(text(&group, "pids.max"), "max");
-        last.set_share(Some(9)).unwrap();
-        assert_eq!(text(&group, "pids.max"), "max", "who still divides for the last one");
-        limiter.processes().set_share(Some(8)).unwrap();
-        assert_eq!(text(&group, "pids.max"), "8");
+    fn as_many_processes_as_may_be_are_told_from_a_kernel_that_has_no_more() {
+        let full = |now: &str, most: &str| {
+            let (dir, group) = group(Version::Two, &[]);
+            fs::write(dir.path().join("pids.current"), now).unwrap();
+            fs::write(dir.path().join("pids.max"), most).unwrap();
+            Limiter(Controllers { pids: Some(group), ..Controllers::default() }).is_full_of_processes()
+        };
+        assert!(full("64\n", "64\n") && full("60\n", "64\n") && full("8", "8"));
+        assert!(!full("40\n", "64\n") && !full("40\n", "max\n") && !full("", ""));
     }
 
     #[test]
@@ -665,8 +629,7 @@ mod tests {
         ] {
             let (_dir, group) = group(version, &[]);
             fs::write(group.path.join(file), content).unwrap();
-            let groups = Controllers { memory: Some(group), ..Controllers::default() };
-            assert_eq!(Limiter { groups, processes: Arc::default() }.oom_kills(), 3);
+            assert_eq!(Limiter(Controllers { memory: Some(group), ..Controllers::default() }).oom_kills(), 3);
         }
         assert_eq!(Limiter::default().oom_kills(), 0);
     }

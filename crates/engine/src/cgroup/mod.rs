@@ -2,11 +2,10 @@
 //!
 //! The groups are of version 2: it ends or freezes a whole tree at once and lets a process be started right inside a group.
 //! Moving a process into a group afterwards takes a lock that every fork of the machine takes, too; so none is moved, but for
-//! limits, and to be counted, where the host has the controllers in version 1 (see `limits`).
+//! limits where the host has their controllers in version 1 (see `limits`).
 
 pub(crate) mod device;
 mod limits;
-mod processes;
 
 use std::{
     collections::BTreeSet,
@@ -24,17 +23,11 @@ use rustix::{
     io::Errno,
 };
 
-pub(crate) use self::{
-    limits::{Charged, Controllers, DiskTraffic, Limiter, QueueMeter, held},
-    processes::{Full, Processes},
-};
+pub(crate) use self::limits::{Charged, Controllers, DiskTraffic, Limiter, QueueMeter, held};
 use crate::{
     kernel::{mounts, proc, sys},
     rootless::Mode,
 };
-
-/// Below it all sandboxes of a machine lie, unless an engine is told another.
-pub(crate) const GROUP: &str = "cabana";
 
 /// So long who stands still for a moment is waited for.
 const SHAKING: Duration = Duration::from_millis(250);
@@ -62,16 +55,16 @@ pub(crate) struct Cgroup {
 
 impl Cgroups {
     /// `None`: there is no version 2 here, or nothing of it that we may write to.
-    pub(crate) fn find(mode: Mode, name: &str, data: &Path) -> Option<Self> {
+    pub(crate) fn find(mode: Mode, data: &Path) -> Option<Self> {
         let mountinfo = fs::read_to_string("/proc/self/mountinfo").ok()?;
         let mount = mount_point(&mountinfo)?;
         let (parent, prefix) = match mode {
-            Mode::Root => (mount.join(name), "r".to_owned()),
+            Mode::Root => (mount.join("cabana"), "r".to_owned()),
             // Below our own group, if it was given to us.
             Mode::Shared | Mode::Single => {
                 let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
                 let own = own_group(&groups)?;
-                (mount.join(own.trim_start_matches('/')).join(name), format!("{}-", std::process::id()))
+                (mount.join(own.trim_start_matches('/')).join("cabana"), format!("{}-", std::process::id()))
             }
         };
         match fs::create_dir(&parent) {
@@ -370,7 +363,7 @@ mod tests {
     fn engines_that_open_at_once_all_find_cgroups() {
         let data = tempfile::tempdir().unwrap();
         let mode = if rustix::process::getuid().is_root() { Mode::Root } else { Mode::Single };
-        let find = || Cgroups::find(mode, GROUP, data.path()).is_some();
+        let find = || Cgroups::find(mode, data.path()).is_some();
         let there = find();
         let found = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| (0..20).filter(|_| find()).count())).collect();

@@ -159,7 +159,6 @@ impl Shared {
         let settled = async {
             live.settle(stillness).await?;
             self.uncharged.add_found(&live);
-            self.process_shares.add(&live);
             self.hold_to(&live, &spec).await?;
             live.set_network(&self.ways, &spec.network).await
         };

@@ -161,7 +161,6 @@ impl Shared {
             Ok(network) => {
                 live.give_network(network).await;
                 self.uncharged.add(&live);
-                self.process_shares.add(&live);
                 self.hold_to(&live, &spec).await
             }
             Err(error) => Err(error),
@@ -289,7 +288,6 @@ impl Shared {
             pidfd,
             tasks: self.tasks.clone(),
             uncharged: self.uncharged.clone(),
-            process_shares: self.process_shares.clone(),
             happened: self.happened.clone(),
         }
     }

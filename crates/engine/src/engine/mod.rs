@@ -31,7 +31,7 @@ pub(crate) use self::{
     launch::{launch_error, map_error},
 };
 use crate::{
-    cgroup::{Controllers, GROUP},
+    cgroup::Controllers,
     data_dir::{DataDir, OpenError},
     disk::pool,
     home::Homes,
@@ -40,7 +40,6 @@ use crate::{
     layers::{HostBase, Store, Templates},
     live::Live,
     network::{self, NetworkSettings, Ways},
-    process_shares::{self, ProcessShares},
     rootless,
     snapshot::{Gates, Snapshots},
     spawner::Spawner,
@@ -58,8 +57,6 @@ pub struct Config {
     /// Whether control groups are used where they are to be had. Without them a supervisor keeps each command's tree
     /// together, which a guest can kill.
     pub cgroups: bool,
-    /// The control group below which sandboxes lie. Engines with the same one share what it allows of processes.
-    pub group: String,
     /// How many inits are made ahead, for the next sandboxes. Each costs some hundred KiB; the first is made when the first
     /// sandbox is.
     pub spares: usize,
@@ -70,8 +67,7 @@ impl Config {
     /// The running program is its own helper.
     pub fn new(data: impl Into<PathBuf>) -> Self {
         let helper = PathBuf::from("/proc/self/exe");
-        let (group, network) = (GROUP.to_owned(), NetworkSettings::default());
-        Self { data: data.into(), helper, cgroups: true, group, spares: 2, network }
+        Self { data: data.into(), helper, cgroups: true, spares: 2, network: NetworkSettings::default() }
     }
 }
 
@@ -98,7 +94,6 @@ pub(crate) struct Shared {
     host_base: Mutex<Option<Arc<HostBase>>>,
     pub(crate) tasks: TaskTracker,
     pub(crate) uncharged: Arc<Uncharged>,
-    pub(crate) process_shares: Arc<ProcessShares>,
     happened: mpsc::Sender<(SandboxId, SandboxEvent)>,
 }
 
@@ -109,10 +104,10 @@ impl Engine {
     pub async fn open(config: Config) -> Result<Arc<Self>, OpenError> {
         let opened = spawn_blocking(move || open_blocking(&config)).await;
         let engine = opened.map_err(|error| OpenError::Host { what: error.to_string() }).flatten()?;
-        let controllers = engine.shared.ranges.controllers().cloned().unwrap_or_default();
-        let (uncharged, process_shares) = (engine.shared.uncharged.clone(), engine.shared.process_shares.clone());
-        engine.shared.tasks.spawn(uncharged::watch(uncharged, controllers.clone()));
-        engine.shared.tasks.spawn(process_shares::watch(process_shares, controllers));
+        engine.shared.tasks.spawn({
+            let controllers = engine.shared.ranges.controllers().cloned();
+            uncharged::watch(engine.shared.uncharged.clone(), controllers.unwrap_or_default())
+        });
         Ok(Arc::new(engine))
     }
 
@@ -178,7 +173,6 @@ impl Engine {
             .await;
         }
         self.shared.uncharged.close();
-        self.shared.process_shares.close();
         self.shared.cool_all().await;
         self.shared.spawner.close().await;
         self.shared.tasks.close();
@@ -194,8 +188,7 @@ fn open_blocking(config: &Config) -> Result<Engine, OpenError> {
     let ways = Ways::open(&config.network)?;
     let data = DataDir::open(&config.data)?;
     let mode = rootless::mode().map_err(|error| unfit(&error))?;
-    let ranges =
-        Ranges::open(mode, config.cgroups.then_some(&config.group), data.path()).map_err(|error| unfit(&error))?;
+    let ranges = Ranges::open(mode, config.cgroups, data.path()).map_err(|error| unfit(&error))?;
     data.claim_ids(ranges.storage())?;
     let store = Store::open(&data, ranges.storage()).map_err(|error| unfit(&error))?;
     let homes = Homes::open(&data, ranges.storage()).map_err(|source| OpenError::Io {
@@ -221,7 +214,6 @@ fn open_blocking(config: &Config) -> Result<Engine, OpenError> {
         host_base: Mutex::default(),
         tasks,
         uncharged: Arc::default(),
-        process_shares: Arc::default(),
         happened,
     };
     Ok(Engine { shared: Arc::new(shared), events: Mutex::new(Some(events)) })

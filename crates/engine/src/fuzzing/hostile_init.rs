@@ -207,7 +207,6 @@ fn parts(channel: Channel, gone: OwnedFd) -> Option<Parts> {
         holds: Holds { lease: Lease::of_nothing(), home: Owned::nothing(), place },
         kept: true,
         uncharged: Arc::default(),
-        process_shares: Arc::default(),
         own: "/nonexistent".into(),
         overlays: vec![b"/".to_vec()],
         channel,

@@ -184,7 +184,7 @@ impl Count<'_> {
         let is_over = is_long
             || self.looked_at > MAX_DESCRIPTORS
             || self.kept.len() >= MAX_KEPT
-            || self.held.certain > self.look.enough
+            || self.held.certain.max(self.held.lists) > self.look.enough
             || self.is_late();
         self.held.is_whole &= !is_over;
         is_over

@@ -1,23 +1,15 @@
 //! What a sandbox may use, and what happens to one that wants more.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use cabana_engine::{Config, Engine};
 use cabana_sandbox::{
-    Base, Code, Enforced, Error, Event, ExecSpec, Exit, Found, Lifetime, Limits, NetworkPolicy, Provider, Sandbox,
-    SandboxEvent, SandboxId, SandboxPath, SandboxSpec, Status, Wanted,
+    Base, Code, Enforced, Error, Event, ExecSpec, Exit, Limits, NetworkPolicy, Provider, Sandbox, SandboxEvent,
+    SandboxId, SandboxPath, SandboxSpec, Status, Wanted,
 };
 use futures_util::{StreamExt, future::join_all};
 
-use crate::{
-    inside::{marked, proc_file, unique_sleep, until},
-    stage,
-};
+use crate::stage;
 
 const NONE: Limits = Limits::NONE;
 
@@ -125,57 +117,6 @@ async fn a_fork_bomb_ends_at_the_limit_of_processes_and_a_neighbour_does_not_fee
     assert_eq!((exit.status, said.trim()), (Status::Code(0), "well"));
     engine.destroy(neighbour.id()).await.unwrap();
     end(engine, sandbox).await;
-}
-
-/// The group of a sandbox that counts this process of it: of version 1 where the controller is there, and else of version 2.
-fn counting_group(pid: u32) -> PathBuf {
-    let groups = proc_file(pid, "cgroup").unwrap();
-    if let Some((_, group)) = groups.lines().find_map(|line| line.split_once(":pids:/")) {
-        return Path::new("/sys/fs/cgroup/pids").join(group);
-    }
-    let group = Path::new("/sys/fs/cgroup").join(groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap());
-    let is_of_sandbox = |group: &&Path| group.parent().is_some_and(|above| above.ends_with("cabana"));
-    group.ancestors().find(is_of_sandbox).unwrap_or(&group).to_owned()
-}
-
-#[tokio::test]
-async fn who_finds_a_sandbox_puts_right_what_a_dead_server_had_lowered() {
-    const WORK: &str = "for n in 1 2 3; do sleep 0 & done; wait; echo well";
-    let (engine, id, mark) = (stage::engine().await, SandboxId::random(), unique_sleep());
-    let spec = SandboxSpec { lifetime: Lifetime::Persistent, ..limited(NONE) };
-    let sandbox = engine.create(&id, &spec).await.unwrap();
-    let sleep = ExecSpec::argv(["sleep".to_owned(), mark.clone()], SandboxPath::root());
-    drop(sandbox.exec(sleep).await.unwrap());
-    until("the command runs", || !marked(&mark).is_empty()).await;
-    let most = counting_group(marked(&mark)[0]).join("pids.max");
-    fs::write(&most, "2").unwrap();
-    let refused = sandbox.exec(ExecSpec::shell(WORK, SandboxPath::root())).await;
-    assert_eq!(refused.err().map(|error| error.code()), Some(Code::HostExhausted), "that is what it would be like");
-    engine.leave().await;
-    let engine = stage::engine().await;
-    let Found::Running(sandbox) = engine.attach(&id).await.unwrap() else { panic!("it runs") };
-    assert_eq!(run(&*sandbox, WORK).await.1.trim(), "well");
-    end(engine, sandbox).await;
-}
-
-#[tokio::test]
-async fn processes_of_a_sandbox_without_limits_count_to_those_of_all() {
-    for spares in [0, 1] {
-        let config = Config { spares, ..stage::config(stage::shared_data()) };
-        let engine = Engine::open(config).await.unwrap();
-        for _ in 0..3 {
-            let sandbox = engine.create(&SandboxId::random(), &limited(NONE)).await.unwrap();
-            let mark = unique_sleep();
-            let spec = ExecSpec::argv(["sleep".to_owned(), mark.clone()], SandboxPath::root());
-            let process = sandbox.exec(spec).await.unwrap();
-            until("the command runs", || !marked(&mark).is_empty()).await;
-            let counts = counting_group(marked(&mark)[0]);
-            assert!(counts.parent().unwrap().ends_with("cabana"), "{counts:?}");
-            drop(process);
-            engine.destroy(sandbox.id()).await.unwrap();
-        }
-        engine.close().await;
-    }
 }
 
 #[tokio::test]
@@ -330,7 +271,7 @@ async fn absurd_limits_are_refused_and_change_nothing() {
         let id = SandboxId::random();
         let refused = engine.create(&id, &limited(limits)).await.err().expect("refused");
         assert_eq!(refused.code(), Code::BadRequest, "{limits:?}: {refused}");
-        assert!(matches!(engine.attach(&id).await.unwrap(), Found::Absent));
+        assert!(matches!(engine.attach(&id).await.unwrap(), cabana_sandbox::Found::Absent));
         let refused = sandbox.update(Wanted::Limits(limits)).await.unwrap_err();
         assert!(matches!(refused, Error::Invalid { .. }), "{limits:?}: {refused}");
     }
