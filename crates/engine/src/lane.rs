@@ -12,7 +12,7 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -169,6 +169,35 @@ pub(crate) fn held_up<T>(act: impl FnOnce() -> T) -> T {
 struct HeldUp;
 
 static HELD_UP: AtomicUsize = AtomicUsize::new(0);
+
+/// Between two looks at whether a worker is held up.
+const LOOKS: Duration = Duration::from_millis(50);
+
+/// Has some worker hear of what happens while another is held up. The others may sleep by then, and count on that one: it was to wait for
+/// what happens, and nobody takes that over by itself. Whoever is woken and finds nothing to do waits for it from then on.
+pub(crate) struct Waker(Arc<AtomicBool>);
+
+impl Waker {
+    pub(crate) fn start(runtime: Handle) -> io::Result<Self> {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let ends = is_over.clone();
+        std::thread::Builder::new().name("waker".to_owned()).spawn(move || {
+            while !ends.load(Ordering::Acquire) {
+                std::thread::sleep(LOOKS);
+                if HELD_UP.load(Ordering::Acquire) > 0 {
+                    runtime.spawn(async {});
+                }
+            }
+        })?;
+        Ok(Self(is_over))
+    }
+}
+
+impl Drop for Waker {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
 
 thread_local! {
     static IS_HELD_UP: Cell<bool> = const { Cell::new(false) };

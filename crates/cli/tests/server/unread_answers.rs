@@ -4,10 +4,7 @@ use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::{
-    stage::{Server, client, good, refused, until},
-    streams::Events,
-};
+use crate::stage::{Server, client, good, refused, until};
 
 /// Of what one search finds, as JSON.
 const MOST: u64 = 4 << 20;
@@ -179,51 +176,4 @@ async fn a_tenant_with_very_many_requests_that_wait_is_refused_more_and_another_
     assert_eq!(list(&other).await.unwrap().status(), 200);
     drop(asking);
     until(async || (list(&server.key).await.unwrap().status() == 200).then_some(())).await;
-}
-
-/// Each takes one frame of what becomes six times as long as JSON.
-#[tokio::test]
-async fn what_followers_have_not_taken_is_charged_and_more_waits_for_it() {
-    const SAID: usize = 500_000;
-    let server = Server::start();
-    let said = server.exec("one", "head -c 500000 /dev/zero | tr '\\0' '\\1'").await;
-    let call = format!("/v1/calls/{}", said["call_id"].as_str().unwrap());
-    let stream = format!("{}{call}/stream", server.url);
-    let read = async || {
-        let answer = server.request(Method::GET, &format!("{call}/output")).send().await.unwrap();
-        (answer.status() != 200).then_some(answer)
-    };
-    assert!(read().await.is_none(), "the control: there is room");
-    let builder = || Client::builder().http2_prior_knowledge().http2_initial_stream_window_size(17_000);
-    let mut unread: Vec<Response> = Vec::new();
-    let late = loop {
-        assert!(unread.len() < 1800, "so many have events that nobody takes");
-        let slow = builder().http2_initial_connection_window_size(1 << 24).build().unwrap();
-        for _ in 0..100 {
-            let answer = slow.get(&stream).bearer_auth(&server.key).send().await.unwrap();
-            assert_eq!(answer.status(), 200);
-            unread.push(answer);
-        }
-        if let Some(late) = read().await {
-            break late;
-        }
-    };
-    assert_eq!(refused(late).await, (503, "server_busy".into()));
-    assert!(unread.len() > 500, "{}", unread.len());
-    // One that comes now is not refused, and is told all as soon as there is room.
-    let mut events = Events::of(client().get(&stream).bearer_auth(&server.key).send().await.unwrap());
-    assert_eq!(events.next().await.unwrap().0, "start");
-    drop(unread);
-    let mut told = 0;
-    loop {
-        let (name, data) = events.next().await.unwrap();
-        if name == "exit" {
-            break;
-        }
-        let text = data["text"].as_str().unwrap();
-        assert!(text.len() <= 8 << 10 && text.bytes().all(|byte| byte == 1), "{} bytes", text.len());
-        told += text.len();
-    }
-    assert_eq!(told, SAID);
-    until(async || read().await.is_none().then_some(())).await;
 }

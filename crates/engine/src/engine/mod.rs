@@ -21,6 +21,7 @@ use cabana_sandbox::{
 };
 use futures_util::{StreamExt, stream};
 use tokio::{
+    runtime::Handle,
     sync::mpsc,
     task::{JoinHandle, spawn_blocking},
 };
@@ -37,6 +38,7 @@ use crate::{
     home::Homes,
     host,
     identity::Ranges,
+    lane::Waker,
     layers::{HostBase, Store, Templates},
     live::Live,
     network::{self, NetworkSettings, Ways},
@@ -75,6 +77,7 @@ impl Config {
 pub struct Engine {
     shared: Arc<Shared>,
     events: Mutex<Option<mpsc::Receiver<(SandboxId, SandboxEvent)>>>,
+    _waker: Waker,
 }
 
 /// What the tasks of an engine share.
@@ -102,7 +105,8 @@ pub(crate) type Slot = tokio::sync::Mutex<Option<Arc<Live>>>;
 
 impl Engine {
     pub async fn open(config: Config) -> Result<Arc<Self>, OpenError> {
-        let opened = spawn_blocking(move || open_blocking(&config)).await;
+        let runtime = Handle::current();
+        let opened = spawn_blocking(move || open_blocking(&config, runtime)).await;
         let engine = opened.map_err(|error| OpenError::Host { what: error.to_string() }).flatten()?;
         engine.shared.tasks.spawn({
             let controllers = engine.shared.ranges.controllers().cloned();
@@ -180,7 +184,7 @@ impl Engine {
     }
 }
 
-fn open_blocking(config: &Config) -> Result<Engine, OpenError> {
+fn open_blocking(config: &Config, runtime: Handle) -> Result<Engine, OpenError> {
     let unfit = |error: &dyn std::fmt::Display| OpenError::Host { what: error.to_string() };
     if host::suid_dumpable() == Some(host::SUID_DUMPABLE) {
         return Err(unfit(&"fs.suid_dumpable is 1, which opens the memory of every sandbox's init to its guests"));
@@ -216,7 +220,8 @@ fn open_blocking(config: &Config) -> Result<Engine, OpenError> {
         uncharged: Arc::default(),
         happened,
     };
-    Ok(Engine { shared: Arc::new(shared), events: Mutex::new(Some(events)) })
+    let waker = Waker::start(runtime).map_err(|error| unfit(&error))?;
+    Ok(Engine { shared: Arc::new(shared), events: Mutex::new(Some(events)), _waker: waker })
 }
 
 impl Shared {
