@@ -196,7 +196,17 @@ async fn held_before_its_exec(inside: &Inside, user: &str, stdio: Stdio, look: i
             };
             // The supervisor, where there is one, is named as init, too; and has come as far before the command has.
             soon("the exec asks for the lease", lease.asked()).await;
-            let held = stopped().await;
+            // One that closes something of an earlier command's is named so as well, and has nothing open any more when it ends.
+            let held = soon("others have ended", async {
+                loop {
+                    let held = stopped().await;
+                    if held.iter().all(|process| !process.beyond_stdio().is_empty()) {
+                        return held;
+                    }
+                    tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+                }
+            })
+            .await;
             assert!(!held.is_empty(), "it is between clone and exec");
             look(&held).await;
             nothing_leads_out(inside).await;

@@ -61,12 +61,6 @@ impl HostProcess {
         things
     }
 
-    /// Init has children that close something and end, at any time: what is read of one then is nothing.
-    fn has_ended(&self) -> bool {
-        let status = self.read("status");
-        status.lines().find_map(|line| line.strip_prefix("State:\t")).is_none_or(|state| state.starts_with(['Z', 'X']))
-    }
-
     fn descriptor(&self, number: &str) -> Option<String> {
         let info = self.read(&format!("fdinfo/{number}"));
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
@@ -145,17 +139,17 @@ async fn look(inside: Inside, user: &str) -> BTreeSet<String> {
                 starting.is_some()
             })
             .await;
+            // Others of init's children close something and end: what is read of one then is something or nothing.
+            let supervisor: Option<u32> = starting.as_ref().and_then(|process| process.status("PPid").trim().parse().ok());
             let starting = starting.map(|process| process.0);
             for process in ours().await {
                 let who = match process.is_init() {
                     true => "init",
                     false if Some(process.0) == starting => "starting",
-                    false => "supervisor",
+                    false if Some(process.0) == supervisor => "supervisor",
+                    false => continue,
                 };
-                let described = process.describe();
-                if who != "supervisor" || !process.has_ended() {
-                    things.extend(described.into_iter().map(|thing| format!("{who} {thing}")));
-                }
+                things.extend(process.describe().into_iter().map(|thing| format!("{who} {thing}")));
             }
         } => {}
         started = start => panic!("it was not held up: {:?}", started.map(|process| process.pid)),
