@@ -173,8 +173,8 @@ static HELD_UP: AtomicUsize = AtomicUsize::new(0);
 /// Between two looks at whether a worker is held up.
 const LOOKS: Duration = Duration::from_millis(50);
 
-/// Has some worker hear of what happens while another is held up. The others may sleep by then, and count on that one: it was to wait for
-/// what happens, and nobody takes that over by itself. Whoever is woken and finds nothing to do waits for it from then on.
+/// Has some worker poll for events while another is held up. Of the workers that sleep one alone polls, and when that is the one that was
+/// woken and is held up now, no other takes the polling over by itself: one that is woken and finds nothing to do does.
 pub(crate) struct Waker(Arc<AtomicBool>);
 
 impl Waker {

@@ -363,22 +363,38 @@ async fn a_guest_that_holds_the_lock_of_its_pipe_for_ever_keeps_no_server_from_e
 const HOLDS_WHAT_INIT_HAS: &str = "import os, socket, time
 back = os.open('/proc/self/fd/1', os.O_RDONLY | os.O_NONBLOCK)
 for end in 1, 2: os.dup2(os.open('/dev/null', os.O_RDWR), end)
-time.sleep(1)
+open('draft', 'w').write(str(os.fstat(back).st_ino))
+os.rename('draft', 'pipe')
+while not os.path.exists('go'): time.sleep(0.05)
 into = os.open(f'/proc/self/fd/{back}', os.O_WRONLY)
 one, other = socket.socketpair()
-open('holds', 'w').close()
 os.splice(one.fileno(), into, 65536)";
+
+fn has_open(pid: u32, pipe: &str) -> bool {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    open.filter_map(|fd| std::fs::read_link(fd.path()).ok()).any(|link| link.to_str() == Some(pipe))
+}
 
 #[tokio::test]
 async fn a_guest_that_holds_the_lock_of_a_pipe_that_init_has_open_keeps_no_sandbox_from_ending() {
     let server = Server::start();
-    let inside = "/v1/sandboxes:ensure";
     for ends in ["stop", "delete"] {
-        let scope = json!({ "scope": { "scheme": "fixed", "name": ends } });
-        let sandbox = good(server.post(inside, &scope).send().await.unwrap()).await["id"].as_str().unwrap().to_owned();
+        let sandbox = server.ensure(ends).await["id"].as_str().unwrap().to_owned();
         let hold = json!({ "argv": ["python3", "-c", HOLDS_WHAT_INIT_HAS], "background": true });
         good(server.post(&format!("/v1/sandboxes/{sandbox}/exec"), &hold).send().await.unwrap()).await;
-        until(|| async { (server.exec(ends, "test -e holds").await["exit_code"] == 0).then_some(()) }).await;
+        until(|| async { (server.exec(ends, "test -e pipe").await["exit_code"] == 0).then_some(()) }).await;
+        let pipe = format!("pipe:[{}]", server.stdout(ends, "cat pipe").await);
+        until(|| async { (!has_open(server.pid(), &pipe)).then_some(()) }).await;
+        let init = server.inits()[0];
+        assert!(has_open(init, &pipe), "the control: init has it");
+        server.stdout(ends, "touch go").await;
+        // The control: the guest has the lock.
+        until(|| async {
+            let stacks =
+                children(init).into_iter().map(|(pid, _)| std::fs::read_to_string(format!("/proc/{pid}/stack")));
+            stacks.flatten().any(|stack| stack.contains("splice_file_to_pipe")).then_some(())
+        })
+        .await;
         let path = format!("/v1/sandboxes/{sandbox}");
         let ended = match ends {
             "stop" => server.post(&format!("{path}/stop"), &json!({})),

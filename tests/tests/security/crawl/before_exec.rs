@@ -139,16 +139,23 @@ async fn look(inside: Inside, user: &str) -> BTreeSet<String> {
                 starting.is_some()
             })
             .await;
-            // Others of init's children close something and end: what is read of one then is something or nothing.
-            let supervisor: Option<u32> = starting.as_ref().and_then(|process| process.status("PPid").trim().parse().ok());
-            let starting = starting.map(|process| process.0);
-            for process in ours().await {
-                let who = match process.is_init() {
-                    true => "init",
-                    false if Some(process.0) == starting => "starting",
-                    false if Some(process.0) == supervisor => "supervisor",
-                    false => continue,
-                };
+            let starting = starting.map(|process| (process.0, process.status("PPid").trim().parse::<u32>().ok()));
+            let (starting, parent) = starting.expect("it was found");
+            let who = |process: &HostProcess| match process.is_init() {
+                true => "init",
+                false if process.0 == starting => "starting",
+                false if Some(process.0) == parent => "supervisor",
+                false => "other",
+            };
+            // Some of init's children close something of an earlier command and end. No other is there for longer.
+            let mut looked_at = Vec::new();
+            until("others have ended", async || {
+                looked_at = ours().await;
+                looked_at.iter().all(|process| who(process) != "other")
+            })
+            .await;
+            for process in looked_at {
+                let who = who(&process);
                 things.extend(process.describe().into_iter().map(|thing| format!("{who} {thing}")));
             }
         } => {}
