@@ -4,6 +4,7 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -20,7 +21,7 @@ use futures_util::{StreamExt, stream};
 use tokio::task::{JoinSet, spawn_blocking};
 
 use crate::{
-    attacks::{HOLD_DISK, HOLD_LOCK},
+    attacks::{HOLD_DISK, HOLD_LOCK, LINGER},
     inside::{Inside, PATIENCE, marked, passing, path, soon, unique, until},
 };
 
@@ -331,4 +332,68 @@ async fn holding_up_a_pause_while_others_ask_what_the_sandbox_uses() {
     inside.engine.destroy(inside.sandbox.id()).await.unwrap();
     let _given_up = soon("the end of the pause", pause.join_next()).await;
     neighbour.end().await;
+}
+
+/// What the kernel closes by itself, one worker closes for the whole machine.
+#[tokio::test]
+async fn holding_up_what_closes_files_for_all() {
+    const BREAKS_OFF: &str = "import socket, struct
+listening = socket.create_server(('127.0.0.1', 0)); client = socket.create_connection(listening.getsockname())
+other, _ = listening.accept()
+for wish in [(1, 30), (0, 0), (1, 0)]:
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', *wish))
+    print(struct.unpack('ii', client.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)))
+client.close()
+try: other.recv(1)
+except ConnectionResetError: print('broken off')
+for wrong in [b'', b'1234567']:
+    try: other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, wrong)
+    except OSError as error: print(error.errno)";
+    assert_eq!(LINGER.run_on_host(&["1000"]).ok(), "waits", "the control");
+    let inside = Inside::new().await;
+    assert_eq!(inside.attack("user", &LINGER, &["60000"]).await.ok(), "works");
+    let said = inside.user(&format!("python3 -c \"{BREAKS_OFF}\"")).await.ok();
+    assert_eq!(said, "(0, 0)\n(0, 0)\n(1, 0)\nbroken off\n22\n22");
+    inside.end().await;
+}
+
+/// A broker takes locks of open files: on files they are what they are everywhere, and nothing else has any.
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_of_open_files_are_on_files_alone() {
+    const LOCKS: &str = r"
+import ctypes, errno, fcntl, os, socket, struct, sys, threading, time
+TAKE, WAIT = 37, 38
+libc = ctypes.CDLL(None, use_errno=True)
+def lock(file, kind, first, command=TAKE, whence=0):
+    try: fcntl.fcntl(file, command, struct.pack('hhqqi4x', kind, whence, first, 1, 0)); return 'taken'
+    except OSError as error: return errno.errorcode[error.errno]
+for dir in sys.argv[1:]:
+    name = f'{dir}/locked'
+    first, second, only_read = os.open(name, 66), os.open(name, 2), os.open(name, 0)
+    said = [lock(first, 1, 0), lock(second, 1, 0), lock(second, 1, 1), lock(only_read, 1, 9), lock(only_read, 0, 9)]
+    said += [lock(first, 1, 0, whence=7), lock(99, 1, 0)]
+    libc.fcntl(first, TAKE, ctypes.c_void_p(8)); said.append(errno.errorcode[ctypes.get_errno()])
+    came = []
+    waits = threading.Thread(target=lambda: came.append(lock(second, 1, 0, WAIT)))
+    waits.start(); time.sleep(0.2); said.append(len(came))
+    lock(first, 2, 0); waits.join(60); said += came
+    said.append(lock(first, 1, 0)); os.close(second); said.append(lock(first, 1, 0))
+    print(*said)
+others = [os.pipe()[0], os.eventfd(0), socket.socket(), os.pidfd_open(os.getpid())]
+others += ['/proc/self/ns/time', '/proc/self/mounts', '/dev/null']
+files = [other if not isinstance(other, str) else os.open(other, 0) for other in others]
+print(*[lock(file, 0, 0) for file in files], *[lock(file, 0, 0, WAIT) for file in files])";
+    let of_files = "taken EAGAIN taken EBADF taken EINVAL EBADF EFAULT 0 taken EAGAIN taken";
+    let shared = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let on_host = Command::new("python3").args(["-c", LOCKS]).arg(shared.path()).output().unwrap();
+    fs::remove_file(shared.path().join("locked")).unwrap();
+    let taken = ["taken"; 14].join(" ");
+    assert_eq!(String::from_utf8(on_host.stdout).unwrap(), format!("{of_files}\n{taken}\n"), "the control");
+    let view = View { source: Source::Host(shared.path().to_owned()), at: path("/workspace"), writable: true };
+    let inside = Inside::with(SandboxSpec { views: vec![view], ..passing() }).await;
+    let dirs = "/tmp /home/user /workspace /dev/shm";
+    let said = inside.user(&format!("python3 -c \"{LOCKS}\" {dirs}")).await.ok();
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines, [of_files, of_files, of_files, of_files, &["ENOLCK"; 14].join(" ")]);
+    inside.end().await;
 }

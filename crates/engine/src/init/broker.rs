@@ -23,6 +23,7 @@ use super::{
     binding::{BindCall, BindRequest},
     caller::{Caller, Credentials, File},
     filters::FilterCall,
+    locks::{LockCall, LockRequest},
     sockets::{SocketCall, SocketRequest},
 };
 use crate::kernel::{
@@ -71,6 +72,7 @@ enum Call {
     SetAttribute { file: File, name: u64, value: u64, size: u64, flags: u32 },
     Bind(BindCall),
     Socket(SocketCall),
+    Lock(LockCall),
 }
 
 /// The same, with what lay in the caller's memory and among its descriptors.
@@ -80,6 +82,7 @@ enum Read {
     SetAttribute { target: Target, name: CString, value: Vec<u8>, flags: u32 },
     Bind(BindRequest),
     Socket(SocketRequest),
+    Lock(LockRequest),
 }
 
 /// What is to be changed.
@@ -131,6 +134,7 @@ impl Broker<'_> {
             }
             Read::SetAttribute { target, name, value, flags } => self.set_attribute(target, &name, &value, flags),
             Read::Socket(request) => request.make(self.secret, self.listener, self.notification.id),
+            Read::Lock(request) => request.make(self.secret, self.listener, self.notification.id),
         }
     }
 
@@ -154,6 +158,7 @@ impl Broker<'_> {
             }
             Call::Bind(call) => call.read(self.secret, caller, self.own_mounts).map(Read::Bind),
             Call::Socket(call) => call.read(caller, self.memory).map(Read::Socket),
+            Call::Lock(call) => call.read(caller).map(Read::Lock),
         }
     }
 
@@ -313,6 +318,7 @@ impl Call {
             libc::SYS_lsetxattr => set(at(first, false), third),
             libc::SYS_fsetxattr => set(File::Open(first as i32), third),
             libc::SYS_bind => Self::Bind(BindCall { socket: first as i32, address: second, length: third as i32 }),
+            libc::SYS_fcntl => Self::Lock(LockCall::of(args)),
             number => return SocketCall::of(number, args).map(Self::Socket).ok_or(Errno(libc::ENOSYS)),
         })
     }

@@ -16,6 +16,7 @@ mod filters;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
 mod keep;
+mod locks;
 mod notifications;
 mod oom_score;
 mod setup;

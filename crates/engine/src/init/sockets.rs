@@ -47,13 +47,25 @@ pub(super) enum SocketCall {
     Make(Wanted),
     Listen { socket: i32, backlog: u32 },
     SetQueue { socket: i32, value: u64, size: i32 },
+    SetLinger { socket: i32, value: u64, size: i32 },
 }
 
 /// The same, with what lay in the caller's memory and among its descriptors.
 pub(super) enum SocketRequest {
     Make(Wanted),
-    Listen { socket: OwnedFd, backlog: u32 },
-    SetQueue { socket: OwnedFd, bytes: u32 },
+    Listen {
+        socket: OwnedFd,
+        backlog: u32,
+    },
+    SetQueue {
+        socket: OwnedFd,
+        bytes: u32,
+    },
+    /// Whether its end breaks off what is not sent.
+    SetLinger {
+        socket: OwnedFd,
+        breaks_off: bool,
+    },
 }
 
 /// A new socket.
@@ -72,7 +84,10 @@ impl SocketCall {
                 Self::Make(Wanted { family: first as i32, kind: second as i32, protocol: third as i32 })
             }
             libc::SYS_listen => Self::Listen { socket: first as i32, backlog: second as u32 },
-            libc::SYS_setsockopt => Self::SetQueue { socket: first as i32, value: fourth, size: fifth as i32 },
+            libc::SYS_setsockopt => match third as i32 {
+                libc::SO_LINGER => Self::SetLinger { socket: first as i32, value: fourth, size: fifth as i32 },
+                _ => Self::SetQueue { socket: first as i32, value: fourth, size: fifth as i32 },
+            },
             _ => return None,
         })
     }
@@ -97,12 +112,16 @@ impl SocketCall {
             }
             Self::SetQueue { socket, value, size } => {
                 let socket = caller.duplicate(socket)?;
-                let bytes: [u8; 4] = match size {
-                    4.. => caller.memory().bytes(value, 4)?.try_into().map_err(|_| Errno(libc::EFAULT))?,
-                    _ => return Err(Errno(libc::EINVAL)),
-                };
+                let [bytes] = words_of(caller, value, size)?;
                 let most = most_queued(&socket);
-                SocketRequest::SetQueue { socket, bytes: u32::from_ne_bytes(bytes).min(most) }
+                SocketRequest::SetQueue { socket, bytes: bytes.min(most) }
+            }
+            // One that would wait ends as all others do, which is to send what is left while nobody waits. Where the kernel itself is
+            // the last to close it, it waits with all that it closes for anybody.
+            Self::SetLinger { socket, value, size } => {
+                let socket = caller.duplicate(socket)?;
+                let [is_on, seconds] = words_of(caller, value, size)?;
+                SocketRequest::SetLinger { socket, breaks_off: is_on != 0 && seconds == 0 }
             }
         })
     }
@@ -122,10 +141,21 @@ impl SocketRequest {
             }
             Self::Listen { socket, backlog } => sys::listen(secret, socket.as_fd(), *backlog)?,
             Self::SetQueue { socket, bytes } => sys::set_receive_buffer(secret, socket.as_fd(), *bytes)?,
+            Self::SetLinger { socket, breaks_off } => sys::set_linger(secret, socket.as_fd(), *breaks_off)?,
         }
         listener.answer(id, Ok(()));
         Ok(())
     }
+}
+
+/// Of an option, in the caller's memory.
+fn words_of<const COUNT: usize>(caller: &Caller, value: u64, size: i32) -> Result<[u32; COUNT]> {
+    if size < (4 * COUNT) as i32 {
+        return Err(Errno(libc::EINVAL));
+    }
+    let bytes = caller.memory().bytes(value, 4 * COUNT)?;
+    let mut words = bytes.chunks_exact(4).map(|word| u32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
+    Ok(std::array::from_fn(|_| words.next().unwrap_or_default()))
 }
 
 fn is_tcp(socket: &OwnedFd) -> bool {

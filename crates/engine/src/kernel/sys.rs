@@ -637,6 +637,28 @@ pub(crate) fn set_receive_buffer(secret: Secret, socket: BorrowedFd<'_>, bytes: 
     unsafe { sys!(SYS_setsockopt, socket.as_raw_fd(), level, name, &raw const bytes, fifth, sixth) }.map(drop)
 }
 
+/// Whether what is not sent when it is closed is thrown away, and the other side told so. Nobody waits in either case.
+pub(crate) fn set_linger(secret: Secret, socket: BorrowedFd<'_>, breaks_off: bool) -> Result<()> {
+    let linger = libc::linger { l_onoff: i32::from(breaks_off), l_linger: 0 };
+    let [fifth, sixth] = secret.with(size_of_val(&linger) as u32);
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_LINGER);
+    // SAFETY: a local of the size that is given.
+    unsafe { sys!(SYS_setsockopt, socket.as_raw_fd(), level, name, &raw const linger, fifth, sixth) }.map(drop)
+}
+
+/// As it lies in memory.
+pub(crate) fn lock_from(bytes: &[u8]) -> Option<libc::flock64> {
+    // SAFETY: any bits are numbers, and there are as many as it has.
+    (bytes.len() == size_of::<libc::flock64>()).then(|| unsafe { ptr::read_unaligned(bytes.as_ptr().cast()) })
+}
+
+/// Takes, or lets go of, a lock that belongs to the open file. It does not wait.
+pub(crate) fn lock_file(secret: Secret, file: BorrowedFd<'_>, lock: &libc::flock64) -> Result<()> {
+    let [fifth, sixth] = secret.with(0);
+    // SAFETY: reads a structure of the size that the command has.
+    unsafe { sys!(SYS_fcntl, file.as_raw_fd(), libc::F_OFD_SETLK, ptr::from_ref(lock), 0, fifth, sixth) }.map(drop)
+}
+
 /// Of another process, at this address of it. Gives how many bytes there were.
 pub(crate) fn read_memory(process: u32, at: u64, into: &mut [u8]) -> Result<usize> {
     let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };

@@ -129,12 +129,19 @@ fn memory_is_not_merged_with_that_of_neighbours() {
 }
 
 #[test]
+fn locks_of_open_files_are_taken_by_a_broker() {
+    for command in [libc::F_OFD_SETLK, libc::F_OFD_SETLKW] {
+        assert_eq!(verdict("fcntl", &[3, 1 << 32 | command as u64]), Verdict::Notify, "{command}");
+    }
+}
+
+#[test]
 fn nobody_holds_up_who_opens_a_file() {
     for command in [libc::F_SETLEASE, 1040] {
         assert_eq!(verdict("fcntl", &[3, command as u64, libc::F_WRLCK as u64]), EPERM, "{command}");
         assert_eq!(verdict("fcntl", &[3, 1 << 32 | command as u64]), EPERM, "the high half is not read");
     }
-    for command in [libc::F_GETLEASE, libc::F_SETLKW, libc::F_OFD_SETLK, libc::F_SETFL, libc::F_DUPFD_CLOEXEC] {
+    for command in [libc::F_GETLEASE, libc::F_SETLKW, libc::F_OFD_GETLK, libc::F_SETFL, libc::F_DUPFD_CLOEXEC] {
         assert_eq!(verdict("fcntl", &[3, command as u64]), Verdict::Allow, "{command}");
     }
 }
