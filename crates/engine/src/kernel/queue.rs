@@ -18,16 +18,25 @@ const SCM_PIDFD: i32 = 4;
 /// The kernel's own limit of descriptors in one message, and room for what else may come with them.
 const CONTROL_WORDS: usize = (253 * size_of::<RawFd>() + 256).div_ceil(8);
 
+/// Of messages without a length that follow each other. By default a queue of messages has room for some ten.
+const MOST_EMPTY: usize = 1000;
+
 /// The socket gives next what it gave before: only where one looks moves. `each` says whether to go on.
 pub(crate) fn descriptors_in(socket: BorrowedFd<'_>, mut each: impl FnMut(OwnedFd) -> bool) -> io::Result<()> {
     let before = peek_offset(socket)?;
     set_peek_offset(socket, 0)?;
-    let mut bytes = vec![0; 64 << 10];
+    let (mut bytes, mut empty) = (vec![0; 64 << 10], 0);
     let looked = loop {
         match receive(socket, &mut bytes, libc::MSG_PEEK) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(()),
             Err(error) => break Err(error),
-            Ok((0, descriptors)) if descriptors.is_empty() => break Ok(()),
+            // The end, or a message of no length, which is passed over the next time.
+            Ok((0, descriptors)) if descriptors.is_empty() => {
+                empty += 1;
+                if empty > MOST_EMPTY {
+                    break Ok(());
+                }
+            }
             Ok((_, descriptors)) => {
                 if !descriptors.into_iter().all(&mut each) {
                     break Ok(());
@@ -171,6 +180,30 @@ mod tests {
         assert_eq!(first, 1);
         let (length, descriptors) = fdpass::receive(theirs.as_fd(), &mut [0; 16]).unwrap();
         assert_eq!((length, descriptors.len()), (5, 1), "the first is still the first");
+    }
+
+    #[test]
+    fn what_is_behind_messages_of_no_length_is_found() {
+        let kind = rustix::net::SocketType::SEQPACKET;
+        let unix = rustix::net::AddressFamily::UNIX;
+        let (ours, theirs) = rustix::net::socketpair(unix, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let file = File::open("/dev/null").unwrap();
+        for _ in 0..3 {
+            rustix::net::send(&ours, &[], rustix::net::SendFlags::empty()).unwrap();
+        }
+        fdpass::send(ours.as_fd(), b"behind", &[file.as_fd()]).unwrap();
+        drop(ours);
+        for _ in 0..2 {
+            let mut found = 0;
+            descriptors_in(theirs.as_fd(), |_| {
+                found += 1;
+                true
+            })
+            .unwrap();
+            assert_eq!(found, 1);
+        }
+        let empty = fdpass::receive(theirs.as_fd(), &mut [0; 16]).unwrap();
+        assert_eq!((empty.0, empty.1.len()), (0, 0), "the first is still the first");
     }
 
     #[test]

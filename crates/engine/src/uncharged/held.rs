@@ -24,6 +24,7 @@ use rustix::{
     net::sockopt,
 };
 
+use super::mapped::Mapped;
 use crate::{
     disk::measure::{Tables, is_on_an_overlay, threads},
     kernel::{
@@ -34,7 +35,7 @@ use crate::{
 
 /// The least that the kernel has for one lock, and for a name in a list beside the name itself (`struct ovl_cache_entry` of Linux 5.19;
 /// that of 6.18 is 18 bytes longer).
-const LOCK: u64 = 192;
+pub(super) const LOCK: u64 = 192;
 const NAME: u64 = 74;
 
 /// More than programs have open, and what a look may take of a processor. What is beyond that is not seen: a guest chooses how long each
@@ -56,14 +57,19 @@ const MAX_TAKEN: usize = 1024;
 /// The ends of lists are numbers of names. In memory, the end of a directory of one layer is beyond all of them.
 const LONGEST_LIST: u64 = 1 << 30;
 
-/// In bytes, but for `hidden`.
+/// In bytes, but for `shared_locks` and `hidden`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     /// The least that is there: of locks, and of one list for each directory. More than enough where there is too much to be counted.
     pub(crate) certain: u64,
     /// Further lists of the same directories. Some of them may be the same.
     pub(crate) lists: u64,
-    /// The sockets that have descriptors where nobody can look: of connections that are not accepted, or too deep in queues.
+    /// As much as locks may take that nothing but a mapping keeps, if that was looked for.
+    pub(crate) possible: u64,
+    /// Locks on what all sandboxes have in common. They are counted above, too.
+    pub(crate) shared_locks: u64,
+    /// The sockets that have descriptors where nobody can look: of connections that are not accepted, too deep in queues, or behind very
+    /// many messages of no length.
     pub(crate) hidden: Vec<u64>,
     /// Whether all was seen.
     pub(crate) is_whole: bool,
@@ -77,6 +83,10 @@ pub(crate) struct Look<'a> {
     pub(crate) takes: &'a HashSet<u64>,
     /// Lists of earlier states are dropped, and nothing is counted.
     pub(crate) drops_lists: bool,
+    /// Files that are mapped are looked at, too.
+    pub(crate) with_mappings: bool,
+    /// What all sandboxes have in common.
+    pub(crate) shared: &'a HashSet<(u64, u64)>,
 }
 
 /// Whether the kernel tells open files apart: what has several descriptors would be counted for each.
@@ -105,10 +115,14 @@ pub(crate) fn look(pids: &[u32], look: &Look<'_>, taken: &mut Vec<OwnedFd>) -> O
         locks_took: Duration::ZERO,
     };
     let mut tables = Tables::of(Common::Files);
+    let mut mapped = Mapped::default();
     // Each thread may have a table of its own, and one whose leader has ended is seen nowhere else.
     'all: for thread in pids.iter().flat_map(|pid| threads(*pid)) {
         if count.is_over() {
             break;
+        }
+        if look.with_mappings {
+            count.held.is_whole &= mapped.add(thread);
         }
         if !tables.insert(thread) {
             continue;
@@ -126,6 +140,7 @@ pub(crate) fn look(pids: &[u32], look: &Look<'_>, taken: &mut Vec<OwnedFd>) -> O
             }
         }
     }
+    count.held.possible = mapped.may_hide(|| count.is_over());
     (!count.is_late()).then_some(count.held)
 }
 
@@ -205,7 +220,8 @@ impl Count<'_> {
         if info.process_locks + info.file_locks > 0 {
             self.locks_took += sys::thread_time().saturating_sub(before);
         }
-        let is_kept = !self.look.drops_lists && self.add_locks(place, ours, &info);
+        let is_shared = self.look.shared.contains(&(file.dev(), file.ino()));
+        let is_kept = !self.look.drops_lists && self.add_locks(place, ours, &info, is_shared);
         let may_have_list = file.is_dir() && is_on_an_overlay(Path::new(&path));
         if may_have_list && ours.is_none() && !self.listed.insert(place.thread, place.number) {
             return is_kept;
@@ -228,7 +244,7 @@ impl Count<'_> {
     }
 
     /// Whether what is ours is compared with others from here on.
-    fn add_locks(&mut self, place: &Place<'_>, ours: Option<&OwnedFd>, info: &FdInfo) -> bool {
+    fn add_locks(&mut self, place: &Place<'_>, ours: Option<&OwnedFd>, info: &FdInfo, is_shared: bool) -> bool {
         let mut locks = info.process_locks;
         let is_full = ours.is_some() && self.kept.len() >= MAX_KEPT;
         let is_new = info.file_locks > 0 && !is_full && self.locked.insert(place.thread, place.number);
@@ -236,6 +252,7 @@ impl Count<'_> {
             locks += info.file_locks;
         }
         self.held.certain = self.held.certain.saturating_add(locks.saturating_mul(LOCK));
+        self.held.shared_locks += if is_shared { locks } else { 0 };
         self.held.is_whole &= info.file_locks == 0 || !is_full;
         is_new && ours.is_some()
     }
@@ -271,13 +288,7 @@ impl Count<'_> {
             return;
         }
         if depth >= MAX_DEPTH || sockopt::socket_acceptconn(socket).unwrap_or(false) {
-            if self.look.takes.contains(&inode) {
-                let room = MAX_TAKEN.saturating_sub(self.taken.len());
-                self.taken.extend(queue::take(socket.as_fd(), room));
-            }
-            self.held.hidden.push(inode);
-            self.held.is_whole = false;
-            return;
+            return self.hide(socket, inode);
         }
         let mut found = 0;
         let looked = queue::descriptors_in(socket.as_fd(), |descriptor| {
@@ -289,7 +300,20 @@ impl Count<'_> {
             }
             !self.is_over()
         });
-        self.held.is_whole &= looked.is_ok() && found >= queued;
+        let is_all = looked.is_ok() && found >= queued;
+        self.held.is_whole &= is_all;
+        if !is_all && !self.is_over() {
+            self.hide(socket, inode); // it was not for want of time
+        }
+    }
+
+    fn hide(&mut self, socket: &OwnedFd, inode: u64) {
+        if self.look.takes.contains(&inode) {
+            let room = MAX_TAKEN.saturating_sub(self.taken.len());
+            self.taken.extend(queue::take(socket.as_fd(), room));
+        }
+        self.held.hidden.push(inode);
+        self.held.is_whole = false;
     }
 }
 
@@ -451,7 +475,8 @@ mod tests {
     fn own() -> Held {
         let nothing = HashSet::new();
         let until = Instant::now() + Duration::from_secs(60);
-        let all = Look { enough: 1 << 30, until, takes: &nothing, drops_lists: false };
+        let (takes, shared) = (&nothing, &HashSet::new());
+        let all = Look { enough: 1 << 30, until, takes, drops_lists: false, with_mappings: true, shared };
         look(&[std::process::id()], &all, &mut Vec::new()).unwrap()
     }
 
@@ -497,7 +522,9 @@ mod tests {
         assert_eq!((held.hidden, held.is_whole), (vec![inode], false));
         let due = HashSet::from([inode]);
         let until = Instant::now() + Duration::from_secs(60);
-        let takes = Look { enough: 1 << 30, until, takes: &due, drops_lists: false };
+        let shared = HashSet::new();
+        let takes =
+            Look { enough: 1 << 30, until, takes: &due, drops_lists: false, with_mappings: false, shared: &shared };
         let mut taken = Vec::new();
         look(&[std::process::id()], &takes, &mut taken).unwrap();
         assert_eq!(taken.len(), 2, "all that wait there");
@@ -508,7 +535,8 @@ mod tests {
     #[test]
     fn what_is_not_known_in_time_is_nothing_against_anybody() {
         let nothing = HashSet::new();
-        let late = Look { enough: 1 << 30, until: Instant::now(), takes: &nothing, drops_lists: false };
+        let (until, takes, shared) = (Instant::now(), &nothing, HashSet::new());
+        let late = Look { enough: 1 << 30, until, takes, drops_lists: false, with_mappings: false, shared: &shared };
         assert_eq!(look(&[std::process::id()], &late, &mut Vec::new()), None);
     }
 }

@@ -3,16 +3,24 @@
 
 use std::{
     fs,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
+    pin::pin,
+    time::Duration,
 };
 
 use cabana_sandbox::{
     Event, ExecSpec, Limits, Process, Provider, SandboxPath, SandboxSpec, Source, Status, View, VolumeId,
 };
 use futures_util::StreamExt;
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    fs::{FlockOperation, flock},
+};
+use tokio::time::timeout;
 
 use crate::{
-    attacks::{OWN_CONNECTIONS, Relay, UNCHARGED},
+    attacks::{COMMON_LOCKS, OWN_CONNECTIONS, Relay, UNCHARGED},
     inside::{Inside, engine, living, named, passing, path, rest, unique, until},
 };
 
@@ -187,18 +195,78 @@ async fn hiding_memory_in_lists_that_two_sandboxes_of_a_tenant_pass_to_and_fro()
     engine.close().await;
 }
 
-#[tokio::test]
-async fn hiding_memory_in_locks() {
-    is_not_counted("locks").await;
+/// It takes several times what all may have, and its command ends for it. It may try again.
+async fn ends(kind: &str) {
+    is_not_counted(kind).await;
     let attacker = attacker().await;
     let neighbour = Neighbour::of(&attacker).await;
     let words = attacker.bring(&UNCHARGED).await;
     let mib = (4 * bound() / MIB).to_string();
-    let words = words.into_iter().chain(["locks", &mib, MERGED].map(str::to_owned));
+    let words = words.into_iter().chain([kind, &mib, MERGED].map(str::to_owned));
     let spec = ExecSpec { user: Some(named("root")), ..ExecSpec::argv(words, SandboxPath::root()) };
     let attack = attacker.sandbox.exec(spec).await.unwrap();
-    assert_eq!(rest(attack).await, (String::new(), Status::OutOfMemory));
-    // It may try again.
+    assert_eq!(rest(attack).await.1, Status::OutOfMemory, "{kind}");
+    attacker.still_works().await;
+    neighbour.lives_on().await;
+    attacker.end().await;
+}
+
+#[tokio::test]
+async fn hiding_memory_in_locks() {
+    ends("locks").await;
+}
+
+/// A descriptor of this process on what all have in common.
+struct Common(OwnedFd);
+
+impl Common {
+    fn of(what: &str) -> Self {
+        Self(match what {
+            "eventfd" => eventfd(0, EventfdFlags::CLOEXEC).unwrap(),
+            _ => fs::File::open("/proc/self/ns/time").unwrap().into(),
+        })
+    }
+
+    /// Each close of such a descriptor, anywhere, goes through the locks that this one sees.
+    fn is_locked(&self) -> bool {
+        let is_taken = flock(&self.0, FlockOperation::NonBlockingLockExclusive).is_err();
+        flock(&self.0, FlockOperation::Unlock).unwrap();
+        let id = rustix::fs::fstat(&self.0).unwrap().st_ino.to_string();
+        is_taken || fs::read_to_string("/proc/locks").unwrap().lines().any(|lock| is_on(lock, &id))
+    }
+}
+
+/// As the kernel tells it: `1: POSIX ADVISORY WRITE 123 00:0e:1036 0 EOF`.
+fn is_on(lock: &str, inode: &str) -> bool {
+    lock.split_whitespace().nth(5).and_then(|file| file.rsplit(':').next()) == Some(inode)
+}
+
+#[tokio::test]
+async fn locking_what_all_sandboxes_have_in_common() {
+    let attacker = attacker().await;
+    let neighbour = Neighbour::of(&attacker).await;
+    for (what, how, many) in [
+        ("eventfd", "process", "40000"),
+        ("eventfd", "whole", "1000"),
+        ("eventfd", "queued", "1"),
+        ("namespace", "process", "40000"),
+    ] {
+        let ours = Common::of(what);
+        let words = attacker.bring(&COMMON_LOCKS).await;
+        let words = words.into_iter().chain([what, how, many].map(str::to_owned));
+        let attack = attacker.sandbox.exec(ExecSpec::argv(words, SandboxPath::root())).await.unwrap();
+        let mut attack = pin!(rest(attack));
+        let mut is_seen = false;
+        let (_, status) = loop {
+            match timeout(Duration::from_millis(1), attack.as_mut()).await {
+                Ok(ended) => break ended,
+                Err(_) => is_seen |= ours.is_locked(),
+            }
+        };
+        assert!(is_seen, "the control: {what} is the machine's");
+        assert_eq!(status, Status::OutOfMemory, "{what} {how}");
+        until("it is free again", async || !ours.is_locked()).await;
+    }
     attacker.still_works().await;
     neighbour.lives_on().await;
     attacker.end().await;
