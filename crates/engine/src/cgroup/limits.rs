@@ -164,6 +164,13 @@ impl Controllers {
         })
     }
 
+    /// Counts a process, and all that it will start, to those that all sandboxes may have: with groups of version 1 a sandbox without limits is
+    /// in none of its own.
+    pub(crate) fn count_processes_of(&self, pid: u32) -> io::Result<()> {
+        let group = self.pids.iter().find(|group| group.version == Version::One);
+        group.map_or(Ok(()), |group| group.write("cgroup.procs", &pid.to_string()))
+    }
+
     /// Where the groups of version 1 lie.
     pub(crate) fn parents(&self) -> impl Iterator<Item = &Path> {
         self.all().filter(|group| group.version == Version::One).map(|group| group.path.as_path())

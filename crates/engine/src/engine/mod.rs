@@ -203,7 +203,7 @@ fn open_blocking(config: &Config, runtime: Handle) -> Result<Engine, OpenError> 
     let pool = pool::can_limit(data.path());
     let tasks = TaskTracker::new();
     let (happened, events) = mpsc::channel(1024);
-    let spawner = Spawner::new(config.helper.clone(), tasks.clone());
+    let spawner = Spawner::new(config.helper.clone(), ranges.controllers().cloned(), tasks.clone());
     let shared = Shared {
         data,
         store,

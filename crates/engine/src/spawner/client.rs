@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     SPAWNER_NAME,
+    cgroup::Controllers,
     channel::Channel,
     wire::{Failure, IdsShown, Spawned, ToSpawner},
 };
@@ -45,6 +46,7 @@ pub(crate) struct Spawner {
     /// Made at the first start and kept: a replacement must be the same program, whatever happened to the file.
     image: Mutex<Option<Arc<OwnedFd>>>,
     current: tokio::sync::Mutex<Option<Arc<Connection>>>,
+    controllers: Option<Controllers>,
     tasks: TaskTracker,
     next_tag: AtomicU64,
     closed: AtomicBool,
@@ -72,9 +74,10 @@ struct Waiting {
 }
 
 impl Spawner {
-    pub(crate) fn new(program: PathBuf, tasks: TaskTracker) -> Self {
+    pub(crate) fn new(program: PathBuf, controllers: Option<Controllers>, tasks: TaskTracker) -> Self {
         Self {
             program,
+            controllers,
             image: Mutex::default(),
             current: tokio::sync::Mutex::default(),
             tasks,
@@ -122,7 +125,13 @@ impl Spawner {
         }
         let (ours, theirs) = crate::kernel::fdpass::pair()?;
         let image = self.image()?;
-        let child = start(&image, theirs)?;
+        let mut child = start(&image, theirs)?;
+        let counted = self.controllers.as_ref().map_or(Ok(()), |all| all.count_processes_of(child.id()));
+        if let Err(error) = counted {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(error);
+        }
         let requests = Requests::new(ours, self.worked.clone())?;
         let connection = Arc::new(Connection { requests, child: Mutex::new(child) });
         self.tasks.spawn(accompany(connection.clone()));

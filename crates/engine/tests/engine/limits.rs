@@ -1,6 +1,11 @@
 //! What a sandbox may use, and what happens to one that wants more.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use cabana_engine::{Config, Engine};
 use cabana_sandbox::{
@@ -9,7 +14,10 @@ use cabana_sandbox::{
 };
 use futures_util::{StreamExt, future::join_all};
 
-use crate::stage;
+use crate::{
+    inside::{marked, proc_file, unique_sleep, until},
+    stage,
+};
 
 const NONE: Limits = Limits::NONE;
 
@@ -116,6 +124,30 @@ async fn a_fork_bomb_ends_at_the_limit_of_processes_and_a_neighbour_does_not_fee
     let (exit, said) = run(&*neighbour, "for i in $(seq 20); do sleep 1000 & done; echo well").await;
     assert_eq!((exit.status, said.trim()), (Status::Code(0), "well"));
     engine.destroy(neighbour.id()).await.unwrap();
+    end(engine, sandbox).await;
+}
+
+/// What says how many processes this one is counted to: of version 1 where the controller is there, and else of version 2.
+fn counting_group(pid: u32) -> PathBuf {
+    let groups = proc_file(pid, "cgroup").unwrap();
+    if let Some((_, group)) = groups.lines().find_map(|line| line.split_once(":pids:/")) {
+        return Path::new("/sys/fs/cgroup/pids").join(group);
+    }
+    Path::new("/sys/fs/cgroup").join(groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap())
+}
+
+#[tokio::test]
+async fn processes_of_a_sandbox_without_limits_count_to_those_of_all() {
+    let (engine, sandbox) = with(NONE).await;
+    let mark = unique_sleep();
+    let spec = ExecSpec::argv(["sleep".to_owned(), mark.clone()], SandboxPath::root());
+    let process = sandbox.exec(spec).await.unwrap();
+    until("the command runs", || !marked(&mark).is_empty()).await;
+    let group = counting_group(marked(&mark)[0]);
+    let of_all = group.ancestors().find(|group| group.ends_with("cabana")).expect("the group of all");
+    let most = fs::read_to_string(of_all.join("pids.max")).unwrap();
+    assert!(most.trim().parse::<u64>().is_ok(), "{of_all:?} is limited: {most}");
+    drop(process);
     end(engine, sandbox).await;
 }
 
