@@ -65,6 +65,11 @@ impl Streams {
 }
 
 impl StreamSeat {
+    /// What opened it.
+    pub(crate) fn key(&self) -> KeyLife {
+        self.key.clone()
+    }
+
     /// Returns when the key opens nothing any more.
     pub(crate) fn key_ended(&self) -> impl Future<Output = ()> + Send + use<> {
         self.key.clone().ended()

@@ -12,7 +12,6 @@ use axum::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use cabana_runtime::{Channel, Chunk, Log};
 use futures_util::{Stream, StreamExt, stream};
-use http_body_util::BodyExt as _;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
@@ -60,11 +59,25 @@ pub(crate) fn respond(
     leaving: CancellationToken,
 ) -> Response {
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
-    let untaken = seat.untaken();
+    let (untaken, left, key) = (seat.untaken(), leaving.clone(), seat.key());
     let events = events.take_until(leaving.cancelled_owned());
     let events = seat.hold(events, || named("error", &key_ended().body()));
     let response = Sse::new(events.map(Ok::<_, Infallible>)).keep_alive(keep_alive).into_response();
-    response.map(|body| Body::new(body.map_frame(move |frame| frame.map_data(|event| untaken.keep(event)))))
+    response.map(|body| {
+        let kept = body.into_data_stream().then(move |event| {
+            let (untaken, left, key) = (untaken.clone(), left.clone(), key.clone());
+            async move {
+                let end = async {
+                    tokio::select! {
+                        () = left.cancelled_owned() => {}
+                        () = key.ended() => {}
+                    }
+                };
+                Ok::<_, axum::Error>(untaken.keep(event?, end).await)
+            }
+        });
+        Body::from_stream(kept)
+    })
 }
 
 /// At most: each byte of a text may become six as JSON, in a buffer that doubles as it grows.

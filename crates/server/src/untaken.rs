@@ -14,6 +14,8 @@ use cabana_runtime::MemoryCharge;
 const AGAIN: Duration = Duration::from_millis(100);
 /// About what a part takes beside its bytes, until it is sent.
 const PART: usize = 512;
+/// Longer than any of them is.
+const SIGN_OF_LIFE: usize = 64;
 
 /// Of one stream. All clones are one.
 #[derive(Clone)]
@@ -37,9 +39,15 @@ impl Untaken {
         }
     }
 
-    /// What room was made for is charged as long as any of it is there, and no more than it takes. What is small and comes without, such
-    /// as a sign of life, is not charged.
-    pub(crate) fn keep(&self, bytes: Bytes) -> Bytes {
+    /// Is charged as long as any of it is there: what room was made for, and no more than it takes; what comes without, once there is
+    /// room, or `end` has come. A sign of life is not charged.
+    pub(crate) async fn keep(&self, bytes: Bytes, end: impl Future<Output = ()>) -> Bytes {
+        if bytes.len() > SIGN_OF_LIFE && self.state().made == 0 {
+            tokio::select! {
+                () = self.make_room(bytes.len()) => {}
+                () = end => {}
+            }
+        }
         let mut state = self.state();
         let made = std::mem::take(&mut state.made);
         if made == 0 {
@@ -89,7 +97,10 @@ impl Drop for Part {
 
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
+    use std::{
+        future::{pending, ready},
+        pin::pin,
+    };
 
     use cabana_runtime::{MemoryLedger, Tenant};
     use futures_util::FutureExt as _;
@@ -104,7 +115,7 @@ mod tests {
         let (ledger, tenant) = (MemoryLedger::new(16 * KIB, 64 * KIB), Tenant::new("one").unwrap());
         let [one, other] = [(); 2].map(|()| Untaken::new(ledger.open(&tenant)));
         one.make_room(14 * KIB).now_or_never().expect("there is room");
-        let mut part = one.keep(Bytes::from(vec![7; 7 * KIB]));
+        let mut part = one.keep(Bytes::from(vec![7; 7 * KIB]), pending()).await;
         let mut more = pin!(other.make_room(14 * KIB));
         assert!(more.as_mut().now_or_never().is_none());
         drop(part.split_to(6 * KIB));
@@ -119,9 +130,22 @@ mod tests {
         let (ledger, tenant) = (MemoryLedger::new(16 * KIB, 64 * KIB), Tenant::new("one").unwrap());
         let [one, other] = [(); 2].map(|()| Untaken::new(ledger.open(&tenant)));
         one.make_room(14 * KIB).await;
-        let part = one.keep(Bytes::from(vec![7; KIB]));
+        let part = one.keep(Bytes::from(vec![7; KIB]), pending()).await;
         other.make_room(14 * KIB).now_or_never().expect("the rest is another's");
-        let sign_of_life = one.keep(Bytes::from_static(b":\n\n"));
+        let sign_of_life = one.keep(Bytes::from_static(b":\n\n"), pending()).await;
         assert_eq!((part.len(), &sign_of_life[..]), (KIB, &b":\n\n"[..]));
+    }
+
+    #[tokio::test]
+    async fn what_came_without_room_waits_for_it() {
+        let (ledger, tenant) = (MemoryLedger::new(16 * KIB, 64 * KIB), Tenant::new("one").unwrap());
+        let [one, other] = [(); 2].map(|()| Untaken::new(ledger.open(&tenant)));
+        let event = || Bytes::from(vec![7; 14 * KIB]);
+        let first = one.keep(event(), pending()).await;
+        let mut second = pin!(other.keep(event(), pending()));
+        assert_eq!(other.keep(event(), ready(())).await, event(), "the end does not wait");
+        assert!(second.as_mut().now_or_never().is_none());
+        drop(first);
+        assert_eq!(timeout(Duration::from_secs(60), second).await.expect("there is room again"), event());
     }
 }

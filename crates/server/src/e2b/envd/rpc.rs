@@ -172,7 +172,21 @@ impl Sending {
                     Ok(Some(Err(Ending::Gone))) => (reset(gone.as_ref()), None),
                     Ok(None) => (Ok(envelope::end(None)), None),
                 };
-                Some((frame.map(|frame| untaken.keep(frame)), (events, key, seat, gone)))
+                let frame = match frame {
+                    Ok(frame) => {
+                        let has_ended = events.is_none();
+                        let end = async {
+                            tokio::select! {
+                                () = std::future::ready(()), if has_ended => {} // what has ended is not asked again
+                                () = leaving.cancelled() => {}
+                                () = &mut key, if !has_ended => {}
+                            }
+                        };
+                        Ok(untaken.keep(frame, end).await)
+                    }
+                    Err(error) => Err(error),
+                };
+                Some((frame, (events, key, seat, gone)))
             }
         });
         streamed(Body::from_stream(frames))
