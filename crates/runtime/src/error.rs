@@ -85,6 +85,8 @@ pub enum Error {
     TooManyCalls,
     #[error("as many requests wait for their answers as may at once, of this tenant or of all")]
     TooManyRequests,
+    #[error("as many tries of webhooks are under way as one tenant may ask for at once: {0}")]
+    TooManyTests(usize),
     #[error("as many connections to ports are open as there may be, of this sandbox or of all")]
     TooManyPortConnections,
     #[error("as many streams of events are open as one tenant may have: {0}")]
@@ -179,6 +181,7 @@ impl Error {
             | Self::ByUrlTooLarge
             | Self::TooManyInputs(_)
             | Self::TooManyCalls
+            | Self::TooManyTests(_)
             | Self::TooManyRequests => Code::ServerBusy,
             Self::TooManyPortConnections => Code::TooManyConnections,
             Self::TooManyReaders | Self::TooManyUploads | Self::TooManyListeners(_) => Code::TooManyStreams,

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use self::{
-    hooks::Hook,
+    hooks::{Asking, Hook, TESTS},
     post::{Letter, post},
 };
 pub(crate) use self::{
@@ -87,7 +87,7 @@ impl Runtime {
 
     /// Whether something may be sent there.
     pub(crate) async fn check_target(&self, tenant: &Tenant, target: &Target) -> Result<()> {
-        let dialer = self.0.events.hooks.asking(tenant)?;
+        let dialer = self.0.events.hooks.asking(tenant)?.dialer;
         let judged = dialer.judged(&target.host, |address| self.judge_address(address, target.port)).await;
         judged.map(drop).map_err(|why| Error::invalid("url", target.unreached(&why)))
     }
@@ -130,9 +130,11 @@ impl Runtime {
 
     pub(crate) async fn test_webhook(&self, tenant: &Tenant, id: WebhookId) -> Result<Tried> {
         let webhook = self.0.store.webhook(tenant, id).await?.ok_or(Error::NoWebhook(id))?;
+        let Asking { dialer, tests } = self.0.events.hooks.asking(tenant)?;
+        let _place = tests.try_acquire().map_err(|_| Error::TooManyTests(TESTS))?;
         let hook = match self.0.events.hooks.get(tenant, id) {
             Some(hook) => hook,
-            None => Arc::new(self.hook(&webhook, self.0.events.hooks.asking(tenant)?)?),
+            None => Arc::new(self.hook(&webhook, dialer)?),
         };
         let (event, at) = (format!("event_{}", Uuid::now_v7().simple()), self.0.clock.now());
         let body = serde_json::to_string(&Test { id: &event, at, kind: TEST });

@@ -6,6 +6,7 @@ use std::{
 };
 
 use cabana_testkit::{Answer, Got, Receiver};
+use futures_util::future::join_all;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -208,8 +209,9 @@ async fn a_hostile_receiver_gains_nothing() {
         Answer::Bytes(endless),
         Answer::Bytes(b"SSH-2.0-OpenSSH\r\n".to_vec()),
         Answer::Close,
+        Answer::Bytes(b"HTTP/1.1 103 Early Hints\r\n\r\n".repeat(1000)),
     ]);
-    for says in ["307", "no whole answer", "no whole answer", "no whole answer"] {
+    for says in ["307", "no whole answer", "no whole answer", "no whole answer", "16 informational"] {
         let tried = good(server.post(&path, &json!({})).send().await.unwrap()).await;
         assert_eq!(tried["delivered"], false, "{tried}");
         assert!(tried["said"].as_str().unwrap().contains(says), "{tried}");
@@ -217,8 +219,29 @@ async fn a_hostile_receiver_gains_nothing() {
     let tried = good(server.post(&path, &json!({})).send().await.unwrap()).await;
     let counted = server.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
     assert!(counted.contains("\ncabana_webhook_deliveries_total 1\n"), "{counted}");
-    assert!(counted.contains("\ncabana_webhook_failures_total 4\n"), "{counted}");
+    assert!(counted.contains("\ncabana_webhook_failures_total 5\n"), "{counted}");
     assert_eq!((&tried["delivered"], kinds(&receiver.got()).last().unwrap().as_str()), (&json!(true), "webhook.test"));
+}
+
+/// Each try is a connection of the server's, to whom the tenant likes, for as long as that says nothing.
+#[tokio::test]
+async fn tries_that_are_asked_for_are_bounded() {
+    let server = start();
+    let receiver = Receiver::start(Answer::Status(410, "")).unwrap();
+    let hook = add(&server, &json!({ "url": receiver.url() })).await;
+    let path = format!("/v1/webhooks/{}", hook["id"].as_str().unwrap());
+    server.ensure("one").await;
+    // One that is disabled has nothing of its own that could be waited for.
+    until(|| async { Some(server.get(&path).await).filter(|shown| !shown["disabled_at"].is_null()) }).await;
+    receiver.from_now_on(Answer::Nothing);
+    let before = receiver.got().len();
+    let (test, key) = (format!("{}{path}/test", server.url), server.key.clone());
+    let one = |_| client().post(&test).bearer_auth(&key).json(&json!({})).send();
+    let answers = join_all((0..12).map(one)).await;
+    let mut codes: Vec<_> = answers.into_iter().map(|answer| answer.unwrap().status().as_u16()).collect();
+    codes.sort_unstable();
+    assert_eq!(codes, [[200; 4].as_slice(), &[503; 8]].concat());
+    assert_eq!(receiver.got().len() - before, 4);
 }
 
 #[tokio::test]

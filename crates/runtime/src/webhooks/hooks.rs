@@ -13,7 +13,7 @@ use cabana_egress::{Dialer, Dialers};
 use cabana_model::{EventFilter, Tenant, WebhookId};
 use cabana_sandbox::Holder;
 use cabana_store::Webhook;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::target::Target;
@@ -21,6 +21,9 @@ use crate::{Error, Happened, Result};
 
 /// How many events may wait to be written down that no transaction tells of. More than that are lost.
 const OFFERS: usize = 256;
+
+/// How many tries a tenant may have under way that it asked for itself: each is a connection, to whom it likes.
+pub(super) const TESTS: usize = 4;
 
 pub(super) struct Hook {
     pub(super) tenant: Tenant,
@@ -52,6 +55,13 @@ impl Hook {
     }
 }
 
+#[derive(Clone)]
+pub(super) struct Asking {
+    pub(super) dialer: Arc<Dialer>,
+    /// For one try each.
+    pub(super) tests: Arc<Semaphore>,
+}
+
 #[derive(Default)]
 pub(crate) struct Hooks {
     /// Whether there is any at all: most servers have none, and look at nothing else.
@@ -60,7 +70,7 @@ pub(crate) struct Hooks {
     open: OnceLock<(Dialers, mpsc::Sender<Arc<Happened>>)>,
     /// For what a tenant asks to be dialled here and now. One each: however many ask for names that never answer, a tenant waits
     /// for one of them at a time.
-    asking: Mutex<HashMap<Tenant, Arc<Dialer>>>,
+    asking: Mutex<HashMap<Tenant, Asking>>,
     sent: AtomicU64,
     failed: AtomicU64,
 }
@@ -83,12 +93,13 @@ impl Hooks {
     }
 
     /// The tenant's own.
-    pub(super) fn asking(&self, tenant: &Tenant) -> Result<Arc<Dialer>> {
+    pub(super) fn asking(&self, tenant: &Tenant) -> Result<Asking> {
         let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        match asking.get(tenant) {
-            Some(dialer) => Ok(dialer.clone()),
-            None => Ok(asking.entry(tenant.clone()).or_insert(self.dialer(tenant)?).clone()),
+        if let Some(own) = asking.get(tenant) {
+            return Ok(own.clone());
         }
+        let own = Asking { dialer: self.dialer(tenant)?, tests: Arc::new(Semaphore::new(TESTS)) };
+        Ok(asking.entry(tenant.clone()).or_insert(own).clone())
     }
 
     pub(super) fn tried(&self, delivered: bool) {

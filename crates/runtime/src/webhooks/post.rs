@@ -1,15 +1,20 @@
 //! One delivery: signed, sent, and judged by the status of the answer. What else is answered nobody reads.
 
-use std::{net::IpAddr, time::Duration};
+use std::{
+    net::IpAddr,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use cabana_egress::Dialer;
 use cabana_model::Time;
 use hmac::{Hmac, Mac};
 use http_body_util::Full;
-use hyper::{Request, body::Bytes, client::conn::http1, header};
+use hyper::{Request, body::Bytes, client::conn::http1, ext::on_informational, header};
 use hyper_util::rt::TokioIo;
 use sha2::Sha256;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::target::Target;
 
@@ -17,6 +22,8 @@ use super::target::Target;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The head of an answer.
 const HEAD: usize = 16 << 10;
+/// Informational ones before an answer: each is a few bytes of a stranger, and is parsed.
+const MAX_INFORMATIONAL: usize = 16;
 /// Of what is told about a try.
 const LONGEST: usize = 300;
 
@@ -51,7 +58,7 @@ async fn exchange(
     letter: &Letter<'_>,
     judge: impl Fn(IpAddr) -> Result<(), String>,
 ) -> Result<hyper::StatusCode, String> {
-    let request = Request::post(&to.path)
+    let mut request = Request::post(&to.path)
         .header(header::HOST, &to.authority)
         .header(header::USER_AGENT, concat!("cabana/", env!("CARGO_PKG_VERSION")))
         .header(header::CONTENT_TYPE, "application/json")
@@ -66,9 +73,20 @@ async fn exchange(
     let mut builder = http1::Builder::new();
     builder.max_buf_size(HEAD);
     let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(no_answer)?;
+    let (informational, babbles) = (AtomicUsize::new(0), CancellationToken::new());
+    let too_many = babbles.clone();
+    on_informational(&mut request, move |_| {
+        if informational.fetch_add(1, Ordering::Relaxed) >= MAX_INFORMATIONAL {
+            too_many.cancel();
+        }
+    });
     // The connection is driven here and ends here: a redirect is not followed, and a body not read.
     let mut answer = std::pin::pin!(sender.send_request(request));
     let answer = tokio::select! {
+        biased;
+        () = babbles.cancelled() => {
+            return Err(format!("there was no whole answer: more than {MAX_INFORMATIONAL} informational responses came before it"));
+        }
         answer = &mut answer => answer,
         _ = connection => answer.await, // which knows why it ended
     };
