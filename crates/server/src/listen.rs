@@ -32,6 +32,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
 };
+use rustix::process::{Resource, getrlimit};
 use rustls::{
     ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
@@ -207,7 +208,7 @@ impl Listener {
     /// meanwhile hears that nothing new is taken.
     pub async fn serve(self, router: Router, bounds: &Bounds, end: CancellationToken, hurry: CancellationToken) {
         let known = Arc::<KnownAddresses>::default();
-        let room = Room::new(bounds.connections, known.clone());
+        let room = Room::new(seats(bounds.connections), known.clone());
         let doorstep = Arc::new(Semaphore::new(DOORSTEP));
         let (full, leaving) = (Router::new().fallback(is_full), is_leaving());
         let hall = Hall {
@@ -379,6 +380,21 @@ fn is_leaving() -> Router {
 }
 
 /// To whoever comes when there is no room.
+/// No more than a quarter of the descriptors that this process may have: strangers take them, and all else needs some.
+fn seats(most: usize) -> usize {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let may_be = usize::try_from(descriptors / 4).unwrap_or(usize::MAX);
+    if may_be < most {
+        let (connections, nofile) = (may_be, descriptors);
+        tracing::warn!(
+            connections,
+            nofile,
+            "fewer connections than server.max_connections says: raise the limit of open files (LimitNOFILE)"
+        );
+    }
+    most.min(may_be)
+}
+
 async fn is_full(request: axum::extract::Request) -> Response {
     turned_away(&request, Refused::new(Code::TooManyConnections, "the server has as many connections as it takes"))
 }
