@@ -227,6 +227,8 @@ impl<R: Read> Read for Bounded<R> {
 /// The tar itself, whatever it is packed in: what it is, its first bytes say and not its name.
 pub(super) fn decoded<'a>(from: impl Read + 'a) -> Result<Box<dyn Read + 'a>> {
     const HEAD: usize = 6;
+    /// A few bytes may ask for all of it. It is what zstd unpacks unless it is told otherwise.
+    const MAX_WINDOW_LOG: u32 = 27;
     let mut from = BufReader::with_capacity(256 << 10, from);
     let mut head = Vec::with_capacity(HEAD);
     from.by_ref().take(HEAD as u64).read_to_end(&mut head).map_err(failed("reading the archive"))?;
@@ -235,7 +237,7 @@ pub(super) fn decoded<'a>(from: impl Read + 'a) -> Result<Box<dyn Read + 'a>> {
         [0x1f, 0x8b, ..] => Ok(Box::new(flate2::read::MultiGzDecoder::new(whole))),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => {
             let mut zstd = zstd::stream::read::Decoder::new(whole).map_err(failed("reading the archive"))?;
-            zstd.window_log_max(31).map_err(failed("reading the archive"))?; // what `zstd --ultra --long=31` writes
+            zstd.window_log_max(MAX_WINDOW_LOG).map_err(failed("reading the archive"))?;
             Ok(Box::new(zstd))
         }
         [0xfd, b'7', b'z', b'X', b'Z', 0] => Err(unknown_packing("xz")),
@@ -246,4 +248,18 @@ pub(super) fn decoded<'a>(from: impl Read + 'a) -> Result<Box<dyn Read + 'a>> {
 
 fn unknown_packing(what: &str) -> Error {
     Error::Archive(format!("it is packed with {what}: unpack it first, or pack it with gzip or zstd"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_of_zstd_has_a_largest_size() {
+        // An empty frame that asks for a window of two to the power of this.
+        let frame = |log: u8| [0x28, 0xb5, 0x2f, 0xfd, 0, (log - 10) << 3, 1, 0, 0];
+        let read = |log| decoded(io::Cursor::new(frame(log))).unwrap().read_to_end(&mut Vec::new());
+        assert_eq!(read(27).unwrap(), 0, "as zstd itself unpacks");
+        assert!(read(28).is_err() && read(31).is_err());
+    }
 }
