@@ -103,12 +103,18 @@ fn begins_any_record(bytes: &[u8]) -> Option<bool> {
     }
 }
 
-/// In the message that these records carry.
+/// In the message that these records carry. What takes very many of them is taken for a hello, and refused where it is none: this is asked
+/// at each place where one can begin.
 fn has_room_for_ciphers(records: &[u8]) -> Option<bool> {
     const BEFORE_SESSION: usize = 4 + 2 + 32;
+    const MOST_RECORDS: usize = 64;
     let mut message = Vec::new();
-    let mut rest = records;
+    let (mut rest, mut count) = (records, 0);
     loop {
+        count += 1;
+        if count > MOST_RECORDS {
+            return Some(true);
+        }
         if let [_, high, b, c, body @ ..] = &message[..] {
             let len = u32::from_be_bytes([0, *high, *b, *c]) as usize;
             if *high > MAX_LENGTH_HIGH {
@@ -471,6 +477,11 @@ mod tests {
         let interrupted = [&parts[..9], &[ALERT, 3, 3, 0, 2, 1, 0], &parts[9..]].concat();
         assert_eq!(is_framed_as_hello(&interrupted), Some(true));
         assert_eq!(is_framed_as_hello(&[&parts[..18], b"STARTTLS\r\n"].concat()), Some(false), "it does not go on");
+        let empty = [ALERT, 3, 3, 0, 0];
+        let interrupted_often = [&parts[..9], &empty.repeat(100), &[0][..]].concat();
+        assert_eq!(is_framed_as_hello(&interrupted_often), Some(true), "to follow all of them takes too long");
+        let interrupted = [&parts[..9], &empty.repeat(10), &[0][..]].concat();
+        assert_eq!(is_framed_as_hello(&interrupted), Some(false));
         let chance = [HANDSHAKE, 3, 1, 0, 4, CLIENT_HELLO, 0, 0, 90, 77];
         assert_eq!(is_framed_as_hello(&chance), Some(false));
         assert_eq!(is_framed_as_hello(&chance[..9]), None);
