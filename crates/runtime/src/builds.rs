@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cabana_model::{BuildId, KeyId, SnapshotId, TemplateId, Tenant, Time};
-use cabana_store::{Build, Built, Entry, KeptLayers, Layer, LeftBuild, ListedBuild, OwnTemplate, Tag};
+use cabana_store::{Build, Built, Entry, KeptLayers, Layer, LeftBuild, ListedBuild, ListedTemplate, OwnTemplate, Tag};
 use jiff::SignedDuration;
 use uuid::Uuid;
 
@@ -37,9 +37,13 @@ impl Runtime {
         Ok(self.0.store.own_template_named(tenant, name).await?)
     }
 
+    pub async fn listed_template(&self, tenant: &Tenant, id: TemplateId) -> Result<ListedTemplate> {
+        self.0.store.listed_template(tenant, id).await?.ok_or(Error::NoOwnTemplate(id))
+    }
+
     /// By name.
-    pub async fn own_templates(&self, tenant: &Tenant) -> Result<Vec<OwnTemplate>> {
-        Ok(self.0.store.own_templates(tenant).await?)
+    pub async fn listed_templates(&self, tenant: &Tenant) -> Result<Vec<ListedTemplate>> {
+        Ok(self.0.store.listed_templates(tenant).await?)
     }
 
     pub async fn build(&self, tenant: &Tenant, id: BuildId) -> Result<Build> {

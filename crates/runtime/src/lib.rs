@@ -75,8 +75,8 @@ pub use cabana_model::{
 };
 pub use cabana_store::{
     AboutSnapshot, Begun, BegunPage, Build, Built, CallRow, Chunk, Delivery, Dropped, Error as StoreError, Head, Key,
-    KnownSpec, Layer, Lease, LedgerRow, ListedBuild, Log, OwnTemplate, Owner, Page, Record, RowSize, Snapshot,
-    Stream as Channel, Tag, Task, TenantPermits, Token, Usage, Volume, Webhook, Which,
+    KnownSpec, Layer, Lease, LedgerRow, ListedBuild, ListedTemplate, Log, OwnTemplate, Owner, Page, Record, RowSize,
+    Snapshot, Stream as Channel, Tag, Task, TenantPermits, Token, Usage, Volume, Webhook, Which,
 };
 pub use call::{Act, Ask, Call, Cx, IdempotencyKey, Look, Needs, Place};
 pub use clock::Clock;

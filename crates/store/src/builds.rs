@@ -9,7 +9,7 @@ use cabana_model::{BuildId, BuildState, KeyId, SnapshotId, TemplateId, Tenant, T
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
 use crate::{
-    Entry, Result, Store,
+    Entry, Result, RowSize, Store,
     build_layers::{forget_layers, loose},
     build_tags::put_tag,
     desk::Tx,
@@ -63,6 +63,29 @@ pub struct ListedBuild {
     pub about: String,
     pub created: Time,
     pub ended: Option<Time>,
+}
+
+impl RowSize for ListedBuild {
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.about.len()
+    }
+}
+
+/// As lists tell it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedTemplate {
+    pub template: OwnTemplate,
+    pub builds: u32,
+    pub newest: Option<ListedBuild>,
+    /// The newest that is ready.
+    pub ready: Option<ListedBuild>,
+}
+
+impl RowSize for ListedTemplate {
+    fn size(&self) -> usize {
+        let builds: usize = [&self.newest, &self.ready].into_iter().flatten().map(|build| build.about.len()).sum();
+        size_of::<Self>() + self.template.name.len() + builds
+    }
 }
 
 /// How a build ended.
@@ -224,12 +247,21 @@ impl Store {
         self.glance(move |db| Ok(named(db, &tenant, &name)?)).await
     }
 
+    pub async fn listed_template(&self, tenant: &Tenant, id: TemplateId) -> Result<Option<ListedTemplate>> {
+        self.read_for(tenant, move |db, tenant| {
+            let sql = "SELECT * FROM own_templates WHERE tenant = ? AND id = ?";
+            let found = db.prepare_cached(sql)?.query_row(params![Col(tenant), Col(&id)], template_row).optional()?;
+            Ok(found.map(|template| listed(db, tenant, template)).transpose()?)
+        })
+        .await
+    }
+
     /// By name.
-    pub async fn own_templates(&self, tenant: &Tenant) -> Result<Vec<OwnTemplate>> {
+    pub async fn listed_templates(&self, tenant: &Tenant) -> Result<Vec<ListedTemplate>> {
         self.read_for(tenant, move |db, tenant| {
             let mut found = db.prepare_cached("SELECT * FROM own_templates WHERE tenant = ? ORDER BY name")?;
-            let rows = found.query_map(params![Col(tenant)], template_row)?;
-            Ok(rows.collect::<rusqlite::Result<_>>()?)
+            let templates = found.query_map(params![Col(tenant)], template_row)?;
+            Ok(templates.map(|template| listed(db, tenant, template?)).collect::<rusqlite::Result<_>>()?)
         })
         .await
     }
@@ -299,6 +331,19 @@ fn snapshots(
 ) -> rusqlite::Result<Vec<(BuildId, Option<SnapshotId>)>> {
     let mut found = db.prepare_cached(&format!("SELECT id, snapshot FROM builds WHERE {which}"))?;
     found.query_map(values, |row| Ok((get(row, "id")?, maybe(row, "snapshot")?)))?.collect()
+}
+
+fn listed(db: &Connection, tenant: &Tenant, template: OwnTemplate) -> rusqlite::Result<ListedTemplate> {
+    let sql = "SELECT count(*) FROM builds WHERE tenant = ? AND template = ?";
+    let builds = db.prepare_cached(sql)?.query_row(params![Col(tenant), Col(&template.id)], |row| row.get(0))?;
+    let newest = |state: Option<BuildState>| {
+        let sql = "SELECT id, state, about, created, ended FROM builds
+                   WHERE tenant = ?1 AND template = ?2 AND (?3 IS NULL OR state = ?3) ORDER BY id DESC LIMIT 1";
+        let state = state.as_ref().map(Col);
+        db.prepare_cached(sql)?.query_row(params![Col(tenant), Col(&template.id), state], listed_row).optional()
+    };
+    let (newest, ready) = (newest(None)?, newest(Some(BuildState::Ready))?);
+    Ok(ListedTemplate { template, builds, newest, ready })
 }
 
 fn listed_row(row: &Row<'_>) -> rusqlite::Result<ListedBuild> {

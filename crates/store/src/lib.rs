@@ -45,7 +45,7 @@ mod writer;
 pub use blobs::Blobs;
 pub use build_layers::{Kept as KeptLayers, Layer};
 pub use build_tags::Tag;
-pub use builds::{Build, Built, LeftBuild, ListedBuild, NewBuild, OwnTemplate};
+pub use builds::{Build, Built, LeftBuild, ListedBuild, ListedTemplate, NewBuild, OwnTemplate};
 pub use calls::{CallRow, Done, Inline, NewCall, Reserved};
 pub use error::{Error, Result};
 pub use fault::ALL as FAULT_POINTS;

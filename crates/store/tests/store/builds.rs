@@ -175,6 +175,18 @@ async fn a_tenant_has_so_many_templates_and_each_so_many_builds() {
     }
     let builds = store.builds(&one, template).await.unwrap();
     assert!(builds.len() <= 22 && builds.iter().any(|build| build.id == kept), "{}", builds.len());
+    let listed = store.listed_templates(&one).await.unwrap();
+    let names: Vec<_> = listed.iter().map(|listed| listed.template.name.as_str()).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    let id = |build: &Option<ListedBuild>| build.as_ref().map(|build| build.id);
+    assert_eq!((id(&listed[0].newest), id(&listed[0].ready)), (Some(builds[0].id), Some(kept)));
+    assert_eq!((listed[0].builds as usize, id(&listed[1].ready)), (builds.len(), None));
+    assert_eq!(store.listed_template(&one, template).await.unwrap().as_ref(), listed.first());
+    let other = cabana_model::Tenant::new("other").unwrap();
+    assert_eq!(
+        (store.listed_templates(&other).await.unwrap(), store.listed_template(&other, template).await.unwrap()),
+        (vec![], None)
+    );
 }
 
 #[tokio::test]

@@ -79,7 +79,7 @@ async fn ask_v2(
     let tenant = caller.tenant.clone();
     let answer = asked(&app, caller, new).await?;
     let (own, _) = owned(&app, &tenant, &answer.template_id).await?;
-    let template = told::template(&app, &tenant, &own).await?;
+    let template = told::template(app.runtime.listed_template(&tenant, own.id).await?);
     Ok((StatusCode::ACCEPTED, Json(cabana_e2b_wire::control::Template { build_id: answer.build_id, ..template })))
 }
 

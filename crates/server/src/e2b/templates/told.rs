@@ -1,17 +1,17 @@
 //! Templates and builds in E2B's words.
 
-use axum::{Json, extract::State};
+use axum::{extract::State, response::Response};
 use cabana_e2b_wire::control::{
     BuildInfo, BuildLogEntry, BuildReason, BuildStatus, BuildStatusQuery, LogLevel, Template, TemplateBuild,
     TemplateWithBuilds,
 };
-use cabana_runtime::{Build, BuildState, ListedBuild, OwnTemplate, Tenant};
+use cabana_runtime::{Build, BuildState, ListedBuild, ListedTemplate, OwnTemplate};
 
 use super::{
     super::{ENVD_VERSION, brought::Brought, refused::Refused},
     owned,
 };
-use crate::{App, auth::Reader, extract::Path};
+use crate::{App, auth::Reader, extract::Path, long_answer};
 
 /// Of one answer.
 const MOST_ENTRIES: u32 = 100;
@@ -65,12 +65,11 @@ fn wishes(build: Option<&ListedBuild>) -> (u32, u32) {
     (brought.cpus.unwrap_or(1), brought.memory_mb.unwrap_or(0))
 }
 
-pub(super) async fn template(app: &App, tenant: &Tenant, own: &OwnTemplate) -> Result<Template, Refused> {
-    let builds = app.runtime.builds(tenant, own.id).await?;
-    let newest = builds.first();
-    let shown = builds.iter().find(|build| build.state == BuildState::Ready).or(newest);
+pub(super) fn template(listed: ListedTemplate) -> Template {
+    let ListedTemplate { template: own, builds, newest, ready } = listed;
+    let shown = ready.as_ref().or(newest.as_ref());
     let (cpu_count, memory_mb) = wishes(shown);
-    Ok(Template {
+    Template {
         template_id: own.id.to_string(),
         build_id: shown.map(|build| build.id.uuid().to_string()).unwrap_or_default(),
         cpu_count,
@@ -78,34 +77,36 @@ pub(super) async fn template(app: &App, tenant: &Tenant, own: &OwnTemplate) -> R
         disk_size_mb: 0,
         public: false,
         aliases: vec![own.name.clone()],
-        names: vec![own.name.clone()],
+        names: vec![own.name],
         created_at: own.created,
-        updated_at: newest.map_or(own.created, |build| build.ended.unwrap_or(build.created)),
+        updated_at: newest.as_ref().map_or(own.created, |build| build.ended.unwrap_or(build.created)),
         created_by: None,
         last_spawned_at: None,
         spawn_count: 0,
-        build_count: u32::try_from(builds.len()).unwrap_or(u32::MAX),
+        build_count: builds,
         envd_version: ENVD_VERSION.to_owned(),
         build_status: newest.map_or(BuildStatus::Waiting, |build| status(build.state)),
-    })
+    }
 }
 
 /// The tenant's own, by name.
-pub(super) async fn list(State(app): State<App>, Reader(caller): Reader) -> Result<Json<Vec<Template>>, Refused> {
-    let mut all = Vec::new();
-    for own in app.runtime.own_templates(&caller.tenant).await? {
-        all.push(template(&app, &caller.tenant, &own).await?);
-    }
-    Ok(Json(all))
+pub(super) async fn list(State(app): State<App>, Reader(caller): Reader) -> Result<Response, Refused> {
+    let templates = app.runtime.listed_templates(&caller.tenant).await?;
+    let mut memory = app.runtime.list_memory(&caller.tenant);
+    long_answer::charge(&mut memory, &templates)?;
+    let body = move || templates.into_iter().map(template).collect::<Vec<_>>();
+    Ok(long_answer::json(memory, body).await?)
 }
 
 pub(super) async fn show(
     State(app): State<App>,
     Reader(caller): Reader,
     Path(template): Path<String>,
-) -> Result<Json<TemplateWithBuilds>, Refused> {
+) -> Result<Response, Refused> {
     let (own, _) = owned(&app, &caller.tenant, &template).await?;
     let builds = app.runtime.builds(&caller.tenant, own.id).await?;
+    let mut memory = app.runtime.list_memory(&caller.tenant);
+    long_answer::charge(&mut memory, &builds)?;
     let updated_at = builds.first().map_or(own.created, |build| build.ended.unwrap_or(build.created));
     let told = |build: &ListedBuild| {
         let (cpu_count, memory_mb) = wishes(Some(build));
@@ -119,7 +120,7 @@ pub(super) async fn show(
             memory_mb,
         }
     };
-    Ok(Json(TemplateWithBuilds {
+    let body = move || TemplateWithBuilds {
         template_id: own.id.to_string(),
         public: false,
         aliases: vec![own.name.clone()],
@@ -129,5 +130,6 @@ pub(super) async fn show(
         last_spawned_at: None,
         spawn_count: 0,
         builds: builds.iter().map(told).collect(),
-    }))
+    };
+    Ok(long_answer::json(memory, body).await?)
 }
