@@ -55,6 +55,11 @@ impl Runtime {
         self.0.answers.open(tenant)
     }
 
+    /// For what comes out of a port and waits until its client takes it: of a tenant's sandboxes, whoever the clients are.
+    pub fn port_memory(&self, tenant: &Tenant) -> MemoryCharge {
+        self.0.from_ports.open(tenant)
+    }
+
     /// Before something is done: its answer is charged whether there is room or not, so who has more than it may waits.
     pub fn check_answers(&self, tenant: &Tenant) -> Result<()> {
         let is_over = self.0.lists.is_over(tenant) || self.0.answers.is_over(tenant);

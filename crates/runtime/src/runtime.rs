@@ -81,6 +81,8 @@ pub(crate) struct Inner {
     pub(crate) incoming: MemoryLedger,
     /// Of both where who reads or writes has no key but a URL.
     pub(crate) by_url: MemoryLedger,
+    /// Of what comes out of ports.
+    pub(crate) from_ports: MemoryLedger,
     pub(crate) series: AllSeries,
     pub(crate) visits: Visits,
     pub(crate) url_calls: UrlCalls,
@@ -130,6 +132,10 @@ const FILES_OF_ALL: usize = 512 << 20;
 const BY_URL_OF_TENANT: usize = 16 << 20;
 const BY_URL_OF_ALL: usize = 128 << 20;
 
+/// Memory of what came out of ports, in bytes: enough for as many visitors as the ports of a sandbox have.
+const FROM_PORTS_OF_TENANT: usize = 256 << 20;
+const FROM_PORTS_OF_ALL: usize = 512 << 20;
+
 impl Runtime {
     pub fn new(provider: Arc<dyn Provider>, store: Store, settings: Settings, clock: Clock) -> Self {
         let keeper = Arc::new(Keeper::new(Space::new(settings.data.clone(), settings.min_free)));
@@ -176,6 +182,7 @@ impl Runtime {
             reading: MemoryLedger::new(FILES_OF_TENANT, FILES_OF_ALL),
             incoming: MemoryLedger::new(FILES_OF_TENANT, FILES_OF_ALL),
             by_url: MemoryLedger::new(BY_URL_OF_TENANT, BY_URL_OF_ALL),
+            from_ports: MemoryLedger::new(FROM_PORTS_OF_TENANT, FROM_PORTS_OF_ALL),
             series: AllSeries::default(),
             visits: Visits::default(),
             url_calls: UrlCalls::default(),

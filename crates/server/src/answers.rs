@@ -12,7 +12,7 @@ use std::{
 use axum::{
     body::{Body, Bytes, HttpBody},
     extract::{Request, State},
-    http::{Extensions, HeaderValue, Method, header},
+    http::{Extensions, HeaderMap, HeaderValue, Method, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -76,6 +76,23 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
     }
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
+}
+
+/// About how much memory it takes.
+pub(crate) fn size_of_head(headers: &HeaderMap) -> usize {
+    const HEADER: usize = 128;
+    headers.iter().map(|(name, value)| HEADER + name.as_str().len() + value.len()).sum()
+}
+
+/// Has a head charged until it is written. Over HTTP/2 nothing else bounds heads: a client need not take any, and may ask for very many.
+pub(crate) fn keep_head(headers: &mut HeaderMap, memory: MemoryCharge) {
+    // One value has it: all are dropped at once.
+    if let Some(value) = headers.values_mut().next()
+        && let Ok(kept) =
+            HeaderValue::from_maybe_shared(Arc::new(memory).keep(Bytes::copy_from_slice(value.as_bytes())))
+    {
+        *value = kept;
+    }
 }
 
 /// A body that is there as a whole. What has gone on is charged until it is gone.

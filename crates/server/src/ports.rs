@@ -42,7 +42,7 @@ pub(crate) fn routes() -> Router<App> {
 /// A host name that names a port has nothing of ours on it.
 pub(crate) async fn by_host(State(app): State<App>, request: Request, next: Next) -> Response {
     match Door::of_host(request.uri(), request.headers(), app.options.preview_domain.as_deref()) {
-        Some(door) => through(&app, &door, request).await.into_response(),
+        Some(door) => Box::pin(through(&app, &door, request)).await.into_response(),
         None => next.run(request).await,
     }
 }
@@ -52,10 +52,18 @@ async fn by_path(State(app): State<App>, request: Request) -> Answer<Response> {
     if request.uri().path() == door.prefix().trim_end_matches('/') {
         // Without the slash, the links of a page would lead elsewhere.
         let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
-        let location = format!("{}{query}", door.prefix());
+        let location = location(format!("{}{query}", door.prefix()))?;
         return Ok((StatusCode::PERMANENT_REDIRECT, [(header::LOCATION, location)]).into_response());
     }
     through(&app, &door, request).await
+}
+
+/// Of an address that a client is sent on to. It repeats what strangers say, and they need not take what they are told.
+const LONGEST_LOCATION: usize = 2 << 10;
+
+fn location(address: String) -> Answer<String> {
+    let too_long = "too long to be sent on to where it leads: ask for that, which is without a link's token and ends the port with a slash";
+    if address.len() <= LONGEST_LOCATION { Ok(address) } else { Err(Refused::invalid("address", too_long)) }
 }
 
 async fn through(app: &App, door: &Door, request: Request) -> Answer<Response> {

@@ -33,6 +33,8 @@ async fn a_port_is_reached_by_path_and_by_host_name() {
     let moved = crate::inside::client().get(format!("{bare}?x=1")).send().await.unwrap();
     assert_eq!(moved.status(), StatusCode::PERMANENT_REDIRECT);
     assert_eq!(moved.headers()["location"], format!("/p/{sandbox}/8000/?x=1").as_str());
+    let long = crate::inside::client().get(format!("{bare}?{}", "x".repeat(4000))).send().await.unwrap();
+    assert_eq!(long.status(), StatusCode::BAD_REQUEST, "a stranger may say this, and need not take what it is told");
 }
 
 #[tokio::test]

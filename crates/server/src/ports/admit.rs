@@ -9,7 +9,7 @@ use cabana_runtime::{Error, Grant, Role, Tenant, Visitor};
 
 use super::{
     address::{Door, Way, is_secure},
-    cookie, headers,
+    cookie, headers, location,
 };
 use crate::{App, auth, error::Answer};
 
@@ -24,7 +24,7 @@ pub(super) async fn admit(app: &App, door: &Door, parts: &Parts) -> Answer<Admit
         let (grant, visitor) = open_link(app, door, token).await?;
         let visits = matches!(parts.method, Method::GET | Method::HEAD) && !headers::is_websocket(parts);
         return Ok(if visits {
-            Admitted::First(welcome(app, door, parts, token, &grant))
+            Admitted::First(welcome(app, door, parts, token, &grant)?)
         } else {
             Admitted::Here(visitor)
         });
@@ -64,16 +64,16 @@ pub(super) fn without_token(query: &str) -> String {
 }
 
 /// From now on the cookie opens the door, and the address can be shown to anybody.
-fn welcome(app: &App, door: &Door, parts: &Parts, token: &str, grant: &Grant) -> Response {
+fn welcome(app: &App, door: &Door, parts: &Parts, token: &str, grant: &Grant) -> Answer<Response> {
     let secure = is_secure(app, &parts.headers);
     let cookie = cookie::of_link(door, token, grant, app.runtime.clock().now(), secure);
     let query = parts.uri.query().map(without_token).filter(|query| !query.is_empty());
     // Two slashes of either kind at the beginning would name another host.
     let path = format!("/{}", parts.uri.path().trim_start_matches(['/', '\\']));
-    let location = query.map_or(path.clone(), |query| format!("{path}?{query}"));
+    let location = location(query.map_or(path.clone(), |query| format!("{path}?{query}")))?;
     let told = [(header::SET_COOKIE, cookie), (header::LOCATION, location)];
     let quiet = [(header::CACHE_CONTROL, "no-store"), (header::REFERRER_POLICY, "no-referrer")];
-    (StatusCode::FOUND, told, quiet).into_response()
+    Ok((StatusCode::FOUND, told, quiet).into_response())
 }
 
 async fn by_cookie(app: &App, door: &Door, parts: &Parts) -> Answer<Visitor> {

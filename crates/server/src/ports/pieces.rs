@@ -4,7 +4,7 @@
 //! ours; so a first one goes on at once, those that follow it closely go on together, and very many have their pace. Trailers are between
 //! the guest and us.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 
 use axum::body::{Body, Bytes, HttpBody as _};
 use bytes::BytesMut;
@@ -14,7 +14,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
-use crate::{App, pace::TenantPace};
+use crate::{App, pace::TenantPace, untaken::Untaken};
 
 /// What is no shorter is sent on as it comes.
 const PIECE: usize = 16 << 10;
@@ -27,8 +27,15 @@ pub(super) fn gather(app: &App, tenant: Tenant, body: Incoming) -> Body {
     if body.is_end_stream() {
         return Body::empty();
     }
+    let untaken = Untaken::new(app.runtime.port_memory(&tenant));
     let chunks = Chunks { body, failed: None, next_due: Instant::now(), pace: app.port_pace.clone(), tenant };
-    Body::from_stream(stream::unfold(chunks, async |mut chunks| Some((chunks.next().await?, chunks))))
+    Body::from_stream(stream::unfold((chunks, untaken), async |(mut chunks, untaken)| {
+        let piece = match chunks.next().await? {
+            Ok(piece) => Ok(untaken.keep(piece, pending()).await), // who goes away meanwhile drops it
+            failed => failed,
+        };
+        Some((piece, (chunks, untaken)))
+    }))
 }
 
 struct Chunks {

@@ -17,7 +17,7 @@ use axum::{
     http::{Method, StatusCode, Uri, Version, uri::PathAndQuery},
     response::Response,
 };
-use cabana_runtime::{Code, Connection, Visitor};
+use cabana_runtime::{Code, Connection, Error, MemoryCharge, Visitor};
 use hyper::{client::conn::http1, ext::on_informational, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
@@ -29,13 +29,13 @@ use super::{
     failed, headers, pieces,
 };
 use crate::{
-    App,
+    App, answers,
     error::{Answer, Refused},
     listen::Peer,
 };
 
-/// Of the head of an answer.
-const HEAD: usize = 64 << 10;
+/// Of the head of an answer, and of what waits in one connection to the inside.
+const HEAD: usize = 32 << 10;
 /// Informational ones before an answer: each is a few bytes of a guest, and is parsed.
 const MAX_INFORMATIONAL: usize = 16;
 
@@ -43,6 +43,7 @@ const MAX_INFORMATIONAL: usize = 16;
 pub(super) async fn relay(app: &App, visitor: Visitor, door: &Door, request: Request) -> Answer<Response> {
     let key = app.runtime.access().life(visitor.key()).await?;
     let tenant = visitor.tenant().clone();
+    let memory = charged(app.runtime.port_memory(&tenant), HEAD)?;
     let stream = reach(app, visitor, door).await?;
     let (mut parts, body) = request.into_parts();
     let (wants_socket, is_head) = (headers::is_websocket(&parts), parts.method == Method::HEAD);
@@ -60,7 +61,7 @@ pub(super) async fn relay(app: &App, visitor: Visitor, door: &Door, request: Req
     let babbles = CancellationToken::new();
     let cut = babbles.clone();
     app.tasks.spawn(async move {
-        let _seat = seat;
+        let _held = (seat, memory);
         tokio::select! {
             _ = connection.with_upgrades() => {} // how it ended is told by the answer, or by its end
             () = stands_still(&watched, idle) => {}
@@ -105,7 +106,13 @@ pub(super) async fn relay(app: &App, visitor: Visitor, door: &Door, request: Req
     let (status, length) = (answer.status(), answer.body().size_hint().exact());
     headers::check_length(status, is_head, length, answer.headers_mut());
     headers::outwards(door, answer.headers_mut(), upgraded);
+    let head = charged(app.runtime.port_memory(&tenant), answers::size_of_head(answer.headers()))?;
+    answers::keep_head(answer.headers_mut(), head);
     Ok(answer.map(|body| if upgraded { Body::empty() } else { pieces::gather(app, tenant, body) }))
+}
+
+fn charged(mut memory: MemoryCharge, bytes: usize) -> Answer<MemoryCharge> {
+    if memory.grow(bytes) { Ok(memory) } else { Err(Error::ListsTooLarge.into()) }
 }
 
 async fn reach(app: &App, visitor: Visitor, door: &Door) -> Answer<Connection> {
