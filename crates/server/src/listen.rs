@@ -23,7 +23,7 @@ use std::{
 use axum::{
     Router,
     extract::FromRequestParts,
-    http::{header, request::Parts},
+    http::{StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use cabana_runtime::{Code, Live, Tenant};
@@ -208,7 +208,8 @@ impl Listener {
     /// meanwhile hears that nothing new is taken.
     pub async fn serve(self, router: Router, bounds: &Bounds, end: CancellationToken, hurry: CancellationToken) {
         let known = Arc::<KnownAddresses>::default();
-        let room = Room::new(seats(bounds.connections), known.clone());
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let room = Room::new(seats(bounds.connections, descriptors), known.clone());
         let doorstep = Arc::new(Semaphore::new(DOORSTEP));
         let (full, leaving) = (Router::new().fallback(is_full), is_leaving());
         let hall = Hall {
@@ -346,7 +347,13 @@ impl Client {
             let open = of_connection.begin();
             request.extensions_mut().insert(peer.clone());
             let answer = router.clone().oneshot(request);
-            async move { Ok::<_, Infallible>(answer.await?.map(|body| AnswerBody::new(body, open))) }
+            async move {
+                let mut answer = answer.await?;
+                if answer.status() == StatusCode::NO_CONTENT {
+                    answer.headers_mut().remove(header::CONTENT_LENGTH); // the framework says 0, and there must be none
+                }
+                Ok::<_, Infallible>(answer.map(|body| AnswerBody::new(body, open)))
+            }
         });
         let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
         if matches!(stay, Stay::Shortly) {
@@ -379,22 +386,20 @@ fn is_leaving() -> Router {
     Router::new().route("/livez", axum::routing::get(crate::health::livez)).fallback(refuse)
 }
 
-/// To whoever comes when there is no room.
 /// No more than a quarter of the descriptors that this process may have: strangers take them, and all else needs some.
-fn seats(most: usize) -> usize {
-    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+fn seats(most: usize, descriptors: u64) -> usize {
     let may_be = usize::try_from(descriptors / 4).unwrap_or(usize::MAX);
     if may_be < most {
-        let (connections, nofile) = (may_be, descriptors);
         tracing::warn!(
-            connections,
-            nofile,
+            connections = may_be,
+            nofile = descriptors,
             "fewer connections than server.max_connections says: raise the limit of open files (LimitNOFILE)"
         );
     }
     most.min(may_be)
 }
 
+/// To whoever comes when there is no room.
 async fn is_full(request: axum::extract::Request) -> Response {
     turned_away(&request, Refused::new(Code::TooManyConnections, "the server has as many connections as it takes"))
 }

@@ -13,10 +13,11 @@ use std::{
 use axum::{
     Router,
     body::{Body, Bytes},
-    http::Request,
-    response::Response,
+    http::{Request, StatusCode},
+    response::{IntoResponse, Response},
     routing::get,
 };
+use cabana_runtime::{MemoryLedger, Tenant};
 use futures_util::{StreamExt, stream};
 use http_body_util::BodyExt;
 use hyper::{
@@ -34,17 +35,25 @@ use tokio_util::{
     task::TaskTracker,
 };
 
-use super::Listener;
-use crate::Bounds;
+use super::{Listener, seats};
+use crate::{Bounds, answers};
 
 /// For what has to come, on a loaded machine too.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LONG: usize = 2 << 20;
+/// Of a head, and of all that are charged.
+const HEAD: usize = 60 << 10;
+const HEADS: usize = 2 << 20;
+
+fn tenant() -> Tenant {
+    Tenant::new("one").unwrap()
+}
 
 struct Server {
     at: SocketAddr,
     /// Answers without an end that somebody takes.
     open: Arc<AtomicUsize>,
+    heads: MemoryLedger,
     tasks: TaskTracker,
     _end: DropGuard,
 }
@@ -58,7 +67,7 @@ impl Drop for Counted {
 }
 
 impl Server {
-    /// `/endless` has no end, `/waiting` says nothing besides, and `/long` is of one piece.
+    /// `/endless` has no end, `/waiting` says nothing besides, `/long` is of one piece, and `/head` has a long head that is charged.
     async fn start(head: Duration, quiet: Duration) -> Self {
         let (open, of_answers) = (Arc::<AtomicUsize>::default(), CancellationToken::new());
         let counter = open.clone();
@@ -70,17 +79,29 @@ impl Server {
                 Ok::<_, Infallible>(bytes)
             }))
         };
+        let heads = MemoryLedger::new(HEADS, 2 * HEADS);
+        let of_heads = heads.clone();
+        let long_head = async move || {
+            let mut memory = of_heads.open(&tenant());
+            if !memory.grow(HEAD) {
+                return StatusCode::TOO_MANY_REQUESTS.into_response();
+            }
+            let mut answer = [("long", "x".repeat(HEAD))].into_response();
+            answers::keep_head(answer.headers_mut(), memory);
+            answer
+        };
         let waiting = async || Body::from_stream(stream::pending::<Result<Bytes, Infallible>>());
         let router = Router::new()
             .route("/", get(async || "hello"))
             .route("/endless", get(endless))
             .route("/waiting", get(waiting))
+            .route("/head", get(long_head))
             .route("/long", get(async || vec![7; LONG]));
         let listener = Listener::bind(([127, 0, 0, 1], 0).into(), None, false).await.unwrap();
         let (at, end, tasks) = (listener.address().unwrap(), of_answers, TaskTracker::new());
         let (told, bounds) = (end.clone(), Bounds { head, quiet, ..Bounds::default() });
         tasks.spawn(async move { listener.serve(router, &bounds, told.clone(), told).await });
-        Self { at, open, tasks, _end: end.drop_guard() }
+        Self { at, open, heads, tasks, _end: end.drop_guard() }
     }
 
     async fn connect(&self) -> TcpStream {
@@ -99,6 +120,11 @@ impl Server {
             let _ = connection.await;
         });
         (sender, ended)
+    }
+
+    /// Whether there is room for as many heads as ever.
+    fn has_all_room(&self) -> bool {
+        self.heads.open(&tenant()).grow(HEADS)
     }
 
     async fn all_are_given_up(&self) {
@@ -234,4 +260,46 @@ async fn a_connection_takes_little_that_nobody_reads() {
     };
     timeout(PATIENCE, reading).await.expect("it says so at once");
     assert_eq!((of_stream, of_connection), (Some(256 << 10), 256 << 10));
+}
+
+/// As many requests of HTTP/2 as a connection may have, whose answers nobody reads.
+fn requests(path: &str) -> Vec<u8> {
+    let mut said = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+    let head = [&[0x82, 0x86, 0x04, path.len() as u8][..], path.as_bytes(), b"\x01\x01x"].concat();
+    for number in 0..250_u32 {
+        let whole_and_last = [0, 0, head.len() as u8, 1, 0x5];
+        said.extend(whole_and_last.into_iter().chain((2 * number + 1).to_be_bytes()).chain(head.iter().copied()));
+    }
+    said
+}
+
+#[tokio::test]
+async fn heads_that_a_client_does_not_take_are_charged_until_it_does() {
+    let server = Server::start(HOURS, HOURS).await;
+    let mut client = server.connect().await;
+    client.write_all(&requests("/head")).await.unwrap();
+    let is_full = async {
+        while server.heads.open(&tenant()).grow(2 * HEAD) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, is_full).await.expect("they fill all the room that there is");
+    let mut taken = vec![0; 64 << 10];
+    while !server.has_all_room() {
+        let read = timeout(PATIENCE, client.read(&mut taken)).await.expect("there is more to take").unwrap();
+        assert!(read > 0, "the connection goes on");
+    }
+    // Over HTTP/1.1, too.
+    let mut other = server.connect().await;
+    other.write_all(b"GET /head HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut head = Vec::new();
+    timeout(PATIENCE, other.read_to_end(&mut head)).await.expect("it is answered").unwrap();
+    assert!(head.starts_with(b"HTTP/1.1 200") && server.has_all_room());
+}
+
+#[test]
+fn connections_leave_most_descriptors_to_others() {
+    assert_eq!(seats(4096, u64::MAX), 4096);
+    assert_eq!(seats(4096, 4 * 4096), 4096);
+    assert_eq!(seats(4096, 1024), 256);
 }
