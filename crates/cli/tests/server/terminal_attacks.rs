@@ -78,7 +78,7 @@ async fn what_is_too_large_or_makes_no_sense_ends_the_connection() {
     }
     let mut terminal = Terminal::open(&server, &sandbox, "command=sleep+1000").await;
     let call = format!("/v1/calls/{}", terminal.call);
-    let _ = terminal.socket.send(Message::binary(vec![b'x'; 8 << 20])).await; // it may be refused before it is all sent
+    let _ = terminal.socket.send(Message::binary(vec![b'x'; (64 << 10) + 1])).await; // it may be refused before it is all sent
     until(|| async { (server.get(&call).await["state"] != "running").then_some(()) }).await;
     no_sleep(&server).await;
 }

@@ -41,8 +41,8 @@ use crate::{
     stream::pieces,
 };
 
-/// Of a message, and so of what is pasted at once.
-const LARGEST: usize = 1 << 20;
+/// Of a message. What is pasted is longer, and comes in several: one is gathered as a whole before anybody looks at it.
+const LARGEST: usize = 64 << 10;
 /// Chunks on their way, in either direction.
 const AHEAD: usize = 4;
 const PING: Duration = Duration::from_secs(20);
