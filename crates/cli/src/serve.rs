@@ -1,6 +1,7 @@
 //! `cabana serve`: sandboxes for whoever has a key, over HTTP.
 
 mod dev_tls;
+mod heap;
 mod key;
 pub(crate) mod lock;
 mod log;
@@ -71,6 +72,7 @@ fn start(args: Args, data: Option<PathBuf>) -> Result<(), Failure> {
     // Whoever is root is asked before a user namespace makes everybody root.
     let (source, serving) = Source::new(args.given, data)?;
     cabana_engine::enter_user_namespace()?;
+    heap::limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .max_blocking_threads(MAX_HELD_UP)
@@ -150,6 +152,7 @@ async fn serve(source: Source, serving: Serving, show_key: bool, stop_all: bool)
     tokio::select! {
         () = listener.serve(router, &bounds, end.clone(), hurry.clone()) => {}
         () = leave_after(&end, &runtime, stop_all) => {}
+        never = heap::keep_small() => match never {},
     }
     if stop_all {
         hurry.run_until_cancelled(stop(&runtime)).await;

@@ -1,11 +1,15 @@
 //! A server that was killed and cannot end: a thread of it waits in the kernel for a lock that a guest holds, and no signal ends
 //! such a wait. It keeps its port, its lock and its ranges of ids until the guest is done, which its limit of the processor makes
 //! slow, and which may be never. Who comes after it lifts those limits, which are set again when the sandboxes are taken up, and lets
-//! the guests stand still for a moment: so they let go of the lock.
+//! the guests stand still, again and again, until it has ended: so they let go of the lock. Its end takes such locks, too.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use crate::{cgroup::Cgroups, identity, rootless::Mode};
+use crate::{
+    cgroup::{Cgroup, Cgroups},
+    identity,
+    rootless::Mode,
+};
 
 /// Whether this process was killed and has not ended.
 pub fn is_dying(pid: u32) -> bool {
@@ -16,15 +20,30 @@ pub fn is_dying(pid: u32) -> bool {
     })
 }
 
-/// Frees this process of the sandboxes whose ranges of ids it holds. Only root's sandboxes have ranges of their own.
-pub fn free_from_guests(pid: u32, data: &Path) {
-    if !rustix::process::geteuid().is_root() {
-        return;
+/// The sandboxes whose ranges of ids a process holds. Only root's sandboxes have ranges of their own.
+pub struct Guests(Vec<Cgroup>);
+
+impl Guests {
+    /// As long as the process has something open. Their limits of the processor are lifted.
+    pub fn of(pid: u32, data: &Path) -> Self {
+        let cgroups = rustix::process::geteuid().is_root().then(|| Cgroups::find(Mode::Root, data)).flatten();
+        let Some(cgroups) = cgroups else { return Self(Vec::new()) };
+        let lifted = |range| {
+            let _ = cgroups.limiter(range).lift_cpu_limit();
+            cgroups.open(range).ok()
+        };
+        Self(ranges_of(pid).into_iter().filter_map(lifted).collect())
     }
-    let Some(cgroups) = Cgroups::find(Mode::Root, data) else { return };
-    for range in ranges_of(pid) {
-        let _ = cgroups.limiter(range).lift_cpu_limit();
-        let _ = cgroups.open(range).and_then(|group| group.shake());
+
+    /// Lets them stand still meanwhile, but for those that do anyway.
+    pub fn stand_still_for<T>(&self, act: impl FnOnce() -> T) -> T {
+        let move_on: Vec<_> =
+            self.0.iter().filter(|group| !group.is_frozen() && group.set_frozen(true).is_ok()).collect();
+        let done = act();
+        for group in move_on {
+            let _ = group.set_frozen(false);
+        }
+        done
     }
 }
 

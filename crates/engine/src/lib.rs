@@ -40,6 +40,7 @@ mod freezer;
 #[doc(hidden)]
 pub mod fuzzing;
 mod greeting;
+pub mod heap;
 mod home;
 pub mod host;
 mod identity;
@@ -74,7 +75,7 @@ mod watch_time;
 mod wire;
 
 pub use data_dir::{DataDir, OpenError};
-pub use dying::{free_from_guests, is_dying};
+pub use dying::{Guests, is_dying};
 pub use engine::{Config, Engine};
 pub use fault::ALL as FAULT_POINTS;
 pub use home::remove_tree;

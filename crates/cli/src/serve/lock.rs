@@ -24,6 +24,8 @@ use crate::failure::Failure;
 
 /// How long a server that was killed may take to end, once nothing is slow any more.
 const DYING: Duration = Duration::from_secs(30);
+/// And how long guests stand still for that at a time.
+const STANDING_STILL: Duration = Duration::from_secs(2);
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Held until the process ends, by whatever end. The file says who holds it, and where that one listens.
@@ -80,9 +82,20 @@ fn outlasts(pid: u32, file: &File, data: &Path) -> bool {
     if !cabana_engine::is_dying(pid) {
         return false;
     }
-    cabana_engine::free_from_guests(pid, data);
+    let guests = cabana_engine::Guests::of(pid, data);
     let began = Instant::now();
     while began.elapsed() < DYING {
+        if guests.stand_still_for(|| comes_free(file)) {
+            return true;
+        }
+        std::thread::sleep(RETRY_DELAY);
+    }
+    false
+}
+
+fn comes_free(file: &File) -> bool {
+    let began = Instant::now();
+    while began.elapsed() < STANDING_STILL {
         if flock(file, FlockOperation::NonBlockingLockExclusive).is_ok() {
             return true;
         }
