@@ -2,7 +2,7 @@
 //! within a second have that answer.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -16,13 +16,15 @@ const FRESH: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) struct StoreHealth {
-    last: Arc<Mutex<Option<Checked>>>,
+    /// Of who has it checked.
+    turn: Arc<Mutex<()>>,
+    last: Arc<std::sync::Mutex<Option<Checked>>>,
     patience: Duration,
 }
 
 impl Default for StoreHealth {
     fn default() -> Self {
-        Self { last: Arc::default(), patience: PATIENCE }
+        Self { turn: Arc::default(), last: Arc::default(), patience: PATIENCE }
     }
 }
 
@@ -39,8 +41,17 @@ impl StoreHealth {
         tasks: &TaskTracker,
         check: impl Future<Output = Result<()>> + Send + 'static,
     ) -> Result<()> {
+        if let Some(answer) = self.known(asked) {
+            return answer; // very many may ask: none of them waits for the others
+        }
         let answer = timeout(self.patience, self.checked(asked, tasks, check)).await;
         answer.unwrap_or_else(|_| Err(Error::Unavailable("the store does not answer".into())))
+    }
+
+    fn known(&self, asked: Instant) -> Option<Result<()>> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = last.as_ref().filter(|last| asked.saturating_duration_since(last.at) < FRESH);
+        fresh.map(|checked| checked.answer.clone())
     }
 
     async fn checked(
@@ -49,16 +60,17 @@ impl StoreHealth {
         tasks: &TaskTracker,
         check: impl Future<Output = Result<()>> + Send + 'static,
     ) -> Result<()> {
-        let mut last = self.last.clone().lock_owned().await;
-        if let Some(checked) = &*last
-            && asked.saturating_duration_since(checked.at) < FRESH
-        {
-            return checked.answer.clone();
+        let turn = self.turn.clone().lock_owned().await;
+        if let Some(answer) = self.known(asked) {
+            return answer;
         }
+        let last = self.last.clone();
         // A client that goes away does not end it: the next one would begin another.
         let checking = tasks.spawn(async move {
             let answer = check.await;
-            *last = Some(Checked { at: Instant::now(), answer: answer.clone() });
+            *last.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some(Checked { at: Instant::now(), answer: answer.clone() });
+            drop(turn);
             answer
         });
         checking.await.unwrap_or_else(|_| Err(Error::Unavailable("the check of the store broke off".into())))

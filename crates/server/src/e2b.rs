@@ -47,12 +47,13 @@ pub(crate) fn routes() -> Router<App> {
 pub(crate) async fn by_name(State(app): State<App>, request: Request, next: Next) -> Response {
     match guest::named(&app, &request) {
         Err(refused) => refused.into_response(),
-        Ok(Some(named)) if named.port == ENVD_PORT => envd::serve(&app, named, request).await,
-        Ok(Some(named)) => ports::serve(&app, &named, request, next).await,
+        // Each in a place of its own: as much as the largest way takes, every request would have until it is answered.
+        Ok(Some(named)) if named.port == ENVD_PORT => Box::pin(envd::serve(&app, named, request)).await,
+        Ok(Some(named)) => Box::pin(ports::serve(&app, &named, request, next)).await,
         Ok(None) => {
             let peer = request.extensions().get::<Peer>().map(|peer| peer.address.ip());
             match guest::signed(&app, peer, request.method().clone(), request.uri().clone()).await {
-                Some(Ok(named)) => envd::serve(&app, named, request).await,
+                Some(Ok(named)) => Box::pin(envd::serve(&app, named, request)).await,
                 Some(Err(refused)) => refused.into_response(),
                 None => next.run(request).await,
             }

@@ -105,7 +105,7 @@ pub(super) async fn signed(
         user: query.username.as_deref(),
         expiration: query.signature_expiration,
     };
-    let found = app.signers.find(&app.runtime, peer, &grant, signature).await;
+    let found = Box::pin(app.signers.find(&app.runtime, peer, &grant, signature)).await;
     Some(found.map(|sandbox| Named { sandbox, port: ENVD_PORT, way: Way::Header }))
 }
 
