@@ -18,6 +18,8 @@ use crate::App;
 
 /// A sandbox that was made for less is awake for this long.
 const LEAST: u32 = 300;
+/// Of those who wait for one sandbox, whoever they are.
+const MOST_WAITING: usize = 256;
 
 /// Those that somebody wakes.
 #[derive(Default)]
@@ -69,6 +71,9 @@ pub(super) async fn wake(app: &App, guest: &Guest) -> Result<Woken, Error> {
         return Ok(Woken::Before);
     }
     let (_place, turn) = Place::take(&app.wakes, &guest.record.id);
+    if Arc::strong_count(&turn) / 2 > MOST_WAITING {
+        return Err(Error::TooManyPortConnections); // each has two, and the queue one
+    }
     let _alone = turn.lock().await;
     let (record, spec) = app.sandbox(&guest.record.tenant, &guest.record.id).await?;
     if stays_awake(app, guest, record.state, &spec.wanted.lifecycle) {
