@@ -207,7 +207,7 @@ impl Job {
             let Some(layer) = found.map_err(|error| Failed::at(number)(error.to_string()))? else { continue };
             let Ok(brought) = serde_json::from_str(&layer.about) else { continue };
             for (number, sent, _) in &all[..=index] {
-                self.log.info(Some(number), format!("CACHED {} {}", sent.r#type, sent.args.join(" ")));
+                self.log.info(Some(number), format!("CACHED {}", steps::told(sent)));
             }
             *at = Standing { files: Files::Snapshot(layer.snapshot), brought, digest };
             return Ok(index + 1);
@@ -253,7 +253,7 @@ impl Job {
         begun: &Brought,
     ) -> Result<(), Failed> {
         for (number, sent, step) in steps {
-            self.log.info(Some(number), format!("{} {}", sent.r#type, sent.args.join(" ")));
+            self.log.info(Some(number), steps::told(sent));
             let done = async { self.step(inside, number, step, &mut at.brought).await.map_err(Failed::at(number)) };
             self.while_key_stands(done).await?;
             at.digest = steps::digest(&at.digest, sent);

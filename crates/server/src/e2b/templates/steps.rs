@@ -74,6 +74,13 @@ impl Step {
 }
 
 /// As clients expect it.
+/// As a log tells it, which readers see. Values of variables are told nowhere.
+pub(super) fn told(sent: &Sent) -> String {
+    let step = if sent.r#type == "ENV" { 2 } else { 1 };
+    let words = sent.args.iter().step_by(step).map(String::as_str);
+    std::iter::once(sent.r#type.as_str()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
 pub(super) fn not_run(script: &str, why: &str) -> String {
     format!("failed to run command '{script}': command failed: unauthenticated: {why}")
 }
@@ -200,7 +207,10 @@ mod tests {
             panic!("it is a copy")
         };
         assert_eq!((copy.owner, copy.mode.as_deref()), (None, Some("0644")));
-        let env = Step::read(&sent("ENV", &["A", "1", "B", "2"], None)).unwrap();
+        let env = sent("ENV", &["A", "1", "B", "2"], None);
+        assert_eq!(told(&env), "ENV A B");
+        assert_eq!(told(&sent("RUN", &["echo 1", "root"], None)), "RUN echo 1 root");
+        let env = Step::read(&env).unwrap();
         assert_eq!(env, Step::Env(vec![("A".into(), "1".into()), ("B".into(), "2".into())]));
     }
 
