@@ -84,11 +84,15 @@ async fn exchange(
     let mut answer = std::pin::pin!(sender.send_request(request));
     let answer = tokio::select! {
         biased;
-        () = babbles.cancelled() => {
-            return Err(format!("there was no whole answer: more than {MAX_INFORMATIONAL} informational responses came before it"));
-        }
-        answer = &mut answer => answer,
-        _ = connection => answer.await, // which knows why it ended
+        () = babbles.cancelled() => None,
+        answer = &mut answer => Some(answer),
+        _ = connection => Some(answer.await), // which knows why it ended
+    };
+    // They may have come with their end.
+    let Some(answer) = answer.filter(|_| !babbles.is_cancelled()) else {
+        return Err(format!(
+            "there was no whole answer: more than {MAX_INFORMATIONAL} informational responses came before it"
+        ));
     };
     answer.map(|answer| answer.status()).map_err(no_answer)
 }
