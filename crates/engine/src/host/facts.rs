@@ -137,6 +137,8 @@ pub struct Data {
     pub quota: bool,
     /// The disk that it lies on, if it is a single one.
     pub device: Option<String>,
+    /// Each piece of a removed file is told to the disk at once.
+    pub discards: bool,
     pub writable: Tried,
 }
 
@@ -409,6 +411,7 @@ fn data_facts(data: &Path, writable: Tried, room: Option<&Room>) -> Data {
         quota: room.is_some_and(|room| pool::can_limit(room.path())),
         device: device::of(&place, &fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
             .map(|device| device.to_string()),
+        discards: mount.is_some_and(|mount| mount.options.split(',').any(|option| option == "discard")),
         writable,
     }
 }

@@ -73,17 +73,9 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     let mut all =
         vec![kernel(facts), container(facts), identities(facts), namespaces(facts), overlay(facts), proc(facts)];
     all.extend(idmap(facts));
-    all.extend([
-        seccomp(facts),
-        dumps(facts),
-        cores(facts),
-        network(facts),
-        data(facts),
-        disk(facts),
-        cgroups(facts),
-        io(facts),
-        kill_tree(facts),
-    ]);
+    all.extend([seccomp(facts), dumps(facts), cores(facts), network(facts), data(facts), disk(facts)]);
+    all.extend(removal(facts));
+    all.extend([cgroups(facts), io(facts), kill_tree(facts)]);
     all.extend(ceilings(facts));
     all.push(programs(facts));
     all
@@ -493,6 +485,19 @@ fn disk(facts: &Facts) -> Finding {
     Finding::lost(TOPIC, found)
         .follows("A disk limit is held by watching: it can be overrun for a moment, and then the commands are ended.")
         .todos(todo)
+}
+
+/// Only where there is something to say: btrfs and others tell the disk later by themselves.
+fn removal(facts: &Facts) -> Option<Finding> {
+    let is_slow = facts.data.discards && facts.data.filesystem == "ext4";
+    is_slow.then(|| {
+        Finding::lost("removal", "ext4 with `discard`: each piece of a removed file is told to the disk by itself")
+            .follows(
+                "A file of very many pieces takes minutes to remove, which nothing ends: the end of a command, of its sandbox, and of the \
+                 server can take so long.",
+            )
+            .todo("Mount the disk of the data directory without `discard`, and have `fstrim` run once a week.")
+    })
 }
 
 /// Of version 1, only a part of it is limited.

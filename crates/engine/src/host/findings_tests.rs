@@ -42,6 +42,7 @@ fn perfect() -> Facts {
             filesystem: "btrfs".into(),
             quota: true,
             device: Some("8:0".into()),
+            discards: false,
             writable: Tried::Works,
         },
         ceilings: Ceilings {
@@ -252,6 +253,17 @@ fn what_cannot_be_limited_of_the_disk_is_said() {
     check_house_rules(&facts);
     let io = finding(&facts, "io-limits");
     assert!(io.state == State::Lost && io.follows.contains("writes past the page cache"), "{io:?}");
+}
+
+#[test]
+fn a_disk_that_makes_removals_slow_is_said() {
+    let on = |filesystem: &str| Facts {
+        data: Data { filesystem: filesystem.into(), discards: true, ..perfect().data },
+        ..perfect()
+    };
+    check_house_rules(&on("ext4"));
+    assert!(says(&finding(&on("ext4"), "removal"), "without `discard`"));
+    assert!(findings(&on("btrfs")).iter().all(|finding| finding.topic != "removal"), "it does that later");
 }
 
 #[test]
