@@ -232,15 +232,16 @@ async fn who_has_a_signed_url_uses_up_no_quota_and_leaves_few_rows() {
 async fn who_tries_signatures_is_made_to_wait() {
     let sdk = Sdk::start().await;
     good(sdk.write("a.txt", "hello").await).await;
-    let guesses = stream::iter(0..400).map(|number| {
+    // Each waits for the next tokens, so they are many at once.
+    let clients: Vec<_> = (0..8).map(|_| reqwest::Client::builder().http2_prior_knowledge().build().unwrap()).collect();
+    let guesses = stream::iter(0..20_000).map(|number| {
         let path = signed(&format!("guess {number}"), "path=a.txt");
-        let request = client().get(format!("{}{path}", sdk.server.url));
+        let request = clients[number % clients.len()].get(format!("{}{path}", sdk.server.url));
         async move { request.send().await.unwrap().status().as_u16() }
     });
-    let mut answers: Vec<_> = guesses.buffer_unordered(64).collect().await;
-    answers.sort_unstable();
-    answers.dedup();
-    assert_eq!(answers, [401, 429]);
+    let refused =
+        guesses.buffer_unordered(1600).filter(|status| std::future::ready(*status != 401)).boxed().next().await;
+    assert_eq!(refused, Some(429));
     assert_eq!(sdk.read("a.txt").await.status(), 200, "who names the sandbox is served");
 }
 
@@ -254,16 +255,16 @@ async fn guesses_that_come_at_once_close_signed_urls_to_nobody_else() {
     };
     let (guessing, other) = (from([127, 0, 0, 1]), from([127, 0, 0, 2]));
     let began = std::time::Instant::now();
-    let guesses = (0..600).map(|number| {
+    let guesses = stream::iter(0..3000).map(|number| {
         let path = signed(&format!("guess {number}"), "path=a.txt");
         let request = guessing.get(format!("{}{path}", sdk.server.url));
         async move { request.send().await.unwrap().status().as_u16() }
     });
-    let answers = futures_util::future::join_all(guesses).await;
+    let answers: Vec<_> = guesses.buffer_unordered(500).collect().await;
     let tried = answers.iter().filter(|status| **status == 401).count() as u64;
     assert!(answers.iter().all(|status| [401, 429].contains(status)), "{answers:?}");
-    // A hundred at once, and twenty a second.
-    assert!(tried <= 100 + 20 * (began.elapsed().as_secs() + 1), "{tried} were tried in {:?}", began.elapsed());
+    // A thousand at once, and two hundred a second.
+    assert!(tried <= 1000 + 200 * (began.elapsed().as_secs() + 1), "{tried} were tried in {:?}", began.elapsed());
     let right = signed(&format!("a.txt:read::{}", sdk.token), "path=a.txt");
     let read = other.get(format!("{}{right}", sdk.server.url)).send().await.unwrap();
     assert_eq!((read.status().as_u16(), read.text().await.unwrap().as_str()), (200, "hello"));

@@ -208,7 +208,7 @@ async fn what_sandboxes_write_as_soon_as_they_wake_on_a_low_disk_counts_to_their
         false
     };
     assert!(!wake_all(&neighbour, &neighbours, 4096).await, "who writes little wakes as it likes");
-    if !wake_all(&taker, &takers, 3 << 19).await {
+    if !wake_all(&taker, &takers, 3 << 20).await {
         let again = || exec(&server, &taker, &takers[0], "true");
         let told = until(|| async { Some(again().await).filter(|answer| !answer.status().is_success()) }).await;
         assert_eq!(refused(told).await, (507, "no_space".into()), "all together took more than an eighth");

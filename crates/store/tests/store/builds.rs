@@ -182,7 +182,7 @@ async fn a_tenant_has_so_many_templates_and_each_so_many_builds() {
     assert_eq!((id(&listed[0].newest), id(&listed[0].ready)), (Some(builds[0].id), Some(kept)));
     assert_eq!((listed[0].builds as usize, id(&listed[1].ready)), (builds.len(), None));
     assert_eq!(store.listed_template(&one, template).await.unwrap().as_ref(), listed.first());
-    let other = cabana_model::Tenant::new("other").unwrap();
+    let other = Tenant::new("other").unwrap();
     assert_eq!(
         (store.listed_templates(&other).await.unwrap(), store.listed_template(&other, template).await.unwrap()),
         (vec![], None)

@@ -115,12 +115,12 @@ fn the_program_is_a_short_tree() {
         }
         let average = plain.iter().sum::<usize>() as f64 / plain.len() as f64;
         println!("{:x}: {} instructions, at most {longest} run, {average:.1} on average", arch.audit, program.len());
-        assert!(program.len() < 550, "{} instructions", program.len());
+        assert!(program.len() < 600, "{} instructions", program.len());
         let (any, allowed) = (longest_path(&program), most_steps(arch, &policy));
         assert!(longest <= any, "{longest} steps were taken, and no path has more than {any}");
         // A comparison leads at most 255 instructions further: beyond that there is a jump on the way.
         let allowed = allowed + 1;
-        assert!(any <= allowed && allowed <= 64, "{any} steps on the longest path, and {allowed} for a balanced tree");
+        assert!(any <= allowed && allowed <= 66, "{any} steps on the longest path, and {allowed} for a balanced tree");
         assert!(average < 15.0, "{average} steps on average");
     }
 }
