@@ -11,7 +11,7 @@ pub fn limit_arenas(most: usize) {
     unsafe { libc::mallopt(libc::M_ARENA_MAX, most) };
 }
 
-/// Gives all back that is free. Whoever allocates meanwhile waits for it.
+/// Gives all back that is free. Threads that allocate meanwhile wait for it.
 pub fn trim() {
     // SAFETY: takes no pointers, and what is in use stays.
     unsafe { libc::malloc_trim(0) };
