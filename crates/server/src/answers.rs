@@ -11,9 +11,8 @@ use std::{
 
 use axum::{
     body::{Body, Bytes, HttpBody},
-    extract::{Request, State},
+    extract::Request,
     http::{Extensions, HeaderMap, HeaderValue, Method, header},
-    middleware::Next,
     response::{IntoResponse, Response},
 };
 use cabana_runtime::{Error, MemoryCharge, Tenant};
@@ -53,29 +52,41 @@ pub(crate) fn check(app: &App, method: &Method, tenant: &Tenant) -> Result<(), E
     if only_reads(method) || *method == Method::DELETE { Ok(()) } else { app.runtime.check_answers(tenant) }
 }
 
-pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
-    let of_tenant = OfTenant::default();
-    request.extensions_mut().insert(of_tenant.clone());
-    let is_theirs = e2b::is_for_theirs(&request);
-    let only_reads = only_reads(request.method());
-    let mut response = next.run(request).await;
-    let Some((tenant, _)) = of_tenant.0.get() else { return response };
-    let length = response.body().size_hint().exact().unwrap_or(0); // one that is made as it is sent says no length
-    let memory = app.runtime.answer_memory(tenant);
-    let mut memory = if only_reads { memory } else { memory.owed() };
-    if !memory.grow(usize::try_from(length).unwrap_or(usize::MAX)) {
-        let refused = Refused::from(Error::ListsTooLarge).into_response();
-        response = if is_theirs { e2b::said_anew(refused) } else { refused };
-    } else if length > 0 {
-        response = response.map(|body| Body::new(Charged { body, memory: Arc::new(memory) }));
+/// A request that has come, until there is an answer.
+pub(crate) struct Unanswered {
+    of_tenant: OfTenant,
+    is_theirs: bool,
+    only_reads: bool,
+}
+
+impl Unanswered {
+    /// Before its tenant is known.
+    pub(crate) fn note(request: &mut Request) -> Self {
+        let of_tenant = OfTenant::default();
+        request.extensions_mut().insert(of_tenant.clone());
+        Self { of_tenant, is_theirs: e2b::is_for_theirs(request), only_reads: only_reads(request.method()) }
     }
-    let headers = response.headers_mut();
-    // Streams of events come with one of the framework's, by which a cache may keep them.
-    if headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")) {
-        headers.remove(header::CACHE_CONTROL);
+
+    /// What answers it, or that there is no room for that.
+    pub(crate) fn charge(self, app: &App, mut response: Response) -> Response {
+        let Some((tenant, _)) = self.of_tenant.0.get() else { return response };
+        let length = response.body().size_hint().exact().unwrap_or(0); // one that is made as it is sent says no length
+        let memory = app.runtime.answer_memory(tenant);
+        let mut memory = if self.only_reads { memory } else { memory.owed() };
+        if !memory.grow(usize::try_from(length).unwrap_or(usize::MAX)) {
+            let refused = Refused::from(Error::ListsTooLarge).into_response();
+            response = if self.is_theirs { e2b::said_anew(refused) } else { refused };
+        } else if length > 0 {
+            response = response.map(|body| Body::new(Charged { body, memory: Arc::new(memory) }));
+        }
+        let headers = response.headers_mut();
+        // Streams of events come with one of the framework's, by which a cache may keep them.
+        if headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")) {
+            headers.remove(header::CACHE_CONTROL);
+        }
+        headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        response
     }
-    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-    response
 }
 
 /// About how much memory it takes.

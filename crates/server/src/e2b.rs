@@ -16,10 +16,11 @@ mod templates;
 mod wakes;
 mod words;
 
+use std::ops::ControlFlow::{self, Break, Continue};
+
 use axum::{
     Router,
-    extract::{Request, State},
-    middleware::Next,
+    extract::Request,
     response::{IntoResponse, Response},
 };
 
@@ -44,19 +45,20 @@ pub(crate) fn routes() -> Router<App> {
 }
 
 /// A request that names a sandbox is for what is inside of it.
-pub(crate) async fn by_name(State(app): State<App>, request: Request, next: Next) -> Response {
-    match guest::named(&app, &request) {
-        Err(refused) => refused.into_response(),
+pub(crate) async fn by_name(app: &App, request: Request) -> ControlFlow<Response, Request> {
+    let named = match guest::named(app, &request) {
+        Err(refused) => return Break(refused.into_response()),
         // Each in a place of its own: as much as the largest way takes, every request would have until it is answered.
-        Ok(Some(named)) if named.port == ENVD_PORT => Box::pin(envd::serve(&app, named, request)).await,
-        Ok(Some(named)) => Box::pin(ports::serve(&app, &named, request, next)).await,
+        Ok(Some(named)) if named.port != ENVD_PORT => return Box::pin(ports::serve(app, &named, request)).await,
+        Ok(Some(named)) => named,
         Ok(None) => {
             let peer = request.extensions().get::<Peer>().map(|peer| peer.address.ip());
-            match guest::signed(&app, peer, request.method().clone(), request.uri().clone()).await {
-                Some(Ok(named)) => Box::pin(envd::serve(&app, named, request)).await,
-                Some(Err(refused)) => refused.into_response(),
-                None => next.run(request).await,
+            match guest::signed(app, peer, request.method().clone(), request.uri().clone()).await {
+                Some(Ok(named)) => named,
+                Some(Err(refused)) => return Break(refused.into_response()),
+                None => return Continue(request),
             }
         }
-    }
+    };
+    Break(Box::pin(envd::serve(app, named, request)).await)
 }

@@ -2,21 +2,22 @@
 //!
 //! What stands in front may go by one of them, and we by the other: so one that says two is refused before anybody looks at either.
 
+use std::ops::ControlFlow;
+
 use axum::{
     extract::Request,
     http::{Uri, header, uri::Scheme},
-    middleware::Next,
     response::{IntoResponse, Response},
 };
 
 use crate::{e2b::worded, error::Refused};
 
-pub(crate) async fn check(request: Request, next: Next) -> Response {
-    if names_one(&request) {
-        return next.run(request).await;
+pub(crate) fn check(request: &Request) -> ControlFlow<Response> {
+    if names_one(request) {
+        return ControlFlow::Continue(());
     }
     let refused = Refused::invalid("Host", "the request names two hosts");
-    worded(&request, refused.into_response())
+    ControlFlow::Break(worded(request, refused.into_response()))
 }
 
 /// In its headers and in its target, which is where HTTP/2 has it.

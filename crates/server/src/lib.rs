@@ -3,6 +3,7 @@
 
 mod answers;
 mod auth;
+mod dispatch;
 mod e2b;
 mod error;
 mod extract;
@@ -24,6 +25,7 @@ mod traced;
 mod untaken;
 
 use std::{
+    ops::Deref,
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
@@ -124,7 +126,17 @@ impl Default for Options {
 
 /// What every handler has.
 #[derive(Clone)]
-pub(crate) struct App {
+pub(crate) struct App(Arc<Parts>);
+
+impl Deref for App {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+pub(crate) struct Parts {
     pub(crate) runtime: Runtime,
     pub(crate) bounds: Arc<Live<Bounds>>,
     pub(crate) options: Arc<Options>,
@@ -149,7 +161,7 @@ pub(crate) struct App {
 pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> Router {
     let streams = Arc::new(Streams::new(bounds.clone()));
     let options = Arc::new(options);
-    let app = App {
+    let app = App(Arc::new(Parts {
         runtime,
         bounds,
         options,
@@ -164,7 +176,7 @@ pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> 
         gzip: Arc::default(),
         port_pace: Arc::default(),
         builds: Arc::default(),
-    };
+    }));
     let (router, api) = openapi::routes().split_for_parts();
     let is_traced = app.options.traced.is_some();
     let router = router
@@ -173,11 +185,7 @@ pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> 
         .merge(e2b::routes())
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::no_method)
-        .layer(axum::middleware::from_fn(e2b::in_their_words))
-        .layer(axum::middleware::from_fn_with_state(app.clone(), ports::by_host))
-        .layer(axum::middleware::from_fn_with_state(app.clone(), e2b::by_name))
-        .layer(axum::middleware::from_fn_with_state(app.clone(), answers::guard))
-        .layer(axum::middleware::from_fn(hosts::check))
+        .layer(axum::middleware::from_fn_with_state(app.clone(), dispatch::dispatch))
         .with_state(app);
     if is_traced { router.layer(axum::middleware::from_fn(traced::traced)) } else { router }
 }

@@ -11,11 +11,12 @@ mod headers;
 mod pieces;
 mod relay;
 
+use std::ops::ControlFlow;
+
 use axum::{
     Router,
     extract::{Request, State},
     http::{Method, StatusCode, header},
-    middleware::Next,
     response::{IntoResponse, Response},
     routing::any,
 };
@@ -40,10 +41,10 @@ pub(crate) fn routes() -> Router<App> {
 }
 
 /// A host name that names a port has nothing of ours on it.
-pub(crate) async fn by_host(State(app): State<App>, request: Request, next: Next) -> Response {
+pub(crate) async fn by_host(app: &App, request: Request) -> ControlFlow<Response, Request> {
     match Door::of_host(request.uri(), request.headers(), app.options.preview_domain.as_deref()) {
-        Some(door) => Box::pin(through(&app, &door, request)).await.into_response(),
-        None => next.run(request).await,
+        Some(door) => ControlFlow::Break(Box::pin(through(app, &door, request)).await.into_response()),
+        None => ControlFlow::Continue(request),
     }
 }
 

@@ -3,12 +3,11 @@
 //! By host name it is the same place that our own links lead to, so whatever opens it there does so here too; beside that, a
 //! sandbox of this front is open to whoever knows its id, or to those who show its token for traffic, as it was made.
 
-use std::time::Duration;
+use std::{ops::ControlFlow, time::Duration};
 
 use axum::{
     extract::Request,
     http::HeaderMap,
-    middleware::Next,
     response::{IntoResponse, Response},
 };
 use cabana_e2b_wire::{header as names, signature::is_same};
@@ -30,20 +29,21 @@ const OPENED_BY: [&str; 4] = [names::SANDBOX_ID, names::SANDBOX_PORT, names::TRA
 /// What was about to listen when its sandbox was put to rest goes on with that when the sandbox is woken, and has so long for it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub(super) async fn serve(app: &App, named: &Named, request: Request, next: Next) -> Response {
+/// The request comes back where it is for a sandbox of ours by host name.
+pub(super) async fn serve(app: &App, named: &Named, request: Request) -> ControlFlow<Response, Request> {
     let guest = Guest::known(app, &named.sandbox).await;
     let refused = match &guest {
         Some(guest) => match admit(app, guest, request.headers()).await {
-            Ok(visitor) => return enter(app, guest, visitor, named, request).await,
+            Ok(visitor) => return ControlFlow::Break(enter(app, guest, visitor, named, request).await),
             Err(unreached) => unreached,
         },
         None => Unreached::gone(&named.sandbox),
     };
     let is_of_others = guest.is_none() && !is_by_sdk(named, request.headers());
     if named.way == Way::Host && (is_of_others || shows_own(request.uri(), request.headers())) {
-        return next.run(request).await;
+        return ControlFlow::Continue(request);
     }
-    refused.into_response()
+    ControlFlow::Break(refused.into_response())
 }
 
 /// Whoever says the same twice knows this protocol, and hears its words. What is not this front's and what is not there at all

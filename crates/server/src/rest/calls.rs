@@ -302,7 +302,7 @@ async fn stream(
     let id = call_id(&call)?;
     let log = app.runtime.call_output(&caller.tenant, id).await?;
     let seat = app.open_stream(&caller).await?;
-    let (runtime, tenant) = (app.runtime, caller.tenant);
+    let (runtime, tenant) = (app.runtime.clone(), caller.tenant);
     let last = async move {
         match runtime.ended_call(&tenant, id).await {
             Ok(row) => named("exit", &CallBody::of(&row)),

@@ -183,7 +183,7 @@ async fn stream(
     let id = task_id(&task)?;
     let log = app.runtime.task_output(&caller.tenant, id).await?;
     let seat = app.open_stream(&caller).await?;
-    let (runtime, tenant) = (app.runtime, caller.tenant);
+    let (runtime, tenant) = (app.runtime.clone(), caller.tenant);
     let last = async move {
         match runtime.ended_task(&tenant, id).await {
             Ok(task) => named("exit", &TaskBody::of(&task)),
