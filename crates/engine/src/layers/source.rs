@@ -9,7 +9,10 @@ use std::{
     str::FromStr,
 };
 
-use cabana_guest::{IdMap, tree};
+use cabana_guest::{
+    IdMap,
+    tree::{self, Allowance},
+};
 use cabana_sandbox::{Error, Overrides, Result};
 use rustix::fs::FileType;
 
@@ -167,30 +170,29 @@ fn copy_directory(
 
 /// Of an operator, who may end it.
 fn import_own(tar: &mut dyn Read, into: &File, ids: IdMap, on_progress: &mut dyn FnMut(Progress<'_>)) -> Result<()> {
-    import(tar, into, ids, u64::MAX, on_progress).map(drop)
+    import(tar, into, ids, &mut Allowance::of_holes(u64::MAX), on_progress)
 }
 
-/// Tells how much of the files is holes.
 pub(super) fn import(
     tar: &mut dyn Read,
     into: &File,
     ids: IdMap,
-    max_holes: u64,
+    left: &mut Allowance,
     on_progress: &mut dyn FnMut(Progress<'_>),
-) -> Result<u64> {
+) -> Result<()> {
     /// Beyond the end of a tar lies its padding. Whoever writes it is let finish, but not for ever.
     const PADDING: u64 = 16 << 20;
-    let holes = tree::import_tar(into.as_fd(), tar, ids, max_holes, &mut |bytes| on_progress(Progress::Copied(bytes)))?;
+    tree::import_tar(into.as_fd(), tar, ids, left, &mut |bytes| on_progress(Progress::Copied(bytes)))?;
     io::copy(&mut tar.take(PADDING), &mut io::sink()).map_err(|e| Error::Archive(e.to_string()))?;
-    Ok(holes)
+    Ok(())
 }
 
 /// From elsewhere: what a few bytes unpack to, holes included, has an end.
 pub(super) fn unpack_sent(tar: &mut dyn Read, most: u64, into: &File, ids: IdMap) -> Result<()> {
-    let mut bounded = Bounded::new(decoded(tar)?, most);
-    let unpacked = import(&mut bounded, into, ids, most, &mut |_| {});
+    let (mut bounded, mut left) = (Bounded::new(decoded(tar)?, most), Allowance::of_holes(most));
+    let unpacked = import(&mut bounded, into, ids, &mut left, &mut |_| {});
     match unpacked {
-        Ok(holes) if !bounded.over && holes <= bounded.left => Ok(()),
+        Ok(()) if !bounded.over && most - left.holes <= bounded.left => Ok(()),
         Err(error) if !bounded.over => Err(error),
         _ => Err(Error::TooLarge { cap: most }),
     }

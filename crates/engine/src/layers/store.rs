@@ -23,7 +23,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cabana_guest::{IdMap, tree};
+use cabana_guest::{
+    IdMap,
+    tree::{self, Allowance},
+};
 use cabana_sandbox::{Error, LayerId, Result};
 use uuid::Uuid;
 
@@ -144,7 +147,7 @@ impl Store {
 
     pub fn import_tar(&self, tar: &mut dyn Read, on_progress: &mut dyn FnMut(u64)) -> Result<LayerId> {
         let draft = self.draft()?;
-        tree::import_tar(draft.root.as_fd(), tar, self.ids, u64::MAX, on_progress)?;
+        tree::import_tar(draft.root.as_fd(), tar, self.ids, &mut Allowance::of_holes(u64::MAX), on_progress)?;
         draft.seal()?.keep()
     }
 
@@ -162,7 +165,7 @@ impl Store {
             return Ok(());
         }
         let draft = self.draft()?;
-        tree::import_tar(draft.root.as_fd(), tar, self.ids, MAX_HOLES, &mut |_| {})?;
+        tree::import_tar(draft.root.as_fd(), tar, self.ids, &mut Allowance::of_holes(MAX_HOLES), &mut |_| {})?;
         let sealed = draft.seal()?;
         if sealed.id != *layer {
             return Err(Error::Archive(format!("its content has the digest {}, and {layer} was asked for", sealed.id)));

@@ -12,7 +12,7 @@ mod write;
 pub(crate) use extract::{Extract, Holes, Names, Owners};
 pub(crate) use layer::{MAX_LIST, leaving};
 pub(crate) use left_out::{LeftOut, named};
-pub(crate) use read::{Archive, Kind};
+pub(crate) use read::{Archive, Kind, MAX_ENTRIES};
 pub(crate) use sparse::MAX_PIECES;
 pub(crate) use write::{Head, Packer};
 

@@ -15,7 +15,7 @@ use super::{
 const BUFFER: usize = 256 * 1024;
 /// Of a long name or a set of records: the longest path twice, and `xattr::MAX_ATTRIBUTES` with what their keys take.
 pub(super) const MAX_EXTENSION: u64 = 1024 * 1024;
-const MAX_ENTRIES: u64 = 1_000_000;
+pub(crate) const MAX_ENTRIES: u64 = 1_000_000;
 /// After the end mark: what writers fill their last record with.
 const MAX_TAIL: u64 = 1024 * 1024;
 
@@ -67,18 +67,27 @@ struct Before {
 
 impl<'a> Archive<'a> {
     pub(crate) fn new(input: &'a mut dyn Read) -> Self {
-        let input = BufReader::with_capacity(BUFFER, input);
-        Self { input, left: 0, padding: 0, entries: 0, most_entries: MAX_ENTRIES, taken: 0, ended: false }
+        Self::of_entries(input, MAX_ENTRIES)
     }
 
     /// A layer of a sandbox may have as many as its disk took.
     pub(crate) fn of_layer(input: &'a mut dyn Read) -> Self {
-        Self { most_entries: u64::MAX, ..Self::new(input) }
+        Self::of_entries(input, u64::MAX)
+    }
+
+    pub(crate) fn of_entries(input: &'a mut dyn Read, most_entries: u64) -> Self {
+        let input = BufReader::with_capacity(BUFFER, input);
+        Self { input, left: 0, padding: 0, entries: 0, most_entries, taken: 0, ended: false }
     }
 
     /// Bytes of the archive that were read so far.
     pub(crate) fn taken(&self) -> u64 {
         self.taken
+    }
+
+    /// How many entries were read so far.
+    pub(crate) fn entries(&self) -> u64 {
+        self.entries
     }
 
     /// The next entry; what was not taken of the last one's data is passed over. `None` after a proper end.

@@ -16,7 +16,7 @@ mod whiteouts;
 pub(crate) use copy::copy_entry;
 pub use copy::{copy, copy_content, copy_layer, dress_like};
 pub use digest::digest;
-pub use import::import_tar;
+pub use import::{Allowance, import_tar};
 pub use layer::{is_dressed_like, is_untouched, pack_changing, pack_layer, unpack_layer};
 pub use marks::apply_marks;
 pub use merge::merge_layer;

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use cabana_guest::tree;
+use cabana_guest::tree::{self, Allowance};
 
 use super::kit::{HOST, Kit, dir_fd, is_root, path, set_xattr};
 
@@ -60,7 +60,14 @@ fn claiming_tar() -> Vec<u8> {
 fn a_tar_of_a_root_file_system_says_nothing_to_overlayfs() {
     let kit = Kit::new();
     kit.dir("into");
-    tree::import_tar(dir_fd(&kit.at("into")).as_fd(), &mut &claiming_tar()[..], HOST, u64::MAX, &mut |_| ()).unwrap();
+    tree::import_tar(
+        dir_fd(&kit.at("into")).as_fd(),
+        &mut &claiming_tar()[..],
+        HOST,
+        &mut Allowance::of_holes(u64::MAX),
+        &mut |_| (),
+    )
+    .unwrap();
     only_what_users_set(&kit.at("into"));
 }
 

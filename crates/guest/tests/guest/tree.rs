@@ -6,7 +6,7 @@ use std::{
 
 use cabana_guest::{
     IdMap,
-    tree::{self, Measured},
+    tree::{self, Allowance, Measured},
 };
 use cabana_sandbox::{Error, PathError};
 
@@ -289,7 +289,13 @@ fn owners_are_mapped_and_strangers_belong_to_nobody() {
 fn import(kit: &Kit, tar: &[u8], into: &str, ids: IdMap) -> cabana_sandbox::Result<u64> {
     kit.dir(into);
     let mut told = 0;
-    tree::import_tar(dir_fd(&kit.at(into)).as_fd(), &mut &tar[..], ids, u64::MAX, &mut |n| told = n)?;
+    tree::import_tar(
+        dir_fd(&kit.at(into)).as_fd(),
+        &mut &tar[..],
+        ids,
+        &mut Allowance::of_holes(u64::MAX),
+        &mut |n| told = n,
+    )?;
     Ok(told)
 }
 

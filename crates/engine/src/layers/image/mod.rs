@@ -18,7 +18,7 @@ use self::{
     digest::Digest,
     layout::Layout,
     manifest::{Config, Descriptor, Why},
-    unpack::Packed,
+    unpack::{Most, Packed},
 };
 use super::{
     source::{self, Progress},
@@ -27,6 +27,8 @@ use super::{
 
 /// What an archive of an image, and the image itself, may unpack to: what a server takes of a template unless told otherwise.
 const MOST: u64 = 16 << 30;
+/// Of all layers together, as an archive of files may have.
+const MOST_ENTRIES: u64 = 1_000_000;
 /// Indexes in indexes.
 const MOST_DEEP: usize = 4;
 
@@ -77,7 +79,7 @@ pub(super) fn fill(
     }
     .map_err(bad)?;
     let suggested = suggested(config).map_err(bad)?;
-    unpack::unpack(name, layers, store, into, MOST, on_progress)?;
+    unpack::unpack(name, layers, store, into, Most { bytes: MOST, entries: MOST_ENTRIES }, on_progress)?;
     Ok(suggested)
 }
 

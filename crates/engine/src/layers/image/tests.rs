@@ -141,17 +141,28 @@ fn all_layers_together_have_a_limit() {
     let mut header = tar::Header::new_gnu();
     header.set_size(100_000);
     tar.append_data(&mut header, "large", io::Read::take(io::repeat(0), 100_000)).unwrap();
-    two_are_unpacked_and_three_are_too_large(&tar.into_inner().unwrap());
+    assert_eq!(the_third_is_refused(&tar.into_inner().unwrap()).code(), Code::TooLarge);
+}
+
+#[test]
+fn the_entries_of_all_layers_together_have_a_limit() {
+    let mut tar = tar::Builder::new(Vec::new());
+    for number in 0..4 {
+        tar.append_data(&mut tar::Header::new_gnu(), format!("{number}"), io::empty()).unwrap();
+    }
+    let error = the_third_is_refused(&tar.into_inner().unwrap());
+    assert_eq!(error.code(), Code::ArchiveInvalid);
+    assert!(error.to_string().contains("with layer 3 the image has more than 10 entries"), "{error}");
 }
 
 #[test]
 fn the_length_of_sparse_files_counts_to_the_limit_of_all_layers_together() {
     let tar = [hole("one", 50_000), hole("two", 50_000), vec![0; 1024]].concat();
-    two_are_unpacked_and_three_are_too_large(&tar);
+    assert_eq!(the_third_is_refused(&tar).code(), Code::TooLarge);
 }
 
-/// Of layers of a bit more than 100,000 bytes, with a limit of 250,000.
-fn two_are_unpacked_and_three_are_too_large(tar: &[u8]) {
+/// Where all layers together may have 250,000 bytes and ten entries.
+fn the_third_is_refused(tar: &[u8]) -> Error {
     let dir = tempfile::tempdir().unwrap();
     let data = DataDir::open(dir.path().join("data")).unwrap();
     let store = Store::open(&data, IdMap { base: 0x7ffe_0000, count: 65_536 }).unwrap();
@@ -164,9 +175,10 @@ fn two_are_unpacked_and_three_are_too_large(tar: &[u8]) {
     let layers = |count| (0..count).map(|_| Packed { blob: layout.plain("layer").unwrap(), tar: None }).collect();
     let unpack = |count| {
         let into = store.draft().unwrap();
-        unpack::unpack("image", layers(count), &store, &into.root, 250_000, &mut |_| {})
+        unpack::unpack("image", layers(count), &store, &into.root, Most { bytes: 250_000, entries: 10 }, &mut |_| {})
     };
     unpack(2).unwrap();
-    assert_eq!(unpack(3).unwrap_err().code(), Code::TooLarge);
+    let error = unpack(3).unwrap_err();
     assert_eq!(fs::read_dir(data.layers()).unwrap().count(), 0);
+    error
 }

@@ -4,7 +4,7 @@
 
 use std::{ffi::CString, fs, io, os::fd::AsFd, os::unix::ffi::OsStringExt};
 
-use cabana_guest::tree;
+use cabana_guest::tree::{self, Allowance};
 use cabana_sandbox::{Error, Result};
 
 use super::{
@@ -25,20 +25,27 @@ pub(super) struct Packed {
     pub(super) tar: Option<Digest>,
 }
 
-/// The lowest first, into the empty directory `into`: at most so many bytes in all.
+/// Of all layers together.
+#[derive(Clone, Copy)]
+pub(super) struct Most {
+    pub(super) bytes: u64,
+    pub(super) entries: u64,
+}
+
+/// The lowest first, into the empty directory `into`.
 pub(super) fn unpack(
     name: &str,
     layers: Vec<Packed>,
     store: &Store,
     into: &fs::File,
-    most: u64,
+    most: Most,
     on_progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<()> {
     let mut left = most;
     for (below, layer) in layers.into_iter().enumerate() {
         let draft = if below == 0 { None } else { Some(store.draft()?) };
         let target = draft.as_ref().map_or(into, |draft| &draft.root);
-        let done = most - left;
+        let done = most.bytes - left.bytes;
         let mut on_progress = |progress: Progress<'_>| match progress {
             Progress::Copied(bytes) => on_progress(Progress::Copied(done + bytes)),
             other => on_progress(other),
@@ -60,6 +67,7 @@ enum NotUnpacked {
     /// It is not what the image says.
     Other(String),
     TooLarge,
+    TooMany,
     Failed(Error),
 }
 
@@ -74,19 +82,24 @@ fn one(
     mut layer: Packed,
     store: &Store,
     into: &fs::File,
-    left: &mut u64,
+    left: &mut Most,
     on_progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<bool, NotUnpacked> {
-    let mut tar = Hashed::new(Bounded::new(decoded(&mut layer.blob)?, *left));
-    let unpacked = import(&mut tar, into, store.ids(), *left, on_progress);
+    let mut allowance = Allowance { holes: left.bytes, entries: left.entries };
+    let mut tar = Hashed::new(Bounded::new(decoded(&mut layer.blob)?, left.bytes));
+    let unpacked = import(&mut tar, into, store.ids(), &mut allowance, on_progress);
     let whole = unpacked.as_ref().is_ok_and(|_| io::copy(&mut tar, &mut io::sink()).is_ok());
     let over = tar.from.over || matches!(unpacked, Err(Error::TooLarge { .. }));
-    let holes = unpacked.as_ref().copied().unwrap_or_default();
+    let holes = left.bytes - allowance.holes;
     let (rest, found) = (tar.from.left.checked_sub(holes).filter(|_| !over), tar.digest());
     drop(tar);
-    *left = rest.ok_or(NotUnpacked::TooLarge)?;
+    left.bytes = rest.ok_or(NotUnpacked::TooLarge)?;
+    left.entries = allowance.entries;
     // That it is damaged explains why it could not be unpacked, and not the other way round.
     layer.blob.check().map_err(NotUnpacked::Other)?;
+    if unpacked.is_err() && left.entries == 0 {
+        return Err(NotUnpacked::TooMany);
+    }
     unpacked?;
     if !whole {
         return Err(Error::Archive("it goes on after its end, with what cannot be unpacked".into()).into());
@@ -100,12 +113,15 @@ fn one(
     Ok(tree::apply_marks(into.as_fd(), store.ids())?)
 }
 
-fn of_layer(name: &str, number: usize, most: u64, error: NotUnpacked) -> Error {
+fn of_layer(name: &str, number: usize, most: Most, error: NotUnpacked) -> Error {
     match error {
         NotUnpacked::Other(why) => {
             Error::BadTemplate { name: name.into(), why: format!("layer {number} of the image: {why}") }
         }
-        NotUnpacked::TooLarge => Error::TooLarge { cap: most },
+        NotUnpacked::TooLarge => Error::TooLarge { cap: most.bytes },
+        NotUnpacked::TooMany => {
+            Error::Archive(format!("with layer {number} the image has more than {} entries", most.entries))
+        }
         NotUnpacked::Failed(Error::Archive(why)) => Error::Archive(format!("layer {number} of the image: {why}")),
         NotUnpacked::Failed(other) => other,
     }
