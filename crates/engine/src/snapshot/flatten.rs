@@ -7,7 +7,7 @@ use cabana_sandbox::Result;
 
 use super::fresh::Fresh;
 use crate::{
-    layers::{LayerName, Lock, Store, failed},
+    layers::{Draft, LayerName, Store, failed},
     plan::Plan,
     spawner::MAX_LOWER,
 };
@@ -25,10 +25,9 @@ pub(super) fn flatten(store: &Store, plan: &mut Plan, to_come: usize, fresh: &mu
         return Ok(());
     }
     for overlay in 0..plan.overlays() {
-        let stack = plan.stack(overlay);
-        let lowest = stack.iter().position(LayerName::is_kept).unwrap_or(stack.len());
+        let (lowest, stack) = (lowest_kept(plan, overlay), plan.stack(overlay));
         if stack.len() - lowest > 1 {
-            let (merged, lock) = merge(store, &stack[lowest..], &below(store, plan, overlay, lowest))?;
+            let (merged, lock) = merge(store, plan, overlay)?.keep()?;
             fresh.add((merged, lock));
             let stack = plan.stack_mut(overlay);
             stack.truncate(lowest);
@@ -48,10 +47,17 @@ fn below(store: &Store, plan: &Plan, overlay: usize, lowest: usize) -> Vec<PathB
     below
 }
 
-/// The lowest first.
-fn merge(store: &Store, layers: &[LayerName], below: &[PathBuf]) -> Result<(LayerName, Option<Lock>)> {
-    let draft = store.draft()?;
-    for (number, layer) in layers.iter().enumerate() {
+/// Those above it are kept as well.
+fn lowest_kept(plan: &Plan, overlay: usize) -> usize {
+    let stack = plan.stack(overlay);
+    stack.iter().position(LayerName::is_kept).unwrap_or(stack.len())
+}
+
+/// What is kept of an overlay, as one layer.
+pub(super) fn merge(store: &Store, plan: &Plan, overlay: usize) -> Result<Draft> {
+    let lowest = lowest_kept(plan, overlay);
+    let (draft, below) = (store.draft()?, below(store, plan, overlay, lowest));
+    for (number, layer) in plan.stack(overlay)[lowest..].iter().enumerate() {
         let layer = store.open_layer(*layer)?;
         let done = match number {
             0 => tree::copy_layer(layer.as_fd(), draft.root.as_fd()),
@@ -62,5 +68,5 @@ fn merge(store: &Store, layers: &[LayerName], below: &[PathBuf]) -> Result<(Laye
     let below = below.iter().map(File::open).collect::<io::Result<Vec<_>>>().map_err(failed("opening a layer"))?;
     let below: Vec<_> = below.iter().map(AsFd::as_fd).collect();
     tree::drop_vain_whiteouts(draft.root.as_fd(), &below).map_err(failed("merging layers"))?;
-    draft.keep()
+    Ok(draft)
 }

@@ -5,6 +5,7 @@
 //! noticed before it is acted on. An empty frame ends a section. Layers that templates bring are named and not in it.
 
 use std::{
+    fs::File,
     io::{self, Read, Write},
     os::fd::AsFd,
 };
@@ -13,9 +14,10 @@ use cabana_guest::tree;
 use cabana_sandbox::{Defaults, Error, LayerId, Result};
 use serde::{Deserialize, Serialize};
 
+use super::flatten;
 use crate::{
     kernel::shortage::told_apart,
-    layers::{LayerName, Store},
+    layers::{Draft, LayerName, Store},
     plan::Plan,
 };
 
@@ -90,17 +92,45 @@ pub(super) fn write(store: &Store, plan: &Plan, out: &mut dyn Write) -> Result<(
         }
         _ => told_apart(error, |error| Error::failed("saving the sandbox", error)),
     };
-    let mut frames = FrameWriter::new(NAME, out).map_err(failed)?;
-    let head = serde_json::to_vec(&Head::of(plan)).map_err(|error| failed(error.into()))?;
-    frames.write_all(&head).and_then(|()| frames.end_section()).map_err(failed)?;
+    let mut merged = Vec::new();
     for overlay in 0..plan.overlays() {
-        for layer in plan.stack(overlay).iter().filter(|layer| layer.is_kept()) {
-            let layer = store.open_layer(*layer)?;
-            tree::pack_layer(layer.as_fd(), store.ids(), &mut frames).map_err(failed)?;
-            frames.end_section().map_err(failed)?;
+        merged.push(merged_if_needed(store, plan, overlay, &failed)?);
+    }
+    let mut head = Head::of(plan);
+    let kept = [&mut head.kept].into_iter().chain(head.trees.iter_mut().map(|tree| &mut tree.kept));
+    kept.zip(&merged).filter(|(_, merged)| merged.is_some()).for_each(|(kept, _)| *kept = 1);
+    let mut frames = FrameWriter::new(NAME, out).map_err(failed)?;
+    let head = serde_json::to_vec(&head).map_err(|error| failed(error.into()))?;
+    frames.write_all(&head).and_then(|()| frames.end_section()).map_err(failed)?;
+    let mut pack = |layer: &File| {
+        tree::pack_layer(layer.as_fd(), store.ids(), &mut frames).and_then(|()| frames.end_section()).map_err(failed)
+    };
+    for (overlay, merged) in merged.iter().enumerate() {
+        match merged {
+            Some(merged) => pack(&merged.root)?,
+            None => kept_of(plan, overlay).try_for_each(|layer| pack(&store.open_layer(layer)?))?,
         }
     }
     Ok(())
+}
+
+fn kept_of(plan: &Plan, overlay: usize) -> impl DoubleEndedIterator<Item = LayerName> + '_ {
+    plan.stack(overlay).iter().copied().filter(LayerName::is_kept)
+}
+
+/// What no archive holds may lie in a layer below, where nobody can remove it: those above say that it is gone.
+fn merged_if_needed(
+    store: &Store,
+    plan: &Plan,
+    overlay: usize,
+    failed: &dyn Fn(io::Error) -> Error,
+) -> Result<Option<Draft>> {
+    for layer in kept_of(plan, overlay).rev().skip(1) {
+        if !tree::is_packable(store.open_layer(layer)?.as_fd(), store.ids()).map_err(failed)? {
+            return flatten::merge(store, plan, overlay).map(Some);
+        }
+    }
+    Ok(None)
 }
 
 pub(super) struct FrameWriter<'a> {

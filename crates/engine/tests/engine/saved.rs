@@ -410,3 +410,44 @@ async fn what_is_saved_slowly_keeps_no_other_layers() {
     assert_eq!(alone.kept().len(), 1);
     alone.engine.close().await;
 }
+
+/// What no archive holds stays in the layer of the snapshot when it is removed.
+#[tokio::test]
+async fn who_has_removed_what_no_archive_holds_can_be_saved_whatever_a_snapshot_has() {
+    const DEEP: &str = "
+import os
+os.chdir('/home/user')
+for _ in range(30):
+    os.mkdir('d' * 200)
+    os.chdir('d' * 200)
+open('f', 'w')";
+    let (alone, spec) = (Alone::new().await, SandboxSpec::new(Base::Host));
+    let sandbox = alone.create(&spec).await;
+    shell(&*sandbox, "user", "cd /home/user && echo first > note && echo gone > old").await.ok();
+    python(&*sandbox, "user", DEEP).await.ok();
+    let refused = async |id: &SandboxId| {
+        let saved: Result<Vec<Bytes>> = alone.engine.save(id).await.unwrap().try_collect().await;
+        let error = saved.expect_err("it has a path that no archive holds");
+        assert!(error.to_string().contains("longer than 4095 bytes"), "{error}");
+    };
+    refused(sandbox.id()).await;
+    alone.engine.stop(sandbox.id()).await.unwrap();
+    let base = alone.engine.snapshot(sandbox.id(), SnapshotId::now()).await.unwrap();
+    let fork = alone.create(&from(&base)).await;
+    for id in [sandbox.id(), fork.id()] {
+        refused(id).await;
+        let running = alone.engine.start(id).await.unwrap();
+        shell(&*running, "user", "cd /home/user && rm -r d* old && echo second >> note").await.ok();
+        let before = alone.kept();
+        let saved = save(&alone.engine, id).await;
+        assert_eq!(alone.kept(), before, "what was merged for it is gone");
+        let restored = SandboxId::random();
+        alone.engine.restore(&restored, &spec, stream(&saved)).await.unwrap();
+        let restored = alone.engine.start(&restored).await.unwrap();
+        assert_eq!(shell(&*restored, "user", "cd /home/user && ls && cat note").await.ok(), "note\nfirst\nsecond");
+        alone.engine.destroy(restored.id()).await.unwrap();
+    }
+    let again = alone.engine.start(sandbox.id()).await.unwrap();
+    assert_eq!(shell(&*again, "user", "cat /home/user/note").await.ok(), "first\nsecond", "it goes on");
+    alone.engine.close().await;
+}

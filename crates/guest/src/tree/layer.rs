@@ -68,6 +68,18 @@ pub fn pack_layer(layer: BorrowedFd<'_>, ids: IdMap, out: &mut dyn io::Write) ->
     Packing::new(ids, out, None).all(layer).map(drop)
 }
 
+/// Whether [`pack_layer`] would find in it what no archive holds. No content is read for that.
+pub fn is_packable(layer: BorrowedFd<'_>, ids: IdMap) -> io::Result<bool> {
+    let mut nothing = io::sink();
+    let mut packing = Packing::new(ids, &mut nothing, None);
+    packing.has_content = false;
+    match packing.all(layer) {
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidFilename | io::ErrorKind::InvalidData) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// A tree that others may be changing, and may mean harm. What comes and goes meanwhile is in the archive or is not. What an
 /// archive cannot hold, what cannot be read, and what is more than `most` bytes, is left out: the answer names it. An error is
 /// one of `out`, or a shortage of descriptors or memory: what is there and can be read is not left out for that.
@@ -104,6 +116,8 @@ struct Packing<'a> {
     /// Files with several names, by the first one.
     linked: FirstNames,
     buffer: Vec<u8>,
+    /// Files are more than their heads.
+    has_content: bool,
     /// For a tree that does not keep still.
     changing: Option<Changing>,
 }
@@ -117,7 +131,7 @@ struct Changing {
 impl<'a> Packing<'a> {
     fn new(ids: IdMap, out: &'a mut dyn io::Write, changing: Option<Changing>) -> Self {
         let (names, linked) = (Names::new(), FirstNames::new());
-        Self { ids, out: Packer::new(out), names, linked, buffer: vec![0; CHUNK], changing }
+        Self { ids, out: Packer::new(out), names, linked, buffer: vec![0; CHUNK], has_content: true, changing }
     }
 
     /// What was left out, if anything may be.
@@ -293,6 +307,9 @@ impl<'a> Packing<'a> {
             self.leave_out(path, "it has too many holes".into())?;
             return Ok(false);
         };
+        if !self.has_content {
+            return Ok(true);
+        }
         if pieces == [(0, size)] || size == 0 {
             self.begin(Kind::File, path, b"", &stat, size, &attributes)?;
             self.stretch(&file, path, 0, size)?;

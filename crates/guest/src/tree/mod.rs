@@ -17,7 +17,7 @@ pub(crate) use copy::copy_entry;
 pub use copy::{copy, copy_content, copy_layer, dress_like};
 pub use digest::digest;
 pub use import::{Allowance, import_tar};
-pub use layer::{is_dressed_like, is_untouched, pack_changing, pack_layer, unpack_layer};
+pub use layer::{is_dressed_like, is_packable, is_untouched, pack_changing, pack_layer, unpack_layer};
 pub use marks::apply_marks;
 pub use merge::merge_layer;
 pub(crate) use remove::remove_inside;
