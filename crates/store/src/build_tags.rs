@@ -33,14 +33,14 @@ impl Store {
 
     /// The build that it leads to.
     pub async fn tagged(&self, tenant: &Tenant, template: TemplateId, tag: &str) -> Result<Option<Build>> {
-        let (tenant, tag) = (tenant.clone(), tag.to_owned());
-        self.glance(move |db| {
+        let (of, tag) = (tenant.clone(), tag.to_owned());
+        self.glance_for(tenant, move |db| {
             let sql = "SELECT build FROM build_tags WHERE tenant = ? AND template = ? AND tag = ?";
-            let values = params![Col(&tenant), Col(&template), tag];
+            let values = params![Col(&of), Col(&template), tag];
             let found: Option<BuildId> =
                 db.prepare_cached(sql)?.query_row(values, |row| get(row, "build")).optional()?;
             match found {
-                Some(build) => Ok(one(db, &tenant, build)?),
+                Some(build) => Ok(one(db, &of, build)?),
                 None => Ok(None),
             }
         })

@@ -111,7 +111,8 @@ pub struct LeftBuild {
 impl Store {
     /// The template that it is for, and the snapshots that are nobody's by now. `None`: the tenant has as many as it may.
     pub async fn claim_build(&self, new: NewBuild, most: u32) -> Result<Option<(TemplateId, Vec<SnapshotId>)>> {
-        self.write(move |tx| {
+        let tenant = new.tenant.clone();
+        self.write_for(&tenant, move |tx| {
             let template = match named(tx.reads(), &new.tenant, &new.name)? {
                 Some(found) => found.id,
                 None => {
@@ -234,17 +235,17 @@ impl Store {
     }
 
     pub async fn own_template(&self, tenant: &Tenant, id: TemplateId) -> Result<Option<OwnTemplate>> {
-        let tenant = tenant.clone();
-        self.glance(move |db| {
+        let of = tenant.clone();
+        self.glance_for(tenant, move |db| {
             let sql = "SELECT * FROM own_templates WHERE tenant = ? AND id = ?";
-            Ok(db.prepare_cached(sql)?.query_row(params![Col(&tenant), Col(&id)], template_row).optional()?)
+            Ok(db.prepare_cached(sql)?.query_row(params![Col(&of), Col(&id)], template_row).optional()?)
         })
         .await
     }
 
     pub async fn own_template_named(&self, tenant: &Tenant, name: &str) -> Result<Option<OwnTemplate>> {
-        let (tenant, name) = (tenant.clone(), name.to_owned());
-        self.glance(move |db| Ok(named(db, &tenant, &name)?)).await
+        let (of, name) = (tenant.clone(), name.to_owned());
+        self.glance_for(tenant, move |db| Ok(named(db, &of, &name)?)).await
     }
 
     pub async fn listed_template(&self, tenant: &Tenant, id: TemplateId) -> Result<Option<ListedTemplate>> {

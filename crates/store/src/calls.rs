@@ -90,7 +90,8 @@ impl CallRow {
 
 impl Store {
     pub async fn reserve(&self, call: NewCall) -> Result<Reserved> {
-        self.write(move |tx| {
+        let tenant = call.tenant.clone();
+        self.write_for(&tenant, move |tx| {
             if let Some(once) = &call.once
                 && let Some(known) = earlier(tx.reads(), &call, once)?
             {
@@ -104,12 +105,14 @@ impl Store {
 
     /// What is known of the call that used the same key, and nothing is reserved.
     pub async fn repeated(&self, call: NewCall) -> Result<Option<Reserved>> {
-        self.glance(move |db| call.once.as_ref().map_or(Ok(None), |once| earlier(db, &call, once))).await
+        let tenant = call.tenant.clone();
+        self.glance_for(&tenant, move |db| call.once.as_ref().map_or(Ok(None), |once| earlier(db, &call, once))).await
     }
 
     /// The call's outcome and its ledger row, both or neither.
     pub async fn record(&self, done: Done) -> Result<()> {
-        self.write(move |tx| {
+        let tenant = done.entry.tenant.clone();
+        self.write_for(&tenant, move |tx| {
             end(tx, &done)?;
             tx.append(done.entry)
         })
@@ -118,12 +121,9 @@ impl Store {
 
     /// One that is open and has changed nothing: it was never reserved.
     pub async fn withdraw_call(&self, tenant: &Tenant, id: CallId) -> Result<()> {
-        let tenant = tenant.clone();
-        self.write(move |tx| {
-            tx.execute(
-                "DELETE FROM calls WHERE tenant = ? AND id = ? AND ended IS NULL",
-                params![Col(&tenant), Col(&id)],
-            )?;
+        let of = tenant.clone();
+        self.write_for(tenant, move |tx| {
+            tx.execute("DELETE FROM calls WHERE tenant = ? AND id = ? AND ended IS NULL", params![Col(&of), Col(&id)])?;
             Ok(())
         })
         .await
@@ -131,14 +131,15 @@ impl Store {
 
     /// A ledger row alone.
     pub async fn note(&self, entry: Entry) -> Result<()> {
-        self.write(move |tx| tx.append(entry)).await
+        let tenant = entry.tenant.clone();
+        self.write_for(&tenant, move |tx| tx.append(entry)).await
     }
 
     pub async fn call(&self, tenant: &Tenant, id: CallId) -> Result<Option<CallRow>> {
-        let tenant = tenant.clone();
-        self.glance(move |db| {
+        let of = tenant.clone();
+        self.glance_for(tenant, move |db| {
             let sql = "SELECT * FROM calls WHERE tenant = ? AND id = ?";
-            Ok(db.prepare_cached(sql)?.query_row(params![Col(&tenant), Col(&id)], row).optional()?)
+            Ok(db.prepare_cached(sql)?.query_row(params![Col(&of), Col(&id)], row).optional()?)
         })
         .await
     }

@@ -67,7 +67,8 @@ impl Store {
         T: Send + 'static,
         E: Send + 'static,
     {
-        self.write(move |tx| claimed(tx, &claim, admit)).await
+        let tenant = claim.tenant.clone();
+        self.write_for(&tenant, move |tx| claimed(tx, &claim, admit)).await
     }
 
     /// Asks between two writes: what is held stays so until the answer is there.
@@ -77,8 +78,8 @@ impl Store {
         key: Option<KeyId>,
         ask: impl FnOnce(Held) -> T + Send + 'static,
     ) -> Result<T> {
-        let tenant = tenant.clone();
-        self.write(move |tx| Ok(ask(held(tx.reads(), &tenant, key)?))).await
+        let of = tenant.clone();
+        self.write_for(tenant, move |tx| Ok(ask(held(tx.reads(), &of, key)?))).await
     }
 
     pub async fn held(&self, tenant: &Tenant, key: Option<KeyId>) -> Result<Held> {

@@ -209,27 +209,29 @@ impl Store {
     }
 
     pub async fn sandbox(&self, tenant: &Tenant, id: &SandboxId) -> Result<Option<Record>> {
-        let (tenant, id) = (tenant.clone(), id.clone());
-        self.glance(move |db| Ok(one(db, "tenant = ? AND id = ?", params![Col(&tenant), Col(&id)])?)).await
+        let (of, id) = (tenant.clone(), id.clone());
+        let which = "tenant = ? AND id = ?";
+        self.glance_for(tenant, move |db| Ok(one(db, which, params![Col(&of), Col(&id)])?)).await
     }
 
     /// Once more, by one who has its spec.
     pub async fn sandbox_again(&self, tenant: &Tenant, id: &SandboxId, known: KnownSpec) -> Result<Option<Record>> {
-        let (tenant, id) = (tenant.clone(), id.clone());
-        self.glance(move |db| Ok(again(db, "tenant = ?3 AND id = ?4", &known, [&Col(&tenant), &Col(&id)])?)).await
+        let (of, id) = (tenant.clone(), id.clone());
+        let which = "tenant = ?3 AND id = ?4";
+        self.glance_for(tenant, move |db| Ok(again(db, which, &known, [&Col(&of), &Col(&id)])?)).await
     }
 
     pub async fn by_scope(&self, tenant: &Tenant, scope: &Scope) -> Result<Option<Record>> {
-        let (tenant, scope) = (tenant.clone(), scope.clone());
-        self.glance(move |db| Ok(of_scope(db, &tenant, &scope)?)).await
+        let (of, scope) = (tenant.clone(), scope.clone());
+        self.glance_for(tenant, move |db| Ok(of_scope(db, &of, &scope)?)).await
     }
 
     /// Those of this chat, of each of its users one; at most two.
     pub async fn by_chat(&self, tenant: &Tenant, app: &str, chat: &str) -> Result<Vec<Record>> {
-        let (tenant, app, chat) = (tenant.clone(), app.to_owned(), chat.to_owned());
-        self.glance(move |db| {
+        let (of, app, chat) = (tenant.clone(), app.to_owned(), chat.to_owned());
+        self.glance_for(tenant, move |db| {
             let which = "tenant = ? AND app = ? AND chat = ? ORDER BY created DESC, id DESC LIMIT 2";
-            Ok(part(db, which, params![Col(&tenant), app, chat])?)
+            Ok(part(db, which, params![Col(&of), app, chat])?)
         })
         .await
     }

@@ -61,7 +61,8 @@ pub enum SnapshotStep {
 
 impl Store {
     pub async fn claim_snapshot(&self, new: NewSnapshot) -> Result<()> {
-        self.write(move |tx| {
+        let tenant = new.tenant.clone();
+        self.write_for(&tenant, move |tx| {
             tx.execute(
                 "INSERT INTO snapshots (tenant, id, physical, sandbox, state, created, name, about, built, stored)
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9,
@@ -85,7 +86,8 @@ impl Store {
 
     /// As [`Store::record`], with what it means for a snapshot of the same tenant: all of it or nothing.
     pub async fn record_snapshot(&self, done: Done, step: SnapshotStep) -> Result<()> {
-        self.write(move |tx| {
+        let tenant = done.entry.tenant.clone();
+        self.write_for(&tenant, move |tx| {
             end(tx, &done)?;
             take(tx, &done.entry.tenant, step)?;
             tx.append(done.entry)
@@ -101,16 +103,16 @@ impl Store {
 
     /// In whatever state.
     pub async fn any_snapshot(&self, tenant: &Tenant, id: SnapshotId) -> Result<Option<Snapshot>> {
-        let tenant = tenant.clone();
-        self.glance(move |db| Ok(one(db, &tenant, id)?)).await
+        let of = tenant.clone();
+        self.glance_for(tenant, move |db| Ok(one(db, &of, id)?)).await
     }
 
     /// The newest of those that are ready and of this name.
     pub async fn snapshot_named(&self, tenant: &Tenant, name: &str) -> Result<Option<Snapshot>> {
-        let (tenant, name) = (tenant.clone(), name.to_owned());
-        self.glance(move |db| {
+        let (of, name) = (tenant.clone(), name.to_owned());
+        self.glance_for(tenant, move |db| {
             let sql = "SELECT * FROM snapshots WHERE tenant = ? AND name = ? AND state = ? ORDER BY id DESC LIMIT 1";
-            let values = params![Col(&tenant), name, Col(&SnapshotState::Ready)];
+            let values = params![Col(&of), name, Col(&SnapshotState::Ready)];
             Ok(db.prepare_cached(sql)?.query_row(values, row).optional()?)
         })
         .await

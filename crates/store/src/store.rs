@@ -120,7 +120,16 @@ impl Store {
         &self,
         op: impl FnOnce(&mut Tx<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        self.0.writer.run(op).await
+        self.0.writer.run(None, op).await
+    }
+
+    /// The same, for one tenant.
+    pub(crate) async fn write_for<T: Send + 'static>(
+        &self,
+        tenant: &Tenant,
+        op: impl FnOnce(&mut Tx<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.0.writer.run(Some(tenant), op).await
     }
 
     /// Of a few rows that an index finds: at once where that is possible, and beside a write that is still open nothing has to
@@ -129,15 +138,33 @@ impl Store {
         &self,
         read: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let read = match self.0.writer.glance(read) {
-            Ok(seen) => return seen,
-            Err(read) if self.0.writer.is_unfolded() => read,
-            Err(read) => match self.0.reads.glance(read) {
-                Ok(seen) => return seen,
-                Err(read) => read,
-            },
-        };
-        self.read(read).await
+        match self.at_once(read) {
+            Ok(seen) => seen,
+            Err(read) => self.read(read).await,
+        }
+    }
+
+    /// The same, for one tenant.
+    pub(crate) async fn glance_for<T: Send + 'static>(
+        &self,
+        tenant: &Tenant,
+        read: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        match self.at_once(read) {
+            Ok(seen) => seen,
+            Err(read) => self.read_for(tenant, |db, _| read(db)).await,
+        }
+    }
+
+    /// `Err`: nothing was done.
+    fn at_once<T: Send, F>(&self, read: F) -> std::result::Result<Result<T>, F>
+    where
+        F: FnOnce(&Connection) -> Result<T> + Send,
+    {
+        match self.0.writer.glance(read) {
+            Err(read) if !self.0.writer.is_unfolded() => self.0.reads.glance(read),
+            glanced => glanced,
+        }
     }
 
     /// Of rows of one tenant, of which there may be many.

@@ -74,7 +74,8 @@ impl Task {
 
 impl Store {
     pub async fn add_task(&self, task: NewTask) -> Result<()> {
-        self.write(move |tx| {
+        let tenant = task.tenant.clone();
+        self.write_for(&tenant, move |tx| {
             tx.execute(
                 "INSERT INTO tasks (tenant, id, call, key, sandbox, argv, about, state, started)
                  VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -97,7 +98,8 @@ impl Store {
 
     /// With its ledger row, both or neither. `false`: it had ended before, and nothing is written.
     pub async fn end_task(&self, end: TaskEnd, entry: Entry) -> Result<bool> {
-        self.write(move |tx| {
+        let tenant = entry.tenant.clone();
+        self.write_for(&tenant, move |tx| {
             let inline = end.inline.as_ref();
             let ended = tx.execute(
                 "UPDATE tasks SET state = ?, exit = ?, stdout = ?, stderr = ?, ended = ?
@@ -129,10 +131,10 @@ impl Store {
     }
 
     pub async fn task(&self, tenant: &Tenant, id: TaskId) -> Result<Option<Task>> {
-        let tenant = tenant.clone();
-        self.glance(move |db| {
+        let of = tenant.clone();
+        self.glance_for(tenant, move |db| {
             let sql = "SELECT * FROM tasks WHERE tenant = ? AND id = ?";
-            Ok(db.prepare_cached(sql)?.query_row(params![Col(&tenant), Col(&id)], row).optional()?)
+            Ok(db.prepare_cached(sql)?.query_row(params![Col(&of), Col(&id)], row).optional()?)
         })
         .await
     }

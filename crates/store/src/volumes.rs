@@ -28,7 +28,8 @@ impl Volume {
 impl Store {
     /// False: the tenant has one of this name, in whatever state.
     pub async fn claim_volume(&self, new: Volume) -> Result<bool> {
-        self.write(move |tx| {
+        let tenant = new.tenant.clone();
+        self.write_for(&tenant, move |tx| {
             if one(tx.reads(), &new.tenant, &new.name)?.is_some() {
                 return Ok(false);
             }

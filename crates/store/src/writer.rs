@@ -15,11 +15,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cabana_model::Tenant;
 use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::{
-    Durability, Error, Result,
+    Durability, Error, Result, TenantPermits,
     desk::{Desk, Op, Tx},
 };
 
@@ -27,6 +28,8 @@ use crate::{
 const QUEUE: usize = 1024;
 /// How many become one record of the journal.
 const BATCH: usize = 256;
+/// So that very many of one tenant leave room to others.
+const OF_TENANT: usize = BATCH / 2;
 /// How long a transaction is open for others.
 const OPEN: Duration = Duration::from_millis(50);
 /// When to try again what the disk refused.
@@ -37,8 +40,9 @@ const ROOM: Duration = Duration::from_secs(1);
 pub(crate) struct Writer {
     shared: Arc<Shared>,
     queue: SyncSender<Job>,
-    /// As many as fit into the queue: nobody blocks on it.
+    /// As many as fit into the queue but for one fold: nobody blocks on it.
     places: Arc<Semaphore>,
+    turns_of_tenants: TenantPermits,
     /// Each write waits for the disk, so nobody does it in passing.
     waits: bool,
 }
@@ -48,6 +52,8 @@ struct Shared {
     desk: Mutex<Option<Desk>>,
     /// The transaction is open, and the desk is not the thread's for longer.
     handy: AtomicBool,
+    /// Who waits for the next fold. While there are some, one fold is in the queue.
+    folds: Mutex<Vec<oneshot::Sender<bool>>>,
     /// Something acknowledged is not in the database.
     unfolded: AtomicBool,
     /// A write found no disk that takes it, and since then none was tried that is as long as most are.
@@ -58,12 +64,12 @@ struct Shared {
 
 struct Job {
     what: What,
-    _place: OwnedSemaphorePermit,
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 enum What {
     Run(Box<dyn Op>),
-    Fold(oneshot::Sender<bool>),
+    Fold,
     Look(Box<dyn Op>),
     Close(oneshot::Sender<()>),
 }
@@ -107,26 +113,33 @@ impl Writer {
         let shared = Arc::new(Shared {
             desk: Mutex::new(Some(desk)),
             handy: AtomicBool::new(false),
+            folds: Mutex::default(),
             unfolded: AtomicBool::new(false),
             away: AtomicBool::new(false),
             short: AtomicBool::new(desk_is_short),
         });
-        let (queue, jobs) = sync_channel(QUEUE);
+        let (queue, jobs) = sync_channel(QUEUE + 1);
         let thread = Thread { shared: shared.clone(), jobs, due: None };
         thread::Builder::new().name("store-writer".into()).spawn(move || thread.work())?;
         let waits = durability == Durability::Full;
-        Ok(Self { shared, queue, places: Arc::new(Semaphore::new(QUEUE)), waits })
+        let (places, turns_of_tenants) = (Arc::new(Semaphore::new(QUEUE)), TenantPermits::new(OF_TENANT));
+        Ok(Self { shared, queue, places, turns_of_tenants, waits })
     }
 
-    /// Answers when it is in the journal.
+    /// Answers when it is in the journal. Of one tenant only so many wait there, and what else it asks for waits behind them.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
+        tenant: Option<&Tenant>,
         work: impl FnOnce(&mut Tx<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let mut asked = Asked { work: Some(work), result: None, reply: None };
         if let Some(fate) = self.in_passing(&mut asked) {
             return asked.outcome(fate);
         }
+        let _turn = match tenant {
+            Some(tenant) => self.turns_of_tenants.acquire(tenant).await,
+            None => None,
+        };
         let (reply, answer) = oneshot::channel();
         asked.reply = Some(reply);
         self.send(What::Run(Box::new(asked))).await?;
@@ -172,9 +185,22 @@ impl Writer {
         if !self.is_unfolded() {
             return Ok(true);
         }
+        self.fold().await
+    }
+
+    /// However many ask, it is done once for all of them.
+    async fn fold(&self) -> Result<bool> {
         let (reply, folded) = oneshot::channel();
-        self.send(What::Fold(reply)).await?;
+        self.ask_for_fold(reply);
         folded.await.map_err(|_| closed())
+    }
+
+    fn ask_for_fold(&self, reply: oneshot::Sender<bool>) {
+        let mut folds = self.shared.folds();
+        folds.push(reply);
+        if folds.len() == 1 && self.queue.try_send(Job { what: What::Fold, _place: None }).is_err() {
+            folds.clear();
+        }
     }
 
     /// Whether something that was acknowledged is not in the database yet.
@@ -193,10 +219,7 @@ impl Writer {
     /// Whether the store lives on what it keeps for a full disk. The disk is looked at before that is said.
     pub(crate) async fn is_short(&self) -> bool {
         if self.shared.short.load(Ordering::Acquire) {
-            let (reply, looked) = oneshot::channel();
-            if self.send(What::Fold(reply)).await.is_ok() {
-                let _ = looked.await;
-            }
+            let _ = self.fold().await;
         }
         self.shared.short.load(Ordering::Acquire)
     }
@@ -214,7 +237,7 @@ impl Writer {
 
     async fn send(&self, what: What) -> Result<()> {
         let place = self.places.clone().acquire_owned().await.map_err(|_| closed())?;
-        self.queue.try_send(Job { what, _place: place }).map_err(|_| closed())
+        self.queue.try_send(Job { what, _place: Some(place) }).map_err(|_| closed())
     }
 
     /// What was asked before is written; what is asked later is refused.
@@ -233,6 +256,10 @@ fn closed() -> Error {
 impl Shared {
     fn desk(&self) -> MutexGuard<'_, Option<Desk>> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn folds(&self) -> MutexGuard<'_, Vec<oneshot::Sender<bool>>> {
+        self.folds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How things stand, before anybody hears an answer.
@@ -292,9 +319,13 @@ impl Thread {
     fn other(&mut self, what: What) {
         match what {
             What::Run(_) => {}
-            What::Fold(reply) => {
+            What::Fold => {
+                let waiting = std::mem::take(&mut *self.shared.folds());
                 self.fold();
-                let _ = reply.send(!self.shared.unfolded.load(Ordering::Acquire));
+                let is_folded = !self.shared.unfolded.load(Ordering::Acquire);
+                for reply in waiting {
+                    let _ = reply.send(is_folded);
+                }
             }
             What::Look(mut op) => {
                 let fate = self.at_desk(|desk| desk.look(op.as_mut()));
@@ -351,5 +382,105 @@ impl Thread {
         drop(self.shared.desk().take());
         self.due = None;
         let _ = reply.map(|reply| reply.send(()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{atomic::AtomicUsize, mpsc};
+
+    use tokio::{task::JoinSet, time::timeout};
+
+    use super::*;
+    use crate::schema;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    struct Stage {
+        writer: Arc<Writer>,
+        held: JoinSet<()>,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Stage {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("db");
+            let db = schema::open_writer(&path, Durability::Kill).unwrap();
+            let writer = Arc::new(Writer::start(db, &path, Durability::Kill).unwrap());
+            Self { writer, held: JoinSet::new(), _dir: dir }
+        }
+
+        /// The thread is at work until what this returns is dropped.
+        async fn hold(&mut self) -> mpsc::Sender<()> {
+            let (begun, began) = oneshot::channel();
+            let (end, ended) = mpsc::channel::<()>();
+            let writer = self.writer.clone();
+            let write = move |_: &mut Tx<'_>| {
+                let _ = begun.send(());
+                let _ = ended.recv();
+                Ok(())
+            };
+            self.held.spawn(async move { writer.run(None, write).await.unwrap() });
+            timeout(PATIENCE, began).await.expect("it comes to its turn").unwrap();
+            end
+        }
+    }
+
+    /// In the order in which they were written.
+    #[tokio::test]
+    async fn very_many_writes_of_one_tenant_let_those_of_another_in() {
+        let mut stage = Stage::new();
+        let [one, two] = ["one", "two"].map(|name| Tenant::new(name).unwrap());
+        let (done, order) = mpsc::channel();
+        let held = stage.hold().await;
+        let (mut writes, asked) = (JoinSet::new(), Arc::new(AtomicUsize::new(0)));
+        for tenant in std::iter::repeat_n(&one, 3 * QUEUE).chain([&two]) {
+            let (writer, tenant, done, asked) = (stage.writer.clone(), tenant.clone(), done.clone(), asked.clone());
+            writes.spawn(async move {
+                asked.fetch_add(1, Ordering::Relaxed); // and it asks before anything else runs
+                let told = tenant.to_string();
+                let write = move |_: &mut Tx<'_>| {
+                    done.send(told).unwrap();
+                    Ok(())
+                };
+                writer.run(Some(&tenant), write).await.unwrap();
+            });
+        }
+        while asked.load(Ordering::Relaxed) < writes.len() {
+            tokio::task::yield_now().await;
+        }
+        drop(held);
+        timeout(PATIENCE, writes.join_all()).await.expect("all of them have their turn");
+        drop(done);
+        let order: Vec<_> = order.iter().collect();
+        assert_eq!(order.len(), 3 * QUEUE + 1);
+        assert_eq!(order.iter().position(|tenant| tenant == "two"), Some(OF_TENANT));
+    }
+
+    #[tokio::test]
+    async fn one_fold_is_in_the_queue_however_many_wait_for_it() {
+        let mut stage = Stage::new();
+        let held = stage.hold().await;
+        stage.writer.shared.unfolded.store(true, Ordering::Release);
+        let mut folds = JoinSet::new();
+        for _ in 0..2 * QUEUE {
+            let writer = stage.writer.clone();
+            folds.spawn(async move { writer.is_folded().await.unwrap() });
+        }
+        let waiting = || stage.writer.shared.folds().len();
+        let all = async {
+            while waiting() < 2 * QUEUE {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(PATIENCE, all).await.expect("all of them wait");
+        drop(held);
+        let folded = timeout(PATIENCE, folds.join_all()).await.expect("all of them are answered");
+        assert!(folded.into_iter().all(|folded| folded));
+        assert!(stage.writer.shared.folds().is_empty());
+        stage.writer.close().await;
+        stage.writer.shared.unfolded.store(true, Ordering::Release);
+        assert!(stage.writer.is_folded().await.is_ok(), "a closed store has nothing left");
     }
 }
