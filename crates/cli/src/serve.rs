@@ -104,7 +104,7 @@ async fn serve(source: Source, serving: Serving, show_key: bool, stop_all: bool)
     let (data, network) = (engine.data.clone(), engine.network.clone());
     Reserve::of(&data).ease_start();
     let engine = Engine::open(engine).await?;
-    let mut lock = ServerLock::take(&data)?;
+    let mut lock = ServerLock::take(&data, &end)?;
     let dev_tls = preview_domain.clone().filter(|_| dev_tls).map(|domain| DevTls::new(&data, domain));
     if let Some(dev_tls) = &dev_tls {
         dev_tls.provide(Timestamp::now())?;

@@ -19,11 +19,13 @@ use rustix::{
     io::Errno,
     process::{Flock, FlockType, fcntl_getlk},
 };
+use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
 
-/// How long a server that was killed may take to end, once nothing is slow any more.
-const DYING: Duration = Duration::from_secs(30);
+/// How long a server that was killed may take to end, once nothing is slow any more: the kernel may be removing a file of very many
+/// pieces for it.
+const DYING: Duration = Duration::from_secs(600);
 /// And how long guests stand still for that at a time.
 const STANDING_STILL: Duration = Duration::from_secs(2);
 const RETRY_DELAY: Duration = Duration::from_millis(50);
@@ -35,7 +37,8 @@ pub(super) struct ServerLock {
 }
 
 impl ServerLock {
-    pub(super) fn take(data: &Path) -> Result<Self, Failure> {
+    /// `end`: it need not be waited for any longer.
+    pub(super) fn take(data: &Path, end: &CancellationToken) -> Result<Self, Failure> {
         let path = data.join("server.lock");
         let mut options = OpenOptions::new();
         let opened = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
@@ -44,7 +47,7 @@ impl ServerLock {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
                 let owner = owner_of(&mut file);
-                if !owner.is_some_and(|pid| outlasts(pid, &file, data)) {
+                if !owner.is_some_and(|pid| outlasts(pid, &file, data, end)) {
                     let owner = owner.map_or("another process".into(), |pid| format!("process {pid}"));
                     return Err(Failure::new(
                         Code::ServerRunning,
@@ -78,15 +81,21 @@ fn owner_of(file: &mut File) -> Option<u32> {
 }
 
 /// Takes the lock of a server that was killed, and that waits in the kernel for a sandbox which is slow by its limits.
-fn outlasts(pid: u32, file: &File, data: &Path) -> bool {
+fn outlasts(pid: u32, file: &File, data: &Path, end: &CancellationToken) -> bool {
     if !cabana_engine::is_dying(pid) {
         return false;
     }
     let guests = cabana_engine::Guests::of(pid, data);
-    let began = Instant::now();
-    while began.elapsed() < DYING {
+    let (began, mut is_told) = (Instant::now(), false);
+    while began.elapsed() < DYING && !end.is_cancelled() {
         if guests.stand_still_for(|| comes_free(file)) {
             return true;
+        }
+        if !cabana_engine::is_dying(pid) {
+            return comes_free(file); // or another has taken it
+        }
+        if !std::mem::replace(&mut is_told, true) {
+            tracing::warn!(pid, "waits for a server that was killed: the kernel has not ended it yet");
         }
         std::thread::sleep(RETRY_DELAY);
     }
