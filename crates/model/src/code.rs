@@ -71,6 +71,7 @@ codes! {
     SandboxNotFound = "sandbox_not_found": "Check the id with `list`; a deleted sandbox does not come back.",
     SandboxPaused = "sandbox_paused": "Start it: it goes on where it was.",
     SandboxRecovering = "sandbox_recovering": "Try again in a few seconds; if it stays, stop or delete the sandbox.",
+    ScopeConflict = "scope_conflict": "Name the parts so that no hyphen moves from one to the next, or delete the sandbox that has the id.",
     ServerBusy = "server_busy": "Read the answers that are under way, end commands that do not read, ask for less at once, or try again later.",
     ServerRunning = "server_running": "Use the server that runs, or give this one a data directory of its own.",
     SnapshotNotFound = "snapshot_not_found": "`cabana snapshot ls` shows those that there are; a deleted one does not come back.",

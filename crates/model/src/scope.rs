@@ -25,6 +25,26 @@ pub enum Scheme {
 impl Scheme {
     pub const ALL: [Self; 5] = [Self::Chat, Self::Template, Self::ProjectAgent, Self::User, Self::Fixed];
 
+    /// Of what a scope of it is made, as callers name it.
+    fn parts(self) -> &'static [&'static str] {
+        match self {
+            Self::Chat => &["app", "user", "chat"],
+            Self::ProjectAgent => &["project", "agent"],
+            Self::User => &["user"],
+            Self::Fixed => &["name"],
+            Self::Template => &["value"],
+        }
+    }
+
+    /// Between parts. A scheme without one is known by its value alone, which its caller puts together.
+    fn separator(self) -> Option<char> {
+        match self {
+            Self::Chat => Some('-'),
+            Self::ProjectAgent => Some('_'),
+            Self::User | Self::Fixed | Self::Template => None,
+        }
+    }
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Chat => "chat",
@@ -46,9 +66,9 @@ impl fmt::Display for Scheme {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Scope {
     scheme: Scheme,
-    value: String,
-    /// App and chat, where a scope has them: some routes name no user (FP-18).
-    chat: Option<(String, String)>,
+    /// Of a scheme with parts: these, escaped, with the separator between them. So other parts are another key.
+    #[serde(rename = "value")]
+    key: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,23 +88,25 @@ pub enum ScopeError {
 const MAX_VALUE: usize = 1024;
 
 impl Scope {
-    fn new(scheme: Scheme, value: String) -> Result<Self, ScopeError> {
-        Ok(Self { scheme, value: plain("the scope's value", value)?, chat: None })
+    fn new(scheme: Scheme, key: String) -> Result<Self, ScopeError> {
+        Ok(Self { scheme, key: plain("the scope's value", key)? })
+    }
+
+    fn of_parts<const N: usize>(scheme: Scheme, parts: [(&'static str, &str); N]) -> Result<Self, ScopeError> {
+        for (what, part) in parts {
+            plain(what, part.to_owned())?;
+        }
+        let separator = scheme.separator();
+        let escaped = parts.iter().enumerate().map(|(number, (_, part))| escaped(part, separator, number + 1 == N));
+        Self::new(scheme, escaped.collect::<Vec<_>>().join(&separator.map(String::from).unwrap_or_default()))
     }
 
     pub fn chat_of(app: &str, user: &str, chat: &str) -> Result<Self, ScopeError> {
-        for (what, part) in [("the app", app), ("the user", user), ("the chat", chat)] {
-            plain(what, part.to_owned())?;
-        }
-        let value = format!("{}-{}-{}", escaped(app, Some('-')), escaped(user, Some('-')), escaped(chat, None));
-        let scope = Self::new(Scheme::Chat, value)?;
-        Ok(Self { chat: Some((app.to_owned(), chat.to_owned())), ..scope })
+        Self::of_parts(Scheme::Chat, [("the app", app), ("the user", user), ("the chat", chat)])
     }
 
     pub fn project_agent(project: &str, agent: &str) -> Result<Self, ScopeError> {
-        plain("the project", project.to_owned())?;
-        plain("the agent", agent.to_owned())?;
-        Self::new(Scheme::ProjectAgent, format!("{}_{}", escaped(project, Some('_')), escaped(agent, None)))
+        Self::of_parts(Scheme::ProjectAgent, [("the project", project), ("the agent", agent)])
     }
 
     pub fn user(user: &str) -> Result<Self, ScopeError> {
@@ -101,32 +123,60 @@ impl Scope {
         self.scheme
     }
 
-    pub fn value(&self) -> &str {
-        &self.value
+    /// What tells it from all others of its scheme.
+    pub fn key(&self) -> &str {
+        &self.key
     }
 
-    pub fn chat(&self) -> Option<(&str, &str)> {
-        self.chat.as_ref().map(|(app, chat)| (app.as_str(), chat.as_str()))
+    /// The string that callers know it by. Two scopes with parts can have the same.
+    pub fn value(&self) -> String {
+        let parts: Vec<_> = self.parts().into_iter().map(|(_, part)| part).collect();
+        parts.join(&self.scheme.separator().map(String::from).unwrap_or_default())
     }
 
-    /// The public id of its sandbox, where the scheme computes one; else it is random. It is that of the parts as they are, so two
-    /// scopes can have the same.
+    /// As the caller named them.
+    pub fn parts(&self) -> Vec<(&'static str, String)> {
+        let names = self.scheme.parts();
+        match self.scheme.separator() {
+            None => names.iter().map(|name| (*name, self.key.clone())).collect(),
+            Some(separator) => {
+                let parts = self.key.splitn(names.len(), separator).map(|part| unescaped(part, separator));
+                names.iter().copied().zip(parts).collect()
+            }
+        }
+    }
+
+    fn part(&self, name: &str) -> Option<String> {
+        self.parts().into_iter().find(|(it, _)| *it == name).map(|(_, part)| part)
+    }
+
+    /// App and chat, where a scope has them: some routes name no user (FP-18).
+    pub fn chat(&self) -> Option<(String, String)> {
+        self.part("app").zip(self.part("chat"))
+    }
+
+    /// The public id of its sandbox, where the scheme computes one; else it is random. It is that of the value, so two scopes can have
+    /// the same.
     pub fn sandbox_id(&self) -> Option<SandboxId> {
         let Scheme::Chat = self.scheme else { return None };
-        let digest = Sha256::digest(self.value.replace("%2D", "-").replace("%25", "%"));
+        let digest = Sha256::digest(self.value());
         let id: String = digest.iter().take(SandboxId::COMPUTED / 2).map(|byte| format!("{byte:02x}")).collect();
         SandboxId::new(id).ok()
     }
 }
 
-/// A part of a value, without what parts it from the next one: else one user's chat would be another user's with another name.
-fn escaped(part: &str, separator: Option<char>) -> String {
-    let escape = |c: char| match c {
-        '%' => "%25".to_owned(),
-        c if Some(c) == separator => format!("%{:02X}", c as u32),
-        c => c.to_string(),
+/// A part of a key, without what parts it from the next one: else one user's chat would be another user's with another name.
+fn escaped(part: &str, separator: Option<char>, is_last: bool) -> String {
+    let escape = |c: char| match (c, separator) {
+        ('%', Some(_)) => "%25".to_owned(),
+        (c, Some(separator)) if c == separator && !is_last => format!("%{:02X}", c as u32),
+        (c, _) => c.to_string(),
     };
     part.chars().map(escape).collect()
+}
+
+fn unescaped(part: &str, separator: char) -> String {
+    part.replace(&format!("%{:02X}", separator as u32), &separator.to_string()).replace("%25", "%")
 }
 
 fn plain(what: &'static str, value: String) -> Result<String, ScopeError> {
@@ -234,7 +284,7 @@ mod tests {
     }
 
     fn filled(template: &str, pairs: &[(&str, &str)]) -> String {
-        ScopeTemplate::new(template).unwrap().fill(&variables(pairs)).unwrap().value().to_owned()
+        ScopeTemplate::new(template).unwrap().fill(&variables(pairs)).unwrap().value()
     }
 
     #[test]
@@ -244,7 +294,7 @@ mod tests {
         // printf %s app-user-chat | sha256sum | head -c 16
         assert_eq!(scope.sandbox_id().unwrap().as_str(), "6dc28d76e2cef331");
         assert!(scope.sandbox_id().unwrap().is_computed());
-        assert_eq!(scope.chat(), Some(("app", "chat")));
+        assert_eq!(scope.chat(), Some(("app".to_owned(), "chat".to_owned())));
         assert_eq!(Scope::fixed("app-user-chat").unwrap().sandbox_id(), None);
     }
 
@@ -252,14 +302,14 @@ mod tests {
     fn fp_02_no_chat_is_that_of_a_user_with_another_name() {
         let alice = Scope::chat_of("shop", "alice", "smith-7").unwrap();
         let other = Scope::chat_of("shop", "alice-smith", "7").unwrap();
-        assert_ne!(alice.value(), other.value());
+        assert_ne!(alice.key(), other.key());
+        assert_eq!((alice.value(), other.value()), ("shop-alice-smith-7".into(), "shop-alice-smith-7".into()));
         // printf %s shop-alice-smith-7 | sha256sum | head -c 16
         assert_eq!(alice.sandbox_id().unwrap().as_str(), "cbdccfca11f2b4e0");
         assert_eq!(other.sandbox_id(), alice.sandbox_id());
-        assert_ne!(
-            Scope::project_agent("a_b", "c").unwrap().value(),
-            Scope::project_agent("a", "b_c").unwrap().value()
-        );
+        let [one, two] = [("a_b", "c"), ("a", "b_c")].map(|(p, agent)| Scope::project_agent(p, agent).unwrap());
+        assert_ne!(one.key(), two.key());
+        assert_eq!([one.value(), two.value()], ["a_b_c", "a_b_c"]);
         assert_eq!(Scope::project_agent("demo", "main_agent").unwrap().value(), "demo_main_agent");
     }
 
@@ -335,7 +385,10 @@ mod tests {
             other in ["[ab%D25-]{1,4}", "[ab%D25-]{1,4}", "[ab%D25-]{1,4}"],
         ) {
             let of = |parts: &[String; 3]| Scope::chat_of(&parts[0], &parts[1], &parts[2]).unwrap();
-            prop_assert_eq!(one == other, of(&one).value() == of(&other).value());
+            prop_assert_eq!(one == other, of(&one).key() == of(&other).key());
+            prop_assert_eq!(of(&one).parts().into_iter().map(|(_, part)| part).collect::<Vec<_>>(), one.clone());
+            let agent = |parts: &[String; 3]| Scope::project_agent(&parts[0].replace('-', "_"), &parts[1].replace('-', "_"));
+            prop_assert_eq!(one[..2] == other[..2], agent(&one).unwrap() == agent(&other).unwrap());
             let digest = Sha256::digest(one.join("-"));
             let id: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
             let told = of(&one).sandbox_id().unwrap();

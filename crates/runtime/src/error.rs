@@ -67,8 +67,10 @@ pub enum Error {
     NoLink,
     #[error("the Idempotency-Key belongs to another request")]
     KeyReused,
-    #[error("the user of this chat is not known yet")]
+    #[error("the user of this chat is not known: it has no sandbox yet, or several users have a chat of this name")]
     UserRequired,
+    #[error("the parts of this scope give the id {0}, which the sandbox of a scope with other parts has")]
+    ScopeConflict(SandboxId),
     #[error("the answers that are under way take all the memory that there is for them")]
     ListsTooLarge,
     #[error("calls that wait, and commands that have not read their input, hold all the memory that there is for them")]
@@ -174,6 +176,7 @@ impl Error {
             Self::NoKey(_) => Code::KeyNotFound,
             Self::KeyReused => Code::IdempotencyMismatch,
             Self::UserRequired => Code::UserRequired,
+            Self::ScopeConflict(_) => Code::ScopeConflict,
             Self::ListsTooLarge
             | Self::HeldTooLarge
             | Self::ReadingTooLarge

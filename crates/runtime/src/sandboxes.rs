@@ -241,7 +241,7 @@ impl Slots {
 }
 
 fn scope_key(tenant: &Tenant, scope: &Scope) -> (Tenant, Scheme, String) {
-    (tenant.clone(), scope.scheme(), scope.value().to_owned())
+    (tenant.clone(), scope.scheme(), scope.key().to_owned())
 }
 
 impl Sandboxes {
@@ -422,6 +422,7 @@ impl Sandboxes {
             disk: wanted.sandbox.limits.disk,
             at: self.clock.now(),
         };
+        let id = claim.id.clone();
         let admit = self.quotas.claim(caller, &claim.physical, &wanted.sandbox.limits);
         match self.store.claim_if(claim, admit).await? {
             Admitted::There(record) => Ok((self.slots(|slots| slots.insert(record, &self.clock)), false)),
@@ -437,6 +438,7 @@ impl Sandboxes {
                 });
                 Ok((slot, true))
             }
+            Admitted::Taken => Err(Error::ScopeConflict(id)),
             Admitted::Refused(exceeded) => Err(Error::Exceeded(exceeded)),
         }
     }
@@ -488,8 +490,8 @@ impl Sandboxes {
             record.tenant == *tenant
                 && match which {
                     Which::All => true,
-                    Which::App(app) => chat.is_some_and(|(its, _)| its == app),
-                    Which::Chat { app, chat: named } => chat == Some((app, named)),
+                    Which::App(app) => chat.is_some_and(|(its, _)| its == *app),
+                    Which::Chat { app, chat: named } => chat.is_some_and(|(its, chat)| its == *app && chat == *named),
                 }
         };
         let known =

@@ -104,6 +104,7 @@ fn status(code: Code) -> StatusCode {
         | Code::SandboxGone
         | Code::SandboxInUse
         | Code::SandboxPaused
+        | Code::ScopeConflict
         | Code::TemplateExists
         | Code::TemplateInUse
         | Code::VolumeExists

@@ -35,6 +35,8 @@ pub enum Admitted<T, E> {
     /// The scope has one, in whatever state.
     There(Record),
     Made(Record, T),
+    /// Another scope's sandbox has the id: nothing is written.
+    Taken,
     /// Nothing is written.
     Refused(E),
 }

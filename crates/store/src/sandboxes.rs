@@ -38,6 +38,8 @@ pub enum Claimed {
     /// The scope has one, in whatever state.
     There(Record),
     Made(Record),
+    /// Another scope's sandbox has the id.
+    Taken,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +73,7 @@ pub struct Record {
 
 impl RowSize for Record {
     fn size(&self) -> usize {
-        let scope = self.scope.as_ref().map_or(0, |scope| scope.value().len());
+        let scope = self.scope.as_ref().map_or(0, |scope| scope.key().len());
         let texts = self.spec.len() + self.why.len() + self.trouble.as_ref().map_or(0, String::len);
         size_of::<Self>() + scope + texts
     }
@@ -205,6 +207,7 @@ impl Store {
         Ok(match self.claim_if(claim, |_| Ok::<_, Infallible>(())).await? {
             Admitted::There(record) => Claimed::There(record),
             Admitted::Made(record, ()) => Claimed::Made(record),
+            Admitted::Taken => Claimed::Taken,
         })
     }
 
@@ -226,12 +229,12 @@ impl Store {
         self.glance_for(tenant, move |db| Ok(of_scope(db, &of, &scope)?)).await
     }
 
-    /// Those of this chat, of each of its users one; at most two.
+    /// Those of this chat that stay, of each of its users one; at most two.
     pub async fn by_chat(&self, tenant: &Tenant, app: &str, chat: &str) -> Result<Vec<Record>> {
         let (of, app, chat) = (tenant.clone(), app.to_owned(), chat.to_owned());
         self.glance_for(tenant, move |db| {
-            let which = "tenant = ? AND app = ? AND chat = ? ORDER BY created DESC, id DESC LIMIT 2";
-            Ok(part(db, which, params![Col(&of), app, chat])?)
+            let which = "tenant = ? AND app = ? AND chat = ? AND state <> ? ORDER BY created DESC, id DESC LIMIT 2";
+            Ok(part(db, which, params![Col(&of), app, chat, Col(&Life::DOOMED.state)])?)
         })
         .await
     }
@@ -551,21 +554,19 @@ pub(crate) fn claimed<T, E>(
         Ok(admitted) => admitted,
         Err(refused) => return Ok(Admitted::Refused(refused)),
     };
-    insert(tx, claim, free_id(tx.reads(), claim)?)?;
+    if claim.scope.as_ref().and_then(Scope::sandbox_id).is_some()
+        && one(tx.reads(), "tenant = ? AND id = ?", params![Col(&claim.tenant), Col(&claim.id)])?.is_some()
+    {
+        return Ok(Admitted::Taken);
+    }
+    insert(tx, claim)?;
     let made = one(tx.reads(), "physical = ?", [Col(&claim.physical)])?;
     let made = made.ok_or_else(|| Error::Corrupt("a record that was just written is not there".into()))?;
     tx.tell_change(&made)?;
     Ok(Admitted::Made(made, admitted))
 }
 
-/// The one that is asked for, unless another scope's has it: ids that are computed can be the same.
-fn free_id<'a>(db: &Connection, claim: &'a Claim) -> rusqlite::Result<&'a SandboxId> {
-    let is_computed = claim.scope.as_ref().and_then(Scope::sandbox_id).is_some();
-    let has_one = |db| one(db, "tenant = ? AND id = ?", params![Col(&claim.tenant), Col(&claim.id)]);
-    Ok(if is_computed && has_one(db)?.is_some() { &claim.physical } else { &claim.id })
-}
-
-fn insert(tx: &mut Tx<'_>, claim: &Claim, id: &SandboxId) -> Result<usize> {
+fn insert(tx: &mut Tx<'_>, claim: &Claim) -> Result<usize> {
     let scope = claim.scope.as_ref();
     let chat = scope.and_then(Scope::chat);
     tx.execute(
@@ -576,11 +577,11 @@ fn insert(tx: &mut Tx<'_>, claim: &Claim, id: &SandboxId) -> Result<usize> {
         params![
             Col(&claim.physical),
             Col(&claim.tenant),
-            Col(id),
+            Col(&claim.id),
             scope.map(|scope| scope.scheme().as_str()),
-            scope.map(Scope::value),
-            chat.map(|(app, _)| app),
-            chat.map(|(_, chat)| chat),
+            scope.map(Scope::key),
+            chat.as_ref().map(|(app, _)| app),
+            chat.as_ref().map(|(_, chat)| chat),
             scope.map(Col),
             claim.spec,
             Col(&Life::CLAIMED.state),
@@ -594,7 +595,7 @@ fn insert(tx: &mut Tx<'_>, claim: &Claim, id: &SandboxId) -> Result<usize> {
 
 fn of_scope(db: &Connection, tenant: &Tenant, scope: &Scope) -> rusqlite::Result<Option<Record>> {
     let which = "tenant = ? AND scheme = ? AND value = ?";
-    one(db, which, params![Col(tenant), scope.scheme().as_str(), scope.value()])
+    one(db, which, params![Col(tenant), scope.scheme().as_str(), scope.key()])
 }
 
 fn at_version(db: &Connection, physical: &SandboxId, version: u64) -> rusqlite::Result<Option<Record>> {

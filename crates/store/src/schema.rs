@@ -23,6 +23,7 @@ const STEPS: &[&str] = &[
     include_str!("schema/9.sql"),
     include_str!("schema/10.sql"),
     include_str!("schema/11.sql"),
+    include_str!("schema/12.sql"),
 ];
 
 /// The connection that writes. A new database has its first tables then. Of an older one the journal comes first: what is in

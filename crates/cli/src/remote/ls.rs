@@ -29,7 +29,7 @@ pub(super) async fn work(args: &Args, server: &Server) -> Result<(), Failure> {
             let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
             let scope = match &row["scope"] {
                 Value::Null => "-".to_owned(),
-                scope => format!("{}:{}", text(&scope["scheme"]), text(&scope["value"])),
+                scope => format!("{}:{}", text(&scope["scheme"]), named(scope)),
             };
             let [id, state, active] = ["id", "state", "active_at"].map(|name| text(&row[name]));
             let base = if row["template"].is_null() { &row["snapshot"] } else { &row["template"] };
@@ -38,4 +38,11 @@ pub(super) async fn work(args: &Args, server: &Server) -> Result<(), Failure> {
         }),
     );
     Ok(())
+}
+
+/// As `--scope` takes it.
+fn named(scope: &Value) -> String {
+    let parts = ["app", "project", "user", "agent", "chat", "name"].map(|part| scope[part].as_str());
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { scope["value"].as_str().unwrap_or("-").to_owned() } else { parts.join("/") }
 }

@@ -31,11 +31,8 @@ struct Listed {
     scope: Option<Told>,
 }
 
-#[derive(Deserialize)]
-struct Told {
-    scheme: String,
-    value: String,
-}
+/// Its scheme and the parts of it that a caller names, and more.
+type Told = BTreeMap<String, String>;
 
 impl Place {
     /// An id, SCHEME:VALUE, or the name of a fixed scope.
@@ -81,7 +78,8 @@ impl Place {
             Self::Scope(scope) => scope.key()?,
         };
         let listed: Vec<Listed> = server.all("sandboxes", &["v1", "sandboxes"], &[]).await?;
-        let meant = |told: &Told| told.scheme == scope.scheme().as_str() && told.value == scope.value();
+        let named: Vec<_> = [("scheme", scope.scheme().to_string())].into_iter().chain(scope.parts()).collect();
+        let meant = |told: &Told| named.iter().all(|(name, value)| told.get(*name) == Some(value));
         let found = listed.into_iter().find(|listed| listed.scope.as_ref().is_some_and(meant));
         found.map(|listed| listed.id).ok_or_else(|| {
             let why = format!("there is no sandbox of the scope {}:{}", scope.scheme(), scope.value());

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::stage::{Server, good, refused};
+use crate::stage::{Server, client, good, refused, until};
 
 #[tokio::test]
 async fn fp_01_a_chat_has_the_id_that_its_parts_give() {
@@ -14,7 +14,52 @@ async fn fp_01_a_chat_has_the_id_that_its_parts_give() {
     let made = good(server.post("/v1/sandboxes:ensure", &json!({ "scope": scope })).send().await.unwrap()).await;
     // printf %s app-user-chat | sha256sum | head -c 16
     assert_eq!(made["id"], "6dc28d76e2cef331");
-    assert_eq!(made["scope"]["value"], "app-user-chat");
+    let told = json!({ "scheme": "chat", "value": "app-user-chat", "app": "app", "user": "user", "chat": "chat" });
+    assert_eq!(made["scope"], told);
+}
+
+/// Two scopes whose parts give one id: the first has it, the other has no sandbox, and never the first one's.
+#[tokio::test]
+async fn fp_01_a_chat_whose_id_belongs_to_one_with_other_parts_is_a_conflict() {
+    let server = Server::start();
+    let of = |user: &str, chat: &str| json!({ "scheme": "chat", "app": "shop", "user": user, "chat": chat });
+    let (alices, others) = (of("alice", "smith-7"), of("alice-smith", "7"));
+    let exec = async |scope: &Value, command: &str| {
+        server.post("/v1/exec", &json!({ "scope": scope, "command": command })).send().await.unwrap()
+    };
+    good(exec(&alices, "echo hers > note").await).await;
+    let conflict = (409, "scope_conflict".to_owned());
+    assert_eq!(refused(exec(&others, "cat note").await).await, conflict);
+    let ensure = async || server.post("/v1/sandboxes:ensure", &json!({ "scope": others })).send().await.unwrap();
+    assert_eq!(refused(ensure().await).await, conflict);
+    let file = json!({ "action": "read", "appId": "shop", "chatId": "7", "path": "note" });
+    let file = server.post("/api/core/ai/sandbox/file", &file).header("Cabana-User", "alice-smith");
+    assert_eq!(refused(file.send().await.unwrap()).await, conflict);
+    let hers = server.get("/v1/sandboxes").await["sandboxes"][0]["id"].as_str().unwrap().to_owned();
+    good(server.post(&format!("/v1/sandboxes/{hers}/stop"), &json!({})).send().await.unwrap()).await;
+    assert_eq!(refused(ensure().await).await, conflict, "also while it is stopped");
+    // Nobody in another tenant has the id.
+    let elsewhere = server.key_for("elsewhere", "use").await;
+    let body = json!({ "scope": others, "command": "cat note || true" });
+    let said = client().post(format!("{}/v1/exec", server.url)).bearer_auth(elsewhere).json(&body);
+    let said = good(said.send().await.unwrap()).await;
+    assert_eq!(said["stdout"], "");
+    server.request(Method::DELETE, &format!("/v1/sandboxes/{hers}")).send().await.unwrap();
+    let made = until(|| async { Some(ensure().await).filter(|answer| answer.status().is_success()) }).await;
+    assert_eq!(good(made).await["id"], hers, "the id is free");
+}
+
+#[tokio::test]
+async fn sk_08_agents_of_projects_whose_names_join_to_one_value_share_nothing() {
+    let server = Server::start();
+    let of = |project: &str, agent: &str| json!({ "scheme": "project_agent", "project": project, "agent": agent });
+    let mut ids = BTreeSet::new();
+    for scope in [of("a_b", "c"), of("a", "b_c")] {
+        let made = good(server.post("/v1/sandboxes:ensure", &json!({ "scope": scope })).send().await.unwrap()).await;
+        assert_eq!((&made["scope"]["value"], &made["scope"]["agent"]), (&json!("a_b_c"), &scope["agent"]));
+        ids.insert(made["id"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(ids.len(), 2);
 }
 
 #[tokio::test]
@@ -133,7 +178,7 @@ async fn sk_08_without_a_scope_a_call_has_a_sandbox_of_its_own() {
         let answer = good(server.post("/v1/exec", &body).send().await.unwrap()).await;
         assert_eq!(answer["stdout"], "cabana\n");
     }
-    crate::stage::until(|| async {
+    until(|| async {
         let left = server.get("/v1/sandboxes").await["sandboxes"].as_array().unwrap().len();
         (left == 0).then_some(())
     })

@@ -310,9 +310,46 @@ struct LeaseTold {
 
 #[derive(Serialize, ToSchema)]
 struct ScopeTold {
-    #[schema(example = "fixed")]
+    #[schema(example = "chat")]
     scheme: &'static str,
+    /// The parts with what is between them. Two scopes can have the same.
+    #[schema(example = "shop-alice-7")]
     value: String,
+    #[serde(flatten)]
+    parts: ScopeParts,
+}
+
+/// As the caller named them. What a template gave has none.
+#[derive(Serialize, ToSchema)]
+struct ScopeParts {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    app: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chat: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    project: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+}
+
+impl ScopeTold {
+    fn of(scope: &Scope) -> Self {
+        let mut parts: BTreeMap<_, _> = scope.parts().into_iter().collect();
+        let mut part = |name| parts.remove(name);
+        let parts = ScopeParts {
+            app: part("app"),
+            user: part("user"),
+            chat: part("chat"),
+            project: part("project"),
+            agent: part("agent"),
+            name: part("name"),
+        };
+        Self { scheme: scope.scheme().as_str(), value: scope.value(), parts }
+    }
 }
 
 impl SandboxBody {
@@ -320,10 +357,7 @@ impl SandboxBody {
         let Told { lifecycle, why_awake, why_stopped, active, lease } = runtime.told(record, wanted);
         Self {
             id: record.id.clone(),
-            scope: record
-                .scope
-                .as_ref()
-                .map(|scope| ScopeTold { scheme: scope.scheme().as_str(), value: scope.value().to_owned() }),
+            scope: record.scope.as_ref().map(ScopeTold::of),
             state: record.state,
             why: record.why.clone(),
             template: match &wanted.sandbox.base {

@@ -12,6 +12,7 @@ fn made(claimed: Claimed) -> Record {
     match claimed {
         Claimed::Made(record) => record,
         Claimed::There(record) => panic!("{record:?} was there"),
+        Claimed::Taken => panic!("another one has its id"),
     }
 }
 
@@ -60,6 +61,7 @@ async fn of_a_hundred_claims_for_one_scope_one_makes_it() {
         .into_iter()
         .map(|claimed| match claimed {
             Claimed::Made(record) | Claimed::There(record) => record.physical,
+            Claimed::Taken => panic!("another one has its id"),
         })
         .collect();
     assert_eq!(ids.len(), 1, "all have the same");
@@ -82,22 +84,34 @@ async fn tenants_with_the_same_scope_and_id_do_not_meet() {
     assert_eq!(store.by_chat(&tenant("a"), "app", "chat").await.unwrap(), std::slice::from_ref(&a));
     assert_eq!(store.by_chat(&tenant("a"), "app", "other").await.unwrap(), []);
     assert_eq!(store.sandbox(&tenant("c"), &id).await.unwrap(), None);
-    assert_eq!(a.scope.unwrap().chat(), Some(("app", "chat")));
+    assert_eq!(a.scope.unwrap().chat(), Some(("app".to_owned(), "chat".to_owned())));
 }
 
 #[tokio::test]
-async fn scopes_whose_computed_ids_are_the_same_have_a_sandbox_each() {
+async fn a_scope_whose_computed_id_has_other_parts_has_none_as_long_as_those_have_theirs() {
     let Stage { store, dir: _dir } = Stage::new();
-    let of = |user, chat| {
+    let of = |name: &str, user, chat| {
         let scope = Scope::chat_of("shop", user, chat).unwrap();
-        Claim { id: scope.sandbox_id().unwrap(), scope: Some(scope), ..claim(&tenant("a"), 0) }
+        Claim { id: scope.sandbox_id().unwrap(), scope: Some(scope), ..claim(&tenant(name), 0) }
     };
-    let first = made(store.claim(of("alice", "smith-7")).await.unwrap());
-    let second = made(store.claim(of("alice-smith", "7")).await.unwrap());
-    assert_eq!(first.id, Scope::chat_of("shop", "alice", "smith-7").unwrap().sandbox_id().unwrap());
-    assert_ne!(first.id, second.id);
-    let Claimed::There(again) = store.claim(of("alice-smith", "7")).await.unwrap() else { panic!("it is there") };
-    assert_eq!(again, second);
+    let one = || of("a", "alice", "smith-7");
+    let other = || of("a", "alice-smith", "7");
+    assert_eq!(one().id, other().id);
+    let first = made(store.claim(one()).await.unwrap());
+    let mut record = first.clone();
+    let states = [SandboxState::Running, SandboxState::Stopping, SandboxState::Stopped, SandboxState::Deleting];
+    for (second, next) in (1..).zip(states) {
+        assert_eq!(store.claim(other()).await.unwrap(), Claimed::Taken, "{:?}", record.state);
+        record = moved(&store, to(&record, next, second)).await;
+        let Claimed::There(again) = store.claim(one()).await.unwrap() else { panic!("it is there") };
+        assert_eq!(again, record);
+    }
+    assert_eq!(store.claim(other()).await.unwrap(), Claimed::Taken, "it is not gone yet");
+    made(store.claim(of("b", "alice-smith", "7")).await.unwrap());
+    store.remove(&first.physical).await.unwrap();
+    let second = made(store.claim(other()).await.unwrap());
+    assert_eq!(second.id, first.id);
+    assert_eq!(store.claim(one()).await.unwrap(), Claimed::Taken, "the other way round");
 }
 
 #[tokio::test]

@@ -196,6 +196,40 @@ fn schema_of_today() -> Vec<String> {
     schema_of(dir.path())
 }
 
+/// They were known by their parts with hyphens between them, whatever hyphens are in the parts.
+#[tokio::test]
+async fn chats_with_hyphens_in_their_parts_are_found_after_the_upgrade() {
+    let chats = [
+        ("a-b", "u", "c"),
+        ("a", "u-v", "c-d"),
+        ("a", "50%", "c"),
+        ("a%", "u", "c%2D"),
+        ("a", "u", "c"),
+        ("x", "u-v", "y"),
+    ];
+    let one = tenant("one");
+    let of = |(app, user, chat)| Scope::chat_of(app, user, chat).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    for (number, chat) in chats.into_iter().enumerate() {
+        store.claim(Claim { scope: Some(of(chat)), ..claim(&one, number as i64) }).await.unwrap();
+    }
+    store.close().await;
+    let db = Connection::open(database(dir.path())).unwrap();
+    for (app, user, chat) in &chats[..5] {
+        let (key, plain) = (of((app, user, chat)).key().to_owned(), format!("{app}-{user}-{chat}"));
+        let sql = "UPDATE sandboxes SET value = ?2, scope = json_set(scope, '$.value', ?2) WHERE value = ?1";
+        assert_eq!(db.execute(sql, [key, plain]).unwrap(), 1);
+    }
+    db.pragma_update(None, "user_version", 11).unwrap();
+    drop(db);
+    let store = open(dir.path());
+    for chat in chats {
+        let record = store.by_scope(&one, &of(chat)).await.unwrap();
+        assert_eq!(record.unwrap_or_else(|| panic!("{chat:?} is not found")).scope, Some(of(chat)));
+    }
+}
+
 #[tokio::test]
 async fn a_store_of_a_later_version_is_refused_and_left_as_it_is() {
     let dir = left_by(1);
