@@ -19,6 +19,7 @@ mod error;
 mod events;
 mod exec;
 mod fault;
+pub mod fault_lines;
 mod finishing;
 mod hashing;
 mod hooks;

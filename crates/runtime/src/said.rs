@@ -5,7 +5,7 @@ use std::time::Duration;
 use cabana_model::{CallId, Outcome, SandboxId, Tenant};
 use tracing::{Span, error_span, field};
 
-use crate::{Metrics, sandboxes::Slot};
+use crate::{Metrics, fault_lines, sandboxes::Slot};
 
 /// Around all that is done for a call: what is said there is about it. Kept at every level of the log.
 pub(crate) fn span(verb: &str, call: CallId, tenant: &Tenant, slot: Option<&Slot>) -> Span {
@@ -25,10 +25,12 @@ pub(crate) fn recorded(metrics: &Metrics, tenant: &Tenant, verb: &str, outcome: 
     match outcome {
         Outcome::Failed { code, message } => {
             span.record("error.type", code.as_str());
-            if code.is_fault() {
-                tracing::error!(code = code.as_str(), error = message, ms, "a call failed");
-            } else {
-                tracing::debug!(code = code.as_str(), ms, "a call was refused");
+            match fault_lines::admit(*code) {
+                Some(unsaid) => {
+                    tracing::error!(code = code.as_str(), error = message, ms, unsaid, "a call failed");
+                }
+                None if code.is_fault() => tracing::debug!(code = code.as_str(), error = message, ms, "a call failed"),
+                None => tracing::debug!(code = code.as_str(), ms, "a call was refused"),
             }
         }
         outcome => {

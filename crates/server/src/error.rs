@@ -6,7 +6,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use cabana_runtime::{BOUNDLESS, CallId, Code, Error};
+use cabana_runtime::{BOUNDLESS, CallId, Code, Error, fault_lines};
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -148,8 +148,10 @@ impl From<Error> for Refused {
     fn from(error: Error) -> Self {
         let code = error.code();
         // What a call failed with is in the log already, with the call.
-        if code.is_fault() && !matches!(error, Error::Recorded { .. }) {
-            tracing::error!(code = code.as_str(), %error, "a request failed");
+        if !matches!(error, Error::Recorded { .. })
+            && let Some(unsaid) = fault_lines::admit(code)
+        {
+            tracing::error!(code = code.as_str(), %error, unsaid, "a request failed");
         }
         Self { details: details(&error), ..Self::new(code, error.to_string()) }
     }
