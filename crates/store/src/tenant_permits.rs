@@ -19,9 +19,14 @@ impl TenantPermits {
         Self { each, tenants: Mutex::default() }
     }
 
-    /// Waits for one, in the order in which they were asked for.
+    /// Waits for one, in the order in which they were asked for. One that is free is had at once: whoever waits for a permit lets
+    /// other tasks run from time to time, also where none had to be waited for.
     pub async fn acquire(&self, tenant: &Tenant) -> Option<OwnedSemaphorePermit> {
-        self.of(tenant).acquire_owned().await.ok()
+        let permits = self.of(tenant);
+        match permits.clone().try_acquire_owned() {
+            Ok(permit) => Some(permit),
+            Err(_) => permits.acquire_owned().await.ok(),
+        }
     }
 
     fn of(&self, tenant: &Tenant) -> Arc<Semaphore> {

@@ -40,7 +40,7 @@ const ROOM: Duration = Duration::from_secs(1);
 pub(crate) struct Writer {
     shared: Arc<Shared>,
     queue: SyncSender<Job>,
-    /// As many as fit into the queue but for one fold: nobody blocks on it.
+    /// As many as the queue has room for, beside the one fold: nobody blocks on it.
     places: Arc<Semaphore>,
     turns_of_tenants: TenantPermits,
     /// Each write waits for the disk, so nobody does it in passing.
@@ -64,6 +64,8 @@ struct Shared {
 
 struct Job {
     what: What,
+    /// Both are its own and not the asker's, who may be gone before it is taken out of the queue.
+    _turn: Option<OwnedSemaphorePermit>,
     _place: Option<OwnedSemaphorePermit>,
 }
 
@@ -136,13 +138,13 @@ impl Writer {
         if let Some(fate) = self.in_passing(&mut asked) {
             return asked.outcome(fate);
         }
-        let _turn = match tenant {
+        let turn = match tenant {
             Some(tenant) => self.turns_of_tenants.acquire(tenant).await,
             None => None,
         };
         let (reply, answer) = oneshot::channel();
         asked.reply = Some(reply);
-        self.send(What::Run(Box::new(asked))).await?;
+        self.send(What::Run(Box::new(asked)), turn).await?;
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
@@ -198,7 +200,7 @@ impl Writer {
     fn ask_for_fold(&self, reply: oneshot::Sender<bool>) {
         let mut folds = self.shared.folds();
         folds.push(reply);
-        if folds.len() == 1 && self.queue.try_send(Job { what: What::Fold, _place: None }).is_err() {
+        if folds.len() == 1 && self.queue.try_send(Job { what: What::Fold, _turn: None, _place: None }).is_err() {
             folds.clear();
         }
     }
@@ -231,19 +233,22 @@ impl Writer {
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         let work = |tx: &mut Tx<'_>| read(tx.reads());
-        self.send(What::Look(Box::new(Asked { work: Some(work), result: None, reply: Some(reply) }))).await?;
+        self.send(What::Look(Box::new(Asked { work: Some(work), result: None, reply: Some(reply) })), None).await?;
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    async fn send(&self, what: What) -> Result<()> {
-        let place = self.places.clone().acquire_owned().await.map_err(|_| closed())?;
-        self.queue.try_send(Job { what, _place: Some(place) }).map_err(|_| closed())
+    async fn send(&self, what: What, turn: Option<OwnedSemaphorePermit>) -> Result<()> {
+        let place = match self.places.clone().try_acquire_owned() {
+            Ok(place) => place,
+            Err(_) => self.places.clone().acquire_owned().await.map_err(|_| closed())?,
+        };
+        self.queue.try_send(Job { what, _turn: turn, _place: Some(place) }).map_err(|_| closed())
     }
 
     /// What was asked before is written; what is asked later is refused.
     pub(crate) async fn close(&self) {
         let (reply, ended) = oneshot::channel();
-        if self.send(What::Close(reply)).await.is_ok() {
+        if self.send(What::Close(reply), None).await.is_ok() {
             let _ = ended.await;
         }
     }
@@ -456,6 +461,20 @@ mod tests {
         let order: Vec<_> = order.iter().collect();
         assert_eq!(order.len(), 3 * QUEUE + 1);
         assert_eq!(order.iter().position(|tenant| tenant == "two"), Some(OF_TENANT));
+    }
+
+    #[tokio::test]
+    async fn a_write_whose_asker_is_gone_has_its_turn_until_it_is_taken() {
+        let mut stage = Stage::new();
+        let tenant = Tenant::new("one").unwrap();
+        let held = stage.hold().await;
+        for _ in 0..3 * OF_TENANT {
+            let write = stage.writer.run(Some(&tenant), |_| Ok(()));
+            let _ = timeout(Duration::ZERO, write).await;
+        }
+        assert_eq!(stage.writer.places.available_permits(), QUEUE - OF_TENANT);
+        drop(held);
+        timeout(PATIENCE, stage.writer.run(Some(&tenant), |_| Ok(()))).await.expect("it has its turn").unwrap();
     }
 
     #[tokio::test]
