@@ -26,8 +26,10 @@ use crate::failure::Failure;
 /// How long a server that was killed may take to end, once nothing is slow any more: the kernel may be removing a file of very many
 /// pieces for it.
 const DYING: Duration = Duration::from_secs(600);
-/// And how long guests stand still for that at a time.
-const STANDING_STILL: Duration = Duration::from_secs(2);
+/// Whether guests have to stand still for that shows sooner. What takes longer may be one tenant's doing, and no other's guests wait
+/// for it.
+const GUESTS_STAND_STILL: Duration = Duration::from_secs(30);
+const AT_A_TIME: Duration = Duration::from_secs(2);
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Held until the process ends, by whatever end. The file says who holds it, and where that one listens.
@@ -48,11 +50,7 @@ impl ServerLock {
             Err(Errno::WOULDBLOCK) => {
                 let owner = owner_of(&mut file);
                 if !owner.is_some_and(|pid| outlasts(pid, &file, data, end)) {
-                    let owner = owner.map_or("another process".into(), |pid| format!("process {pid}"));
-                    return Err(Failure::new(
-                        Code::ServerRunning,
-                        format!("{owner} serves {} already", data.display()),
-                    ));
+                    return Err(is_served(owner, data));
                 }
             }
             Err(errno) => return Err(failed(&path, &errno)),
@@ -80,6 +78,18 @@ fn owner_of(file: &mut File) -> Option<u32> {
     text.lines().next()?.trim().parse().ok()
 }
 
+fn is_served(owner: Option<u32>, data: &Path) -> Failure {
+    let data = data.display();
+    let why = match owner {
+        Some(pid) if cabana_engine::is_dying(pid) => {
+            format!("process {pid}, which served {data}, was killed, and the kernel has not ended it yet")
+        }
+        Some(pid) => format!("process {pid} serves {data} already"),
+        None => format!("another process serves {data} already"),
+    };
+    Failure::new(Code::ServerRunning, why)
+}
+
 /// Takes the lock of a server that was killed, and that waits in the kernel for a sandbox which is slow by its limits.
 fn outlasts(pid: u32, file: &File, data: &Path, end: &CancellationToken) -> bool {
     if !cabana_engine::is_dying(pid) {
@@ -88,7 +98,11 @@ fn outlasts(pid: u32, file: &File, data: &Path, end: &CancellationToken) -> bool
     let guests = cabana_engine::Guests::of(pid, data);
     let (began, mut is_told) = (Instant::now(), false);
     while began.elapsed() < DYING && !end.is_cancelled() {
-        if guests.stand_still_for(|| comes_free(file)) {
+        let is_free = match began.elapsed() < GUESTS_STAND_STILL {
+            true => guests.stand_still_for(|| comes_free(file)),
+            false => comes_free(file),
+        };
+        if is_free {
             return true;
         }
         if !cabana_engine::is_dying(pid) {
@@ -104,7 +118,7 @@ fn outlasts(pid: u32, file: &File, data: &Path, end: &CancellationToken) -> bool
 
 fn comes_free(file: &File) -> bool {
     let began = Instant::now();
-    while began.elapsed() < STANDING_STILL {
+    while began.elapsed() < AT_A_TIME {
         if flock(file, FlockOperation::NonBlockingLockExclusive).is_ok() {
             return true;
         }
