@@ -28,11 +28,11 @@ pub(super) enum Scope {
 #[derive(Deserialize)]
 struct Listed {
     id: SandboxId,
-    scope: Option<Told>,
+    scope: Option<ListedScope>,
 }
 
 /// Its scheme and the parts of it that a caller names, and more.
-type Told = BTreeMap<String, String>;
+type ListedScope = BTreeMap<String, String>;
 
 impl Place {
     /// An id, SCHEME:VALUE, or the name of a fixed scope.
@@ -79,7 +79,7 @@ impl Place {
         };
         let listed: Vec<Listed> = server.all("sandboxes", &["v1", "sandboxes"], &[]).await?;
         let named: Vec<_> = [("scheme", scope.scheme().to_string())].into_iter().chain(scope.parts()).collect();
-        let meant = |told: &Told| named.iter().all(|(name, value)| told.get(*name) == Some(value));
+        let meant = |scope: &ListedScope| named.iter().all(|(name, value)| scope.get(*name) == Some(value));
         let found = listed.into_iter().find(|listed| listed.scope.as_ref().is_some_and(meant));
         found.map(|listed| listed.id).ok_or_else(|| {
             let why = format!("there is no sandbox of the scope {}:{}", scope.scheme(), scope.value());

@@ -38,7 +38,7 @@ async fn fp_01_a_chat_whose_id_belongs_to_one_with_other_parts_is_a_conflict() {
     let hers = server.get("/v1/sandboxes").await["sandboxes"][0]["id"].as_str().unwrap().to_owned();
     good(server.post(&format!("/v1/sandboxes/{hers}/stop"), &json!({})).send().await.unwrap()).await;
     assert_eq!(refused(ensure().await).await, conflict, "also while it is stopped");
-    // Nobody in another tenant has the id.
+    // An id is one of its tenant's: it is free in another one.
     let elsewhere = server.key_for("elsewhere", "use").await;
     let body = json!({ "scope": others, "command": "cat note || true" });
     let said = client().post(format!("{}/v1/exec", server.url)).bearer_auth(elsewhere).json(&body);

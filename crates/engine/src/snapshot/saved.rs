@@ -118,16 +118,23 @@ fn kept_of(plan: &Plan, overlay: usize) -> impl DoubleEndedIterator<Item = Layer
     plan.stack(overlay).iter().copied().filter(LayerName::is_kept)
 }
 
-/// What no archive holds may lie in a layer below, where nobody can remove it: those above say that it is gone.
+/// What was removed still lies in the layer of the snapshot that kept it. Where that is something which no archive holds, the
+/// layers are merged: what was removed is not in the one that they become.
 fn merged_if_needed(
     store: &Store,
     plan: &Plan,
     overlay: usize,
     failed: &dyn Fn(io::Error) -> Error,
 ) -> Result<Option<Draft>> {
-    for layer in kept_of(plan, overlay).rev().skip(1) {
-        if !tree::is_packable(store.open_layer(layer)?.as_fd(), store.ids()).map_err(failed)? {
-            return flatten::merge(store, plan, overlay).map(Some);
+    let is_packable = |layer| tree::is_packable(store.open_layer(layer)?.as_fd(), store.ids()).map_err(failed);
+    let mut highest_first = kept_of(plan, overlay).rev();
+    // What is in the highest was not removed: to merge would be to copy in vain.
+    let can_be_packed = highest_first.next().map(is_packable).transpose()?.unwrap_or(true);
+    if can_be_packed {
+        for layer in highest_first {
+            if !is_packable(layer)? {
+                return flatten::merge(store, plan, overlay).map(Some);
+            }
         }
     }
     Ok(None)
