@@ -130,6 +130,8 @@ impl Default for Limits {
 pub struct Egress {
     policy: watch::Sender<Arc<Policy>>,
     tasks: Tasks,
+    /// Where it takes connections.
+    addresses: Vec<SocketAddr>,
 }
 
 /// Takes the listeners and serves them. Must be called within a tokio runtime.
@@ -161,6 +163,8 @@ pub fn serve(listeners: Listeners, config: Config) -> io::Result<Egress> {
         (Way::Http, tcp(listeners.http)?),
         (Way::Socks, tcp(listeners.socks)?),
     ];
+    let of_all = ways.iter().flat_map(|(_, listeners)| listeners).map(TcpListener::local_addr);
+    let addresses = of_all.collect::<io::Result<Vec<_>>>()?;
     let datagrams = listeners.dns_udp.into_iter().map(udp).collect::<io::Result<Vec<_>>>()?;
     for (way, listeners) in ways {
         for listener in listeners {
@@ -170,13 +174,18 @@ pub fn serve(listeners: Listeners, config: Config) -> io::Result<Egress> {
     for socket in datagrams {
         tasks.spawn(dns::serve_udp(gateway.clone(), tasks.clone(), socket));
     }
-    Ok(Egress { policy, tasks })
+    Ok(Egress { policy, tasks, addresses })
 }
 
 impl Egress {
     /// New connections see it at once; those that it refuses are reset.
     pub fn set_policy(&self, policy: Policy) {
         self.policy.send_replace(Arc::new(policy));
+    }
+
+    /// Whether a connection to this address would be one of the way out.
+    pub fn listens_at(&self, address: SocketAddr) -> bool {
+        self.addresses.contains(&address)
     }
 
     /// Connections that are open now.

@@ -5,6 +5,7 @@ mod users;
 use std::{
     collections::HashSet,
     io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     path::PathBuf,
     sync::{
@@ -707,12 +708,19 @@ impl Live {
             .map_err(|_| Error::TimedOut("connecting to a port of the sandbox"))?;
         done.map_err(|error| match error.kind() {
             io::ErrorKind::ConnectionRefused => Error::PortClosed(port),
+            io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted => Error::PortReset(port),
             io::ErrorKind::NotConnected => Error::Gone,
             _ => told_apart(error, |error| Error::failed("connecting to a port of the sandbox", error)),
         })
     }
 
     async fn connect_over(&self, port: u16, v6: bool) -> io::Result<TcpStream> {
+        let loopback = if v6 { IpAddr::from(Ipv6Addr::LOCALHOST) } else { Ipv4Addr::LOCALHOST.into() };
+        let address = SocketAddr::new(loopback, port);
+        // A port that visitors may come to is no proxy for them.
+        if self.network.lock().await.as_ref().is_some_and(|network| network.is_way_out(address)) {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
         let tag = self.next_tag.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         {
@@ -726,17 +734,12 @@ impl Live {
         let socket = answered.await.map_err(|_| gone())??;
         check_socket(&socket, v6)?;
         rustix::io::ioctl_fionbio(&socket, true)?;
-        let address = if v6 {
-            (std::net::Ipv6Addr::LOCALHOST, port).into()
-        } else {
-            (std::net::Ipv4Addr::LOCALHOST, port).into()
-        };
         TcpSocket::from_std_stream(socket.into()).connect(address).await
     }
 }
 
 /// Init is not trusted with what it passes: paths are resolved from the one, and a name is opened in the other.
-fn check_inside(root: &OwnedFd, terminals: &OwnedFd) -> io::Result<()> {
+pub(crate) fn check_inside(root: &OwnedFd, terminals: &OwnedFd) -> io::Result<()> {
     const DEVPTS: u64 = 0x1cd1;
     let is_directory = |fd: &OwnedFd| -> io::Result<bool> {
         Ok(FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode) == FileType::Directory)

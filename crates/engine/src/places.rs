@@ -18,7 +18,7 @@ const OF_SANDBOX: usize = 8;
 /// To the guest, and to where it is connected to.
 const OF_CONNECTION: usize = 2;
 
-pub(crate) static COMMANDS: LazyLock<Places> = LazyLock::new(|| Places::new(descriptors() / 2 / OF_COMMAND));
+pub(crate) static COMMANDS: LazyLock<Places> = LazyLock::new(|| Places::new(most_commands()));
 pub(crate) static CONNECTIONS: LazyLock<Places> = LazyLock::new(|| Places::new(descriptors() / 4 / OF_CONNECTION));
 
 /// What can wait in connections out of sandboxes: half of what all TCP of the machine may hold before the kernel shortens its queues.
@@ -48,6 +48,10 @@ pub(crate) fn tcp_memory() -> Option<usize> {
     let pages = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_mem").ok()?;
     let pressure: usize = pages.split_whitespace().nth(1)?.parse().ok()?;
     Some(pressure.saturating_mul(rustix::param::page_size()))
+}
+
+pub(crate) fn most_commands() -> usize {
+    descriptors() / 2 / OF_COMMAND
 }
 
 fn descriptors() -> usize {

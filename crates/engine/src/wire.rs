@@ -5,6 +5,8 @@
 
 use std::ffi::CStr;
 
+use rustix::fs::FileType;
+
 /// Said by both when a server comes back to an init, which may be of an older binary: who does not speak the other's ends it.
 pub(crate) const PROTOCOL: u32 = 2;
 
@@ -584,10 +586,13 @@ pub(crate) struct KeptExec {
 }
 
 impl KeptExec {
-    /// How many descriptors are beside it.
-    pub(crate) fn descriptors(&self) -> usize {
-        let open = [true, self.stdout, self.stderr, self.terminal, self.master, self.master, self.stdin];
-        open.into_iter().filter(|open| *open).count()
+    /// What the descriptors beside it are of.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = FileType> + use<> {
+        let (pipe, device) = (FileType::Fifo, FileType::CharacterDevice);
+        let pipes = [self.stdout, self.stderr, self.terminal, self.master].map(|is_there| (is_there, pipe));
+        let rest = [(self.master, device), (self.stdin, pipe)];
+        let all = [(true, FileType::RegularFile)].into_iter().chain(pipes).chain(rest);
+        all.filter_map(|(is_there, kind)| is_there.then_some(kind))
     }
 }
 

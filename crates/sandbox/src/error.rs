@@ -50,6 +50,8 @@ pub enum Error {
     NoProgram { program: String, why: NotRun },
     #[error("nothing listens on port {0} of the sandbox")]
     PortClosed(u16),
+    #[error("what listens on port {0} of the sandbox ended the connection at once")]
+    PortReset(u16),
     #[error("there is no sandbox {0}")]
     NoSandbox(SandboxId),
     #[error("sandbox {0} is in the hands of another process")]
@@ -156,6 +158,7 @@ impl Error {
             Self::NoWorkdir(_) => Code::WorkdirNotFound,
             Self::NoProgram { .. } => Code::ProgramNotFound,
             Self::PortClosed(_) => Code::PortClosed,
+            Self::PortReset(_) => Code::PortFailed,
             Self::NoSandbox(_) => Code::SandboxNotFound,
             Self::InUse(_) => Code::SandboxInUse,
             Self::NoTemplate(_) => Code::TemplateNotFound,

@@ -92,7 +92,11 @@ fn welcome(script: &mut Script<'_>, execs: u8) -> (Vec<u8>, Vec<OwnedFd>) {
     let execs = if script.byte() == 255 { u32::MAX } else { u32::from(execs) };
     let last = script.number();
     let used = script.memory_file();
-    let fds = [script.descriptor(), script.descriptor(), script.descriptor(), used];
+    let (root, terminals) = match script.byte() {
+        255 => (script.descriptor(), script.descriptor()),
+        _ => (script.directory(c"/"), script.directory(c"/dev/pts")),
+    };
+    let fds = [root, terminals, script.descriptor(), used];
     let welcome = FromInit::Welcome { protocol: PROTOCOL, stillness: Stillness::Going, last, execs };
     (welcome.encode(), fds.into_iter().flatten().collect())
 }
@@ -111,13 +115,10 @@ fn kept_exec(script: &mut Script<'_>) -> (Vec<u8>, Vec<OwnedFd>, ExecId) {
         stdin: is(4),
         ended: is(5).then(|| ended(script)),
     };
-    // As many as it says, or as many as it likes.
+    // What it says, or whatever it likes.
     let fds = match is(6) && is(7) {
         true => script.descriptors(),
-        false => {
-            let memory = script.descriptor();
-            memory.into_iter().chain((1..kept.descriptors()).filter_map(|_| script.descriptor())).collect()
-        }
+        false => kept.kinds().filter_map(|kind| script.descriptor_of(kind)).collect(),
     };
     (FromInit::Kept(kept).encode(), fds, ExecId::from(uuid::Uuid::from_u128(kept.id)))
 }

@@ -2,15 +2,17 @@
 #![allow(unsafe_code)]
 
 use std::{
+    ffi::CStr,
     io::Write,
     os::fd::{AsFd, OwnedFd},
     sync::Once,
 };
 
 use rustix::{
-    fs::{MemfdFlags, Mode, OFlags, memfd_create},
+    fs::{FileType, MemfdFlags, Mode, OFlags, memfd_create},
     net::{AddressFamily, SocketFlags, SocketType, socket_with},
     pipe::{PipeFlags, pipe_with},
+    pty::OpenptFlags,
 };
 
 pub(crate) struct Script<'a>(pub(crate) &'a [u8]);
@@ -76,6 +78,22 @@ impl<'a> Script<'a> {
             10 => rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok(),
             _ => rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok(),
         }
+    }
+
+    /// Of this kind, or of another one.
+    pub(crate) fn descriptor_of(&mut self, kind: FileType) -> Option<OwnedFd> {
+        match (kind, self.byte()) {
+            (FileType::RegularFile, ..128) => self.memory_file(),
+            (FileType::Fifo, ..128) => pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok().map(|(read, _)| read),
+            (FileType::CharacterDevice, ..250) => {
+                rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).ok()
+            }
+            _ => self.descriptor(),
+        }
+    }
+
+    pub(crate) fn directory(&self, path: &CStr) -> Option<OwnedFd> {
+        rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()
     }
 
     /// With marks, and with bytes where the output would be.

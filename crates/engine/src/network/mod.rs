@@ -13,7 +13,7 @@ mod settings;
 
 use std::{
     io,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::Arc,
 };
@@ -63,6 +63,11 @@ impl Network {
     pub(crate) async fn set_policy(&self, ways: &Ways, wanted: &NetworkPolicy) -> Result<()> {
         self.0.set_policy(with_own(ways, read(wanted).await?));
         Ok(())
+    }
+
+    /// Who comes in there would go out as the sandbox.
+    pub(crate) fn is_way_out(&self, address: SocketAddr) -> bool {
+        self.0.listens_at(address)
     }
 }
 

@@ -7,7 +7,10 @@ use std::{
 };
 
 use cabana_engine::Engine;
-use cabana_sandbox::{Base, Code, NetworkPolicy, Provider, Sandbox, SandboxEvent, SandboxId, SandboxSpec, Wanted};
+use cabana_sandbox::{
+    Base, Code, Error, ExecSpec, NetworkPolicy, Provider, Sandbox, SandboxEvent, SandboxId, SandboxPath, SandboxSpec,
+    Wanted,
+};
 use futures_util::StreamExt;
 
 use crate::{inside::shell, stage};
@@ -126,6 +129,40 @@ async fn the_policy_changes_at_run_time_and_stays_through_stop_and_start() {
     assert_eq!(fetch(&*sandbox, server).await, "served");
     sandbox.update(Wanted::Network(NetworkPolicy::Off)).await.unwrap();
     assert_eq!(fetch(&*sandbox, server).await, libc::ECONNRESET.to_string());
+    end(engine, sandbox).await;
+}
+
+/// Otherwise who may visit a port of the sandbox goes out as the sandbox.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_visitor_comes_to_the_sandboxs_own_way_out() {
+    let (engine, sandbox) = with(NetworkPolicy::Public).await;
+    let listening = "awk '$4 == \"0A\" { split($2, at, \":\"); print at[2] }' /proc/net/tcp /proc/net/tcp6 | sort -u";
+    let ports = shell(&*sandbox, "user", listening).await.ok();
+    let ports: Vec<_> = ports.lines().map(|port| u16::from_str_radix(port, 16).unwrap()).collect();
+    assert!(ports.len() >= 4, "TCP, questions and two kinds of proxies: {ports:?}");
+    for port in ports {
+        let inside = format!("exec 3<>/dev/tcp/127.0.0.1/{port} && echo in");
+        assert_eq!(shell(&*sandbox, "user", &format!("bash -c '{inside}'")).await.ok(), "in", "the control");
+        let refused = sandbox.connect(port).await.err().unwrap();
+        assert!(matches!(refused, Error::PortClosed(closed) if closed == port), "{port}: {refused}");
+    }
+    end(engine, sandbox).await;
+}
+
+/// Whether it does so before or after the connection stands is chance.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_that_resets_every_connection_is_no_fault_of_ours() {
+    let (engine, sandbox) = with(NetworkPolicy::Off).await;
+    let server = "import os,socket,struct\nl=socket.create_server(('127.0.0.1',8000),backlog=128)\nfor _ in range(3): os.fork()\nwhile True:\n  c=l.accept()[0]; c.setsockopt(socket.SOL_SOCKET,socket.SO_LINGER,struct.pack('ii',1,0)); c.close()";
+    let serve = ExecSpec::argv(["/usr/bin/python3", "-c", server], SandboxPath::root());
+    let _server = sandbox.exec(serve).await.unwrap();
+    let listens = "bash -c 'until (exec 3<>/dev/tcp/127.0.0.1/8000) 2>/dev/null; do sleep 0.05; done'";
+    shell(&*sandbox, "user", listens).await.ok();
+    for _ in 0..1000 {
+        if let Err(error) = sandbox.connect(8000).await {
+            assert!(matches!(error, Error::PortReset(8000)), "{error}");
+        }
+    }
     end(engine, sandbox).await;
 }
 
