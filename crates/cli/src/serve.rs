@@ -154,9 +154,10 @@ async fn serve(source: Source, serving: Serving, show_key: bool, stop_all: bool)
         () = leave_after(&end, &runtime, stop_all) => {}
         never = heap::keep_small() => match never {},
     }
-    if stop_all {
-        hurry.run_until_cancelled(stop(&runtime)).await;
-    }
+    let stopped = match stop_all {
+        true => hurry.run_until_cancelled(stop(&runtime)).await.unwrap_or(Ok(())),
+        false => Ok(()),
+    };
     runtime.leave();
     hurry.run_until_cancelled(runtime.close(LAST_WORDS)).await;
     drop(runtime);
@@ -165,7 +166,7 @@ async fn serve(source: Source, serving: Serving, show_key: bool, stop_all: bool)
     if let Some(traces) = traces {
         traces.close().await;
     }
-    Ok(())
+    stopped
 }
 
 /// Whoever waits for a command has a while, and then hears that it goes on, or how it was ended.
@@ -173,16 +174,14 @@ async fn leave_after(end: &CancellationToken, runtime: &Runtime, stop_all: bool)
     end.cancelled().await;
     tokio::time::sleep(LAST_WORDS).await;
     match stop_all {
-        true => stop(runtime).await,
+        true => drop(stop(runtime).await), // it is looked at once more, when no client is there
         false => runtime.leave(),
     }
     std::future::pending::<()>().await;
 }
 
-async fn stop(runtime: &Runtime) {
-    if let Err(error) = runtime.stop_all("the server ends, and was to stop all").await {
-        tracing::error!(%error, "not all sandboxes could be stopped");
-    }
+async fn stop(runtime: &Runtime) -> Result<(), Failure> {
+    Ok(runtime.stop_all("the server ends, and was to stop all").await?)
 }
 
 /// Those that the operator trusts beside the usual ones. The engine has looked at the file.

@@ -10,9 +10,9 @@ mod survey;
 
 use std::{sync::Arc, time::Duration};
 
-use cabana_model::{CallId, Outcome, TaskId};
+use cabana_model::{CallId, Outcome, SandboxState, TaskId};
 use cabana_sandbox::State;
-use cabana_store::{By, CallRow, Done, Entry, Log, SnapshotStep};
+use cabana_store::{By, CallRow, Done, Entry, Log, Record, SnapshotStep};
 use futures_util::TryStreamExt;
 use tokio::{task::JoinHandle, time::timeout};
 use tracing::Instrument as _;
@@ -22,6 +22,7 @@ use self::survey::{Doomed, Left, LeftCall, LeftSandbox};
 use crate::{
     Act, Error, Result, Runtime,
     acts::{
+        sandbox::{Ensure, Ensured},
         snapshot::Take,
         start::{self, Start},
     },
@@ -33,6 +34,8 @@ use crate::{
 
 /// Why a sandbox goes that was made for one call.
 pub(crate) const ONCE_ENDED: &str = "its one call has ended";
+/// Why one goes that no client was told of, or can ask for, and that no scope leads to.
+const UNTOLD: &str = "a crash came before anybody was told of it";
 /// How many sandboxes of one tenant are attached to at once.
 pub(crate) const AT_ONCE: usize = 8;
 /// One that does not answer within this time lets the next one begin, and has its own time still.
@@ -74,7 +77,7 @@ impl Runtime {
             self.recover_task(task, None).await;
         }
         for call in calls {
-            self.recover_call(call).await;
+            self.recover_call(&call, None).await;
         }
         log("snapshots", self.find_snapshots(snapshots).await);
         for (tenant, snapshot) in loose {
@@ -103,7 +106,7 @@ impl Runtime {
     }
 
     async fn take_up_sandbox(self, left: LeftSandbox) {
-        let LeftSandbox { slot, outstanding, tasks, calls } = left;
+        let LeftSandbox { slot, outstanding, tasks, calls, ensures } = left;
         let record = slot.record();
         let permit = tokio::select! {
             permit = self.0.attaching.acquire(&record.tenant) => permit,
@@ -135,17 +138,24 @@ impl Runtime {
             self.recover_command(call, sandbox.as_ref()).await;
         }
         fault::at(Point::RecoverCalls);
+        for ensure in &ensures {
+            self.recover_call(ensure, Some(&record)).await;
+        }
         let Ok(attached) = attached else { return };
         let is_made = attached.is_made;
         self.0.sandboxes.open_to_calls(&slot, attached);
-        log("what a sandbox owes", self.settle_left_sandbox(&slot, is_made, once).await);
+        let made_for = ensures.iter().find(|ensure| was_made_for(&record, &ensure.row));
+        let is_nobodys = match made_for {
+            Some(ensure) => !is_asked_for(&record, &ensure.row),
+            None => !is_made && record.scope.is_none(),
+        };
+        log("what a sandbox owes", self.settle_left_sandbox(&slot, is_nobodys, once).await);
         drop(outstanding);
     }
 
-    async fn settle_left_sandbox(&self, slot: &Arc<Slot>, is_made: bool, once: Option<CallId>) -> Result<()> {
-        // No client was told of it, and no scope leads to it.
-        if !is_made && slot.record().scope.is_none() {
-            return self.0.sandboxes.doom(slot, "a crash came before it was made").await;
+    async fn settle_left_sandbox(&self, slot: &Arc<Slot>, is_nobodys: bool, once: Option<CallId>) -> Result<()> {
+        if is_nobodys {
+            return self.0.sandboxes.doom(slot, UNTOLD).await;
         }
         if slot.record().phase.is_some() {
             self.0.sandboxes.look_at_now(slot).await?;
@@ -158,10 +168,10 @@ impl Runtime {
 
     /// A sandbox that was made for one call ends with it.
     fn delete_after(&self, slot: Arc<Slot>, call: CallId) {
-        let (runtime, record) = (self.clone(), slot.record());
+        let runtime = self.clone();
         self.0.tasks.spawn(async move {
-            let ended = runtime.ended_call(&record.tenant, call);
-            let Some(Ok(_)) = runtime.0.closing.run_until_cancelled(ended).await else { return };
+            let ended = runtime.end_of_call(call);
+            let Some(Ok(())) = runtime.0.closing.run_until_cancelled(ended).await else { return };
             let change = Change::asked(By::Itself, ONCE_ENDED);
             if let Err(error) = runtime.0.sandboxes.delete(&slot, change).await {
                 tracing::warn!(%error, "a sandbox for one call could not be deleted yet");
@@ -206,14 +216,15 @@ impl Runtime {
         Ok(())
     }
 
-    /// What no command tells of.
-    async fn recover_call(&self, left: LeftCall) {
+    /// What no command tells of. `sandbox`: what it was before it was attached to, if it may run.
+    async fn recover_call(&self, left: &LeftCall, sandbox: Option<&Record>) {
         let row = &left.row;
         let span = said::span_in(&row.verb, row.id, &row.tenant, row.sandbox.as_ref());
         let settled = async {
             match row.verb.as_str() {
                 Start::VERB => self.recover_start(row).await,
                 Take::VERB => self.recover_taking(row).await,
+                Ensure::VERB => self.recover_ensure(row, sandbox).await,
                 _ => self.settle_left(row, Outcome::Unknown, None, None).await,
             }
         };
@@ -234,6 +245,27 @@ impl Runtime {
             ),
             None => Outcome::Unknown,
         };
+        self.settle_left(row, outcome, None, None).await
+    }
+
+    /// Its sandbox is there, or is made or started as soon as it is used: the answer is what it would have been.
+    async fn recover_ensure(&self, row: &CallRow, sandbox: Option<&Record>) -> Result<()> {
+        let resting = match (sandbox, &row.sandbox) {
+            (None, Some(id)) => self.0.store.sandbox(&row.tenant, id).await?,
+            _ => None,
+        };
+        let is_there = |record: &&Record| !matches!(record.state, SandboxState::Deleting | SandboxState::Failed);
+        let outcome = match sandbox.or(resting.as_ref()).filter(is_there) {
+            Some(record) if is_asked_for(record, row) => {
+                let answer = Ensured { sandbox: record.id.clone(), created: was_made_for(record, row) };
+                let answer = serde_json::to_vec(&answer).map(Into::into);
+                outcome_of(answer.map_err(|error| Error::invalid("answer", error.to_string())))
+            }
+            _ => Outcome::Unknown,
+        };
+        if let Some(record) = resting.filter(|record| !is_asked_for(record, row) && was_made_for(record, row)) {
+            self.0.sandboxes.doom(&self.0.sandboxes.of_record(record), UNTOLD).await?;
+        }
         self.settle_left(row, outcome, None, None).await
     }
 
@@ -285,6 +317,18 @@ impl Runtime {
         said::recorded(&self.0.metrics, &row.tenant, &row.verb, &outcome, spent);
         Ok(())
     }
+}
+
+/// Whether the call is the one that the sandbox was made for. One that ran before it was stopped and woken since: that is more changes
+/// than a making has, and the end that a crash made of it.
+fn was_made_for(record: &Record, row: &CallRow) -> bool {
+    const MOST_OF_A_MAKING: u64 = 4;
+    record.version <= MOST_OF_A_MAKING && record.started.is_none_or(|started| started >= row.reserved)
+}
+
+/// Whether somebody can come to it who does not know its id.
+fn is_asked_for(record: &Record, row: &CallRow) -> bool {
+    record.scope.is_some() || row.can_be_repeated
 }
 
 /// What is the matter with one thing keeps no other from being taken up.

@@ -10,8 +10,8 @@ use std::{
 
 use bytes::Bytes;
 use cabana_runtime::{
-    Action, Ask, Caller, Clock, Credential, Event, Heard, Lifecycle, Place, Reaped, Record, Role, Runtime,
-    SandboxState, Scope, Settings, Tenant, Time, Which,
+    Action, Ask, Caller, Clock, Code, Credential, Event, Heard, IdempotencyKey, Lifecycle, Page, Place, Reaped, Record,
+    Role, Runtime, SandboxState, Scope, Settings, Tenant, Time, WantedKey, Which,
     acts::{
         files::{At, Part, Read, Write},
         purge::Purge,
@@ -44,7 +44,7 @@ impl Stage {
         let (dir, fake) = (tempfile::tempdir().unwrap(), Fake::new());
         let clock = Clock::at("2026-01-01T12:00:00Z".parse::<Time>().unwrap());
         let runtime = open(&dir, &fake, &clock, &lifecycle);
-        let issued = runtime.access().issue(Tenant::default(), Role::Use, "test".into(), None, None).await.unwrap();
+        let issued = runtime.access().issue(WantedKey::new(Tenant::default(), Role::Use, "test")).await.unwrap();
         let caller = runtime.access().admit(Credential(&issued.text)).await.unwrap();
         Self { dir, fake, runtime, clock, caller }
     }
@@ -67,7 +67,7 @@ impl Stage {
 
     async fn ensure(&self, scope: &str) -> Record {
         let ensured = self.runtime.call(self.ask(scope), Ensure).await.unwrap().answer().await.unwrap();
-        self.runtime.sandbox(&self.caller.tenant, &ensured.sandbox).await.unwrap()
+        self.runtime.sandbox(&self.caller, &ensured.sandbox).await.unwrap()
     }
 
     async fn record(&self, scope: &str) -> Option<Record> {
@@ -197,7 +197,7 @@ async fn what_fails_is_tried_again_later_each_time_until_it_is_done() {
     let delete = Ask { place: Place::Sandbox(record.id.clone()), ..stage.ask("one") };
     let deleted = stage.runtime.call(delete, Become(Shape::Deleted)).await.unwrap().answer().await;
     assert!(deleted.is_err(), "it could not be done yet");
-    assert!(stage.runtime.sandbox(&stage.caller.tenant, &record.id).await.is_err(), "it is gone for everybody");
+    assert!(stage.runtime.sandbox(&stage.caller, &record.id).await.is_err(), "it is gone for everybody");
     for _ in 0..4 {
         stage.pass(600).await;
     }
@@ -227,7 +227,7 @@ async fn what_a_crash_left_undone_is_done_by_the_next_server() {
     let doom = Ask { place: Place::Nowhere, ..stage.ask("goes") };
     let purged = stage.runtime.call(doom, Purge(Which::All)).await.unwrap().answer().await.unwrap();
     assert_eq!(purged.sandboxes, 3);
-    assert!(stage.runtime.sandbox(&stage.caller.tenant, &goes.id).await.is_err(), "at once");
+    assert!(stage.runtime.sandbox(&stage.caller, &goes.id).await.is_err(), "at once");
     stage.fake.be_away(0);
     let stage = stage.again(idle(60)).await;
     stage.runtime.reap().await.unwrap();
@@ -238,6 +238,144 @@ async fn what_a_crash_left_undone_is_done_by_the_next_server() {
     assert_eq!(stage.reads("goes").await, "anew");
 }
 
+impl Stage {
+    /// The server is gone, without a word, and another one begins.
+    async fn killed(self) -> Self {
+        let Self { dir, fake, runtime, clock, caller } = self;
+        runtime.leave();
+        runtime.store().clone().close().await;
+        let fake = fake.of_next_server();
+        let runtime = open(&dir, &fake, &clock, &Lifecycle::default());
+        runtime.recover().await.unwrap().finished().await;
+        Self { dir, fake, runtime, clock, caller }
+    }
+
+    /// A new one that belongs to no scope.
+    fn make(&self, key: Option<&str>) -> Ask {
+        let key = key.map(|key| IdempotencyKey::new(key.as_bytes()));
+        Ask { place: Place::New(None), key, ..self.ask("none") }
+    }
+
+    async fn claimed(&self, many: usize) -> Vec<Record> {
+        until(|| async {
+            let all = self.runtime.sandbox_list(&self.caller, None, Page::first(10)).await.unwrap();
+            (all.len() == many).then_some(all)
+        })
+        .await
+    }
+}
+
+async fn until<T, F: Future<Output = Option<T>>>(mut ask: impl FnMut() -> F) -> T {
+    let asked = async {
+        loop {
+            match ask().await {
+                Some(answer) => return answer,
+                None => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), asked).await.expect("it comes in time")
+}
+
+/// Whether the sandbox was there by then, or only its record.
+#[tokio::test]
+async fn a_create_that_a_crash_interrupted_is_answered_with_its_sandbox_where_it_can_be_asked_for_again() {
+    for is_made in [false, true] {
+        let stage = Stage::new(Lifecycle::default()).await;
+        let _held = stage.fake.hold_begin().await;
+        let (first, nobodys) = (stage.make(Some("key")), stage.make(None));
+        let _calls =
+            (stage.runtime.call(first, Ensure).await.unwrap(), stage.runtime.call(nobodys, Ensure).await.unwrap());
+        let claimed = stage.claimed(2).await;
+        if is_made {
+            for record in &claimed {
+                stage.fake.make(&record.physical);
+            }
+        }
+        let stage = stage.killed().await;
+        let again = stage.runtime.call(stage.make(Some("key")), Ensure).await.unwrap().answer().await.unwrap();
+        assert!(again.created && claimed.iter().any(|record| record.id == again.sandbox), "{again:?}");
+        stage.runtime.reap().await.unwrap();
+        let left = stage.claimed(1).await;
+        assert_eq!(left[0].id, again.sandbox, "what nobody can ask for goes");
+        let at = |place| Ask { place, ..stage.ask("none") };
+        let used = stage.runtime.call(at(Place::Sandbox(again.sandbox)), Ensure).await.unwrap().answer().await;
+        assert!(!used.unwrap().created);
+        until(|| async { (stage.fake.count() == 1).then_some(()) }).await;
+    }
+}
+
+/// Starting one is the same call as making one.
+#[tokio::test]
+async fn a_start_that_a_crash_interrupted_costs_no_sandbox() {
+    let stage = Stage::new(Lifecycle::default()).await;
+    let made = stage.runtime.call(stage.make(None), Ensure).await.unwrap().answer().await.unwrap();
+    let at = |stage: &Stage| Ask { place: Place::Sandbox(made.sandbox.clone()), ..stage.ask("none") };
+    stage.runtime.call(at(&stage), Become(Shape::Stopped)).await.unwrap().answer().await.unwrap();
+    let _held = stage.fake.hold_begin().await;
+    let _call = stage.runtime.call(at(&stage), Ensure).await.unwrap();
+    until(|| async { (stage.claimed(1).await[0].state == SandboxState::Waking).then_some(()) }).await;
+    let stage = stage.killed().await;
+    stage.runtime.reap().await.unwrap();
+    assert!(!stage.runtime.call(at(&stage), Ensure).await.unwrap().answer().await.unwrap().created);
+}
+
+#[tokio::test]
+async fn to_stop_all_is_to_stop_what_is_being_made_and_to_start_none_any_more() {
+    let stage = Stage::new(Lifecycle::default()).await;
+    stage.ensure("runs").await;
+    stage.ensure("rests").await;
+    let rests = Ask { place: Place::Scope(Scope::fixed("rests").unwrap(), None), ..stage.ask("rests") };
+    stage.runtime.call(rests, Become(Shape::Stopped)).await.unwrap().answer().await.unwrap();
+    let held = stage.fake.hold_begin().await;
+    let making = stage.runtime.call(stage.ask("made"), Ensure).await.unwrap();
+    let waking = stage.runtime.call(stage.ask("rests"), Ensure).await.unwrap();
+    until(|| async {
+        let states = [stage.record("made").await?.state, stage.state("rests").await];
+        (states == [SandboxState::Provisioning, SandboxState::Waking]).then_some(())
+    })
+    .await;
+    let runtime = stage.runtime.clone();
+    let stopping = tokio::spawn(async move { runtime.stop_all("the end").await });
+    until(|| async { (stage.state("runs").await == SandboxState::Stopped).then_some(()) }).await;
+    assert!(!stopping.is_finished(), "what is being made is waited for");
+    drop(held);
+    stopping.await.unwrap().unwrap();
+    for call in [making, waking] {
+        call.answer().await.unwrap(); // it was there, for a moment
+    }
+    for scope in ["runs", "rests", "made"] {
+        assert_eq!(stage.state(scope).await, SandboxState::Stopped, "{scope}");
+    }
+    for scope in ["runs", "new"] {
+        let told = stage.runtime.call(stage.ask(scope), Ensure).await.unwrap().answer().await.unwrap_err();
+        assert_eq!(told.code(), Code::Draining, "{scope}");
+    }
+    assert_eq!(stage.fake.running(), 0);
+    // The next server goes on where it was left.
+    let stage = stage.again(Lifecycle::default()).await;
+    for scope in ["runs", "new"] {
+        stage.ensure(scope).await;
+    }
+}
+
+/// A stop that failed is tried once more, and what cannot be stopped is named.
+#[tokio::test]
+async fn to_stop_all_names_what_it_could_not_stop() {
+    let stage = Stage::new(Lifecycle::default()).await;
+    let record = stage.ensure("one").await;
+    stage.fake.be_away(1);
+    let stop = stage.runtime.call(stage.ask("one"), Become(Shape::Stopped)).await.unwrap().answer().await;
+    assert!(stop.is_err());
+    assert_eq!(stage.state("one").await, SandboxState::Stopping);
+    stage.fake.be_away(u64::MAX);
+    let told = stage.runtime.stop_all("the end").await.unwrap_err().to_string();
+    assert!(told.contains(record.physical.as_str()), "{told}");
+    stage.fake.be_away(0);
+    stage.runtime.stop_all("the end").await.unwrap();
+    assert_eq!((stage.state("one").await, stage.fake.running()), (SandboxState::Stopped, 0));
+}
+
 #[tokio::test]
 async fn whoever_listens_hears_of_each_of_many_that_go_at_once() {
     let stage = Stage::new(idle(60)).await;
@@ -246,7 +384,7 @@ async fn whoever_listens_hears_of_each_of_many_that_go_at_once() {
     }
     stage.pass(60).await;
     let stage = stage.again(idle(60)).await; // nobody has asked this one about them
-    let mut listener = stage.runtime.events(&stage.caller.tenant, None).unwrap();
+    let mut listener = stage.runtime.events(&stage.caller, None).await.unwrap();
     let doom = Ask { place: Place::Nowhere, ..stage.ask("a") };
     stage.runtime.call(doom, Purge(Which::All)).await.unwrap().answer().await.unwrap();
     stage.runtime.reap().await.unwrap();

@@ -9,7 +9,7 @@ use futures_util::TryStreamExt;
 use super::{ONCE_ENDED, pending::Outstanding};
 use crate::{
     Act, Result, Runtime,
-    acts::{exec::Exec, terminal::Terminal},
+    acts::{exec::Exec, sandbox::Ensure, terminal::Terminal},
     builds::BUILDING,
     quotas::Pass,
     sandboxes::{Awake, Kind, Slot},
@@ -37,6 +37,8 @@ pub(super) struct LeftSandbox {
     pub(super) tasks: Vec<LeftTask>,
     /// Commands that were waited for.
     pub(super) calls: Vec<LeftCall>,
+    /// It was being made or started for these.
+    pub(super) ensures: Vec<LeftCall>,
 }
 
 pub(super) struct Doomed {
@@ -76,6 +78,7 @@ impl Runtime {
     pub(super) async fn survey(&self) -> Result<Left> {
         let mut left = Left::default();
         let (mut tasks, mut commands) = (HashMap::<Where, Vec<Task>>::new(), HashMap::<Where, Vec<CallRow>>::new());
+        let mut ensures = HashMap::<Where, Vec<CallRow>>::new();
         for task in self.0.store.open_tasks().await? {
             tasks.entry((task.tenant.clone(), task.sandbox.clone())).or_default().push(task);
         }
@@ -83,6 +86,9 @@ impl Runtime {
             match &row.sandbox {
                 Some(sandbox) if [Exec::VERB, Terminal::VERB].contains(&row.verb.as_str()) => {
                     commands.entry((row.tenant.clone(), sandbox.clone())).or_default().push(row);
+                }
+                Some(sandbox) if row.verb == Ensure::VERB => {
+                    ensures.entry((row.tenant.clone(), sandbox.clone())).or_default().push(row);
                 }
                 _ => left.calls.push(self.left_call(row, None)),
             }
@@ -96,13 +102,16 @@ impl Runtime {
                 Fate::LeftAlone => {}
                 Fate::Doomed(why) => left.doomed.push(Doomed { slot, why }),
                 Fate::AttachedTo => {
+                    let ensures = ensures.remove(&place).into_iter().flatten();
+                    let ensures = ensures.map(|row| self.left_call(row, Some(&slot))).collect();
                     let (tasks, calls) = (tasks.remove(&place), commands.remove(&place));
-                    left.sandboxes.push(self.left_sandbox(slot, tasks, calls));
+                    left.sandboxes.push(LeftSandbox { ensures, ..self.left_sandbox(slot, tasks, calls) });
                 }
             }
         }
         left.tasks = tasks.into_values().flatten().map(|task| self.left_task(task, None)).collect();
-        left.calls.extend(commands.into_values().flatten().map(|row| self.left_call(row, None)));
+        let others = commands.into_values().chain(ensures.into_values()).flatten();
+        left.calls.extend(others.map(|row| self.left_call(row, None)));
         left.snapshots = self.0.store.all_snapshots().await?;
         left.loose = self.0.store.loose_snapshots().await?;
         left.volumes = self.0.store.all_volumes().await?;
@@ -112,7 +121,8 @@ impl Runtime {
     fn left_sandbox(&self, slot: Arc<Slot>, tasks: Option<Vec<Task>>, calls: Option<Vec<CallRow>>) -> LeftSandbox {
         let tasks = tasks.into_iter().flatten().map(|task| self.left_task(task, Some(&slot))).collect();
         let calls = calls.into_iter().flatten().map(|row| self.left_call(row, Some(&slot))).collect();
-        LeftSandbox { outstanding: self.0.sandboxes.left.add(slot.record().physical.clone()), slot, tasks, calls }
+        let outstanding = self.0.sandboxes.left.add(slot.record().physical.clone());
+        LeftSandbox { outstanding, slot, tasks, calls, ensures: Vec::new() }
     }
 
     fn left_task(&self, row: Task, slot: Option<&Arc<Slot>>) -> LeftTask {

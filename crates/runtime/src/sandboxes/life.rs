@@ -83,6 +83,7 @@ impl Sandboxes {
         if let Some(live) = slot.live() {
             return Ok(live); // whoever was before us has done it
         }
+        self.check_starts()?;
         // Held until it runs, and is counted by itself.
         let _room = match slot.set_room(None) {
             Some(room) => room,
@@ -159,10 +160,13 @@ impl Sandboxes {
     }
 
     /// Does what is owed until nothing is. Under the lock of the slot, which no call passes meanwhile.
-    async fn drive(&self, slot: &Arc<Slot>, why: &str) -> Result<()> {
+    pub(super) async fn drive(&self, slot: &Arc<Slot>, why: &str) -> Result<()> {
         let mut handle = None;
         while let Some(phase) = slot.record().phase {
             let life = slot.record().life();
+            if matches!(phase, Phase::Make | Phase::Start | Phase::Restore) {
+                self.check_starts()?;
+            }
             let (next, failed) = match self.perform(slot, phase, &mut handle).await {
                 Ok(Performed::Otherwise) => continue,
                 Ok(Performed::Done) => match life.done(self.hooked(slot)?) {
@@ -427,7 +431,7 @@ impl Sandboxes {
     }
 
     /// Under the lock of the slot.
-    async fn end_alone(&self, slot: &Arc<Slot>, operation: Operation, change: Change<'_>) -> Result<bool> {
+    pub(super) async fn end_alone(&self, slot: &Arc<Slot>, operation: Operation, change: Change<'_>) -> Result<bool> {
         if slot.is_deleting() {
             return Err(Error::NoSandbox(slot.record().id.clone()));
         }

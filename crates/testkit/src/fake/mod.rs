@@ -54,6 +54,8 @@ pub struct Fake {
     measurements: Arc<AtomicU64>,
     /// Who has it measures the files of a sandbox.
     measuring: Arc<RwLock<()>>,
+    /// Who has it makes and starts a sandbox.
+    beginning: Arc<RwLock<()>>,
     numbers: Arc<AtomicU64>,
     /// So many of the next stops and destroys fail.
     away: Arc<AtomicU64>,
@@ -91,6 +93,33 @@ impl Fake {
     /// Until it is dropped, the measuring of a sandbox does not end.
     pub async fn hold_usage(&self) -> OwnedRwLockWriteGuard<()> {
         self.measuring.clone().write_owned().await
+    }
+
+    /// Until it is dropped, no sandbox is made or started.
+    pub async fn hold_begin(&self) -> OwnedRwLockWriteGuard<()> {
+        self.beginning.clone().write_owned().await
+    }
+
+    /// The same sandboxes, and nothing that is held of this server's is held of the next one's.
+    pub fn of_next_server(&self) -> Self {
+        Self { beginning: Arc::default(), ..self.clone() }
+    }
+
+    /// As `create` leaves it.
+    pub fn make(&self, id: &SandboxId) {
+        let mut made = Record::new(&Self::spec(), self.fault);
+        self.wake(id, &mut made);
+        self.boxes().insert(id.clone(), made);
+    }
+
+    /// How many there are, whatever they do.
+    pub fn count(&self) -> usize {
+        self.boxes().len()
+    }
+
+    /// How many of them run or are paused.
+    pub fn running(&self) -> usize {
+        self.boxes().values().filter(|there| there.session.is_some()).count()
     }
 
     /// From now on each volume takes so much, or cannot be measured.
@@ -194,6 +223,7 @@ impl Provider for Fake {
     }
 
     async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {
+        let _may = self.beginning.read().await;
         self.check(spec).inspect_err(|_| {
             if self.has(Fault::RefusedCreateLeavesOne) {
                 self.boxes().entry(id.clone()).or_insert_with(|| Record::new(spec, None));
@@ -240,6 +270,7 @@ impl Provider for Fake {
     }
 
     async fn start(&self, id: &SandboxId) -> Result<Arc<dyn Sandbox>> {
+        let _may = self.beginning.read().await;
         let mut boxes = self.boxes();
         if self.has(Fault::StartMakesAnAbsentOne) {
             boxes.entry(id.clone()).or_insert_with(|| Record::new(&Self::spec(), None));
