@@ -132,6 +132,7 @@ async fn copies(data: &Path, many: usize) -> Result<u64> {
             physical: physical.clone(),
             spec: like.spec.to_string(),
             key: like.key.context("nobody made the sleeper")?,
+            user: None,
             disk: None,
             at: Time::now(),
         };

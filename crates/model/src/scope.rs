@@ -155,6 +155,11 @@ impl Scope {
         self.part("app").zip(self.part("chat"))
     }
 
+    /// Whose it is, where the scheme names a user.
+    pub fn named_user(&self) -> Option<String> {
+        self.part("user")
+    }
+
     /// The public id of its sandbox, where the scheme computes one; else it is random. It is that of the value, so two scopes can have
     /// the same.
     pub fn sandbox_id(&self) -> Option<SandboxId> {

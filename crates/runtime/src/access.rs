@@ -32,13 +32,75 @@ pub struct Caller {
     pub key: KeyId,
     pub tenant: Tenant,
     pub role: Role,
-    /// Whom the key stands for, where it was made for somebody.
-    pub subject: Option<String>,
+    pub subject: Subject,
+}
+
+/// Whom a key stands for. What belongs to no user is everybody's of the tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// Nobody: it names whom it likes.
+    Anybody,
+    /// This user, and no other.
+    Only(String),
+    /// This user where it names none.
+    Usually(String),
+}
+
+impl Subject {
+    fn of(key: &Key) -> Self {
+        match (&key.subject, key.any_subject) {
+            (None, _) => Self::Anybody,
+            (Some(user), false) => Self::Only(user.clone()),
+            (Some(user), true) => Self::Usually(user.clone()),
+        }
+    }
+
+    /// Who is meant where nobody is named.
+    pub fn user(&self) -> Option<&str> {
+        match self {
+            Self::Anybody => None,
+            Self::Only(user) | Self::Usually(user) => Some(user),
+        }
+    }
+
+    /// Whose things alone it may see and use.
+    pub fn only(&self) -> Option<&str> {
+        match self {
+            Self::Only(user) => Some(user),
+            Self::Anybody | Self::Usually(_) => None,
+        }
+    }
 }
 
 impl Caller {
     pub fn require(&self, role: Role) -> Result<()> {
         if self.role >= role { Ok(()) } else { Err(Error::Forbidden { needs: role, has: self.role }) }
+    }
+
+    /// Who comes without a key, by something that was made with this one and that opens one thing.
+    pub(crate) fn keyless(key: KeyId, tenant: Tenant) -> Self {
+        Self { key, tenant, role: Role::Use, subject: Subject::Anybody }
+    }
+
+    /// Whether it may see and use what belongs to this user, or to nobody in particular.
+    pub(crate) fn reaches(&self, user: Option<&str>) -> bool {
+        self.subject.only().zip(user).is_none_or(|(only, user)| only == user)
+    }
+
+    /// To name a user.
+    pub(crate) fn check_user(&self, user: Option<&str>) -> Result<()> {
+        match &self.subject {
+            Subject::Only(subject) if !self.reaches(user) => Err(Error::OtherUser(subject.clone())),
+            _ => Ok(()),
+        }
+    }
+
+    /// For what tells of all users of the tenant.
+    pub fn require_all_users(&self) -> Result<()> {
+        match &self.subject {
+            Subject::Only(subject) => Err(Error::AllUsers(subject.clone())),
+            Subject::Anybody | Subject::Usually(_) => Ok(()),
+        }
     }
 
     /// The operator, in another tenant.
@@ -47,6 +109,23 @@ impl Caller {
             self.require(Role::Admin)?;
         }
         Ok(Self { tenant, ..self })
+    }
+}
+
+/// What a key is to be.
+pub struct WantedKey {
+    pub tenant: Tenant,
+    pub role: Role,
+    pub name: String,
+    pub subject: Option<String>,
+    pub any_subject: bool,
+    pub expires: Option<Time>,
+}
+
+impl WantedKey {
+    /// For nobody in particular, and for as long as it is not revoked.
+    pub fn new(tenant: Tenant, role: Role, name: impl Into<String>) -> Self {
+        Self { tenant, role, name: name.into(), subject: None, any_subject: false, expires: None }
     }
 }
 
@@ -100,7 +179,7 @@ impl Access {
         if !self.is_good(&key) {
             return Err(Error::Unauthorized);
         }
-        Ok(Caller { key: key.id, tenant: key.tenant.clone(), role: key.role, subject: key.subject.clone() })
+        Ok(Caller { key: key.id, tenant: key.tenant.clone(), role: key.role, subject: Subject::of(&key) })
     }
 
     /// Whether the key of this id opens anything still.
@@ -154,37 +233,26 @@ impl Access {
         }))
     }
 
-    pub async fn issue(
-        &self,
-        tenant: Tenant,
-        role: Role,
-        name: String,
-        subject: Option<String>,
-        expires: Option<Time>,
-    ) -> Result<Issued> {
+    pub async fn issue(&self, wanted: WantedKey) -> Result<Issued> {
         let text = Self::draw()?;
-        let key = self.adopt(&text, tenant, role, name, subject, expires).await?;
+        let key = self.adopt(&text, wanted).await?;
         fault::at(Point::KeyMade);
         Ok(Issued { key, text })
     }
 
     /// Makes a key of a text that is there already, as the first one's file.
-    pub async fn adopt(
-        &self,
-        text: &str,
-        tenant: Tenant,
-        role: Role,
-        name: String,
-        subject: Option<String>,
-        expires: Option<Time>,
-    ) -> Result<Key> {
+    pub async fn adopt(&self, text: &str, wanted: WantedKey) -> Result<Key> {
         let digest = digest_of(text)
             .ok_or_else(|| Error::invalid("key", format!("must be {PREFIX} and {DIGITS} hexadecimal digits")))?;
         let created = self.clock.now();
+        let WantedKey { tenant, role, name, subject, any_subject, expires } = wanted;
         if expires.is_some_and(|end| end <= created) {
             return Err(Error::invalid("expires", "has passed already"));
         }
-        let new = NewKey { id: KeyId::now(), tenant, role, name, subject, digest, created, expires };
+        if any_subject && subject.is_none() {
+            return Err(Error::invalid("any_subject", "is for a key that has a subject"));
+        }
+        let new = NewKey { id: KeyId::now(), tenant, role, name, subject, any_subject, digest, created, expires };
         Ok(self.store.add_key(new).await?)
     }
 

@@ -37,6 +37,17 @@ pub struct Ask {
     pub front: &'static str,
 }
 
+impl Ask {
+    /// Under which its call is found again: another user's is another call, whatever key they send.
+    pub(crate) fn idempotency_key(&self) -> Option<[u8; 32]> {
+        let key = self.key?.key;
+        Some(match self.caller.subject.user() {
+            None => key,
+            Some(user) => Sha256::new().chain_update(key).chain_update(user).finalize().into(),
+        })
+    }
+}
+
 /// Which sandbox a call is for.
 #[derive(Clone, Debug)]
 pub enum Place {
@@ -183,7 +194,7 @@ impl Cx {
     }
 
     pub(crate) async fn slot(&self) -> Result<Arc<Slot>> {
-        self.runtime.0.sandboxes.of_id(&self.caller.tenant, &self.record()?.id).await
+        self.runtime.0.sandboxes.of_id(&self.caller, &self.record()?.id).await
     }
 
     /// Whoever waits hears why there is no answer yet. The work goes on.
@@ -321,7 +332,7 @@ impl<T: DeserializeOwned> Call<T> {
         let turn = runtime.answer_turn(tenant).await;
         let outcome = match short {
             Some(outcome) => outcome,
-            None => runtime.call_row(tenant, id).await?.outcome.unwrap_or(Outcome::Unknown),
+            None => runtime.0.store.call(tenant, id).await?.and_then(|row| row.outcome).unwrap_or(Outcome::Unknown),
         };
         Ok((Self::parse(outcome)?, turn))
     }

@@ -403,7 +403,7 @@ mod tests {
 
     use super::{test_room::room, *};
     use crate::{
-        Ask, Clock, Credential, Place, Settings,
+        Ask, Clock, Credential, Place, Settings, WantedKey,
         acts::{
             files::{At, Stat},
             sandbox::{Become, Ensure, Shape},
@@ -433,14 +433,14 @@ mod tests {
     async fn sandboxes_that_wake_or_stop_or_are_found_on_a_low_disk_are_measured_then() {
         let (dir, fake, low) = (tempfile::tempdir().unwrap(), Fake::new(), room(500, 1_000_000));
         let runtime = open(dir.path(), &fake);
-        let issued = runtime.access().issue(Tenant::default(), Role::Use, "test".into(), None, None).await.unwrap();
+        let issued = runtime.access().issue(WantedKey::new(Tenant::default(), Role::Use, "test")).await.unwrap();
         let caller = runtime.access().admit(Credential(&issued.text)).await.unwrap();
         let ask = || {
             let place = Place::Scope(Scope::fixed("one").unwrap(), None);
             Ask { caller: caller.clone(), place, key: None, lease: None, front: "test" }
         };
         let made = runtime.call(ask(), Ensure).await.unwrap().answer().await.unwrap();
-        let slot = runtime.0.sandboxes.of_id(&caller.tenant, &made.sandbox).await.unwrap();
+        let slot = runtime.0.sandboxes.of_id(&caller, &made.sandbox).await.unwrap();
         let physical = slot.record().physical.clone();
         runtime.call(ask(), Become(Shape::Stopped)).await.unwrap().answer().await.unwrap();
         assert!(runtime.0.sandboxes.pressure.take_noted(&caller.tenant).is_empty(), "there was room");

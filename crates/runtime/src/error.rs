@@ -15,6 +15,10 @@ pub enum Error {
     Unauthorized,
     #[error("this needs a key with the role {needs}: this one has the role {has}", needs = name(*needs), has = name(*has))]
     Forbidden { needs: Role, has: Role },
+    #[error("this key stands for the user {0:?} alone: it names no other")]
+    OtherUser(String),
+    #[error("this key stands for the user {0:?} alone: what tells of all users of the tenant is not for it")]
+    AllUsers(String),
     #[error(
         "this network would reach the server's own machine or its inner networks: list what is public, or have the \
          operator set it with a key of the role admin"
@@ -33,6 +37,10 @@ pub enum Error {
         /// As its dialect says it.
         text: Option<String>,
     },
+    #[error("the server ends, and was to stop all sandboxes: it starts none any more")]
+    Ending,
+    #[error("these run still, since they could not be stopped: {}", .0.iter().map(SandboxId::as_str).collect::<Vec<_>>().join(", "))]
+    NotStopped(Vec<SandboxId>),
     #[error("the lease has ended, or was never this one")]
     LeaseLost,
     #[error("there is no call {0}")]
@@ -156,7 +164,9 @@ impl Error {
     pub fn code(&self) -> Code {
         match self {
             Self::Unauthorized | Self::NoLink => Code::Unauthorized,
-            Self::Forbidden { .. } | Self::Inside | Self::Asleep(_) => Code::Forbidden,
+            Self::Forbidden { .. } | Self::OtherUser(_) | Self::AllUsers(_) | Self::Inside | Self::Asleep(_) => {
+                Code::Forbidden
+            }
             Self::NoSandbox(_) => Code::SandboxNotFound,
             Self::Recovering => Code::SandboxRecovering,
             Self::Busy { .. } => Code::SandboxBusy,
@@ -175,6 +185,8 @@ impl Error {
             Self::Mount(_) => Code::MountDenied,
             Self::NoKey(_) => Code::KeyNotFound,
             Self::KeyReused => Code::IdempotencyMismatch,
+            Self::Ending => Code::Draining,
+            Self::NotStopped(_) => Code::Internal,
             Self::UserRequired => Code::UserRequired,
             Self::ScopeConflict(_) => Code::ScopeConflict,
             Self::ListsTooLarge

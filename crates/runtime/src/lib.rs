@@ -66,7 +66,7 @@ mod watches;
 mod webhooks;
 mod words;
 
-pub use access::{Access, Caller, Credential, Issued};
+pub use access::{Access, Caller, Credential, Issued, Subject, WantedKey};
 pub use builds::BUILDING;
 pub use cabana_model::{
     Action, Amounts, BOUNDLESS, BuildId, BuildState, CallId, Clamped, Code, EventFilter, Exceeded, Hook, KeyId,

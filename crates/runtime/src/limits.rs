@@ -147,8 +147,9 @@ impl Runtime {
     }
 
     /// Of these days, both included, each as `2026-01-31`.
-    pub async fn usage(&self, tenant: &Tenant, from: String, to: String) -> Result<Vec<Usage>> {
-        Ok(self.0.store.usage(tenant, from, to).await?)
+    pub async fn usage(&self, caller: &Caller, from: String, to: String) -> Result<Vec<Usage>> {
+        caller.require_all_users()?;
+        Ok(self.0.store.usage(&caller.tenant, from, to).await?)
     }
 
     /// Measures what is stored, again and again, until the runtime closes.

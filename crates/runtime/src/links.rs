@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use cabana_model::{KeyId, Role, SandboxId, Tenant, Time};
+use cabana_model::{KeyId, SandboxId, Tenant, Time};
 use cabana_store::Store;
 use hmac::{Hmac, Mac};
 use jiff::SignedDuration;
@@ -108,11 +108,11 @@ impl Runtime {
         if grant.sandbox != *sandbox || grant.port != port {
             return Err(Error::NoSandbox(sandbox.clone()));
         }
-        let slot = self.0.sandboxes.of_id(&grant.tenant, sandbox).await?;
+        let caller = Caller::keyless(grant.key, grant.tenant.clone());
+        let slot = self.0.sandboxes.of_id(&caller, sandbox).await?;
         if grant.mark != self.link_mark(&slot).await? || !self.0.access.stands(grant.key).await? {
             return Err(Error::NoLink);
         }
-        let caller = Caller { key: grant.key, tenant: grant.tenant.clone(), role: Role::Use, subject: None };
         Ok((grant, Visitor::ByLink(caller)))
     }
 

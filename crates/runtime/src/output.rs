@@ -7,24 +7,24 @@ use cabana_store::{CallRow, Inline, Log, Stream};
 use uuid::Uuid;
 
 use crate::{
-    Act, Error, Result, Runtime,
+    Act, Caller, Error, Result, Runtime,
     acts::{exec::Exec, terminal::Terminal},
     shares::{self, READERS},
 };
 
 impl Runtime {
     /// To be read by range and followed by any number of readers. Ended or not makes no difference to them.
-    pub async fn call_output(&self, tenant: &Tenant, id: CallId) -> Result<Arc<Log>> {
+    pub async fn call_output(&self, caller: &Caller, id: CallId) -> Result<Arc<Log>> {
         self.0.left_calls.taken_up(&id).await?;
         // First: of one that ends between the two looks, the row has the output then.
         let live = self.0.calls.get(id);
-        let row = self.0.store.call(tenant, id).await?.ok_or(Error::NoCall(id))?;
+        let row = self.call_row(caller, id).await?;
         match live {
             Some(call) => Ok(call.output),
             None => {
                 let told = matches!(row.outcome, Some(Outcome::Answered(_)));
                 let told = told && [Exec::VERB, Terminal::VERB].contains(&row.verb.as_str());
-                self.again(tenant, id.uuid(), row.inline, told).await
+                self.again(&caller.tenant, id.uuid(), row.inline, told).await
             }
         }
     }
@@ -33,15 +33,15 @@ impl Runtime {
         self.again(&row.tenant, row.id.uuid(), row.inline.clone(), false).await
     }
 
-    pub async fn task_output(&self, tenant: &Tenant, id: TaskId) -> Result<Arc<Log>> {
+    pub async fn task_output(&self, caller: &Caller, id: TaskId) -> Result<Arc<Log>> {
         self.0.left_tasks.taken_up(&id).await?;
         let live = self.0.live_tasks.get(id); // first, for the same reason
-        let task = self.task(tenant, id).await?;
+        let task = self.task(caller, id).await?;
         match live {
             Some(live) => Ok(live.log),
             None => {
                 let told = !matches!(task.state, TaskState::Running | TaskState::Unknown);
-                self.again(tenant, id.uuid(), task.inline, told).await
+                self.again(&caller.tenant, id.uuid(), task.inline, told).await
             }
         }
     }

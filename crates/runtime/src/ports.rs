@@ -91,7 +91,7 @@ impl Runtime {
     /// leaves one only where something listens, and only so many.
     pub async fn connect(&self, visitor: Visitor, sandbox: &SandboxId, port: u16) -> Result<Connection> {
         check(port)?;
-        let slot = self.0.sandboxes.of_id(&visitor.caller().tenant, sandbox).await?;
+        let slot = self.0.sandboxes.of_id(visitor.caller(), sandbox).await?;
         let record = slot.record();
         // Before it is started for nothing.
         let shares = visitor.take_shares(&shares::sandbox(&record)).ok_or(Error::TooManyPortConnections)?;

@@ -588,7 +588,7 @@ mod tests {
     #[test]
     fn what_a_ledger_has_for_removals_is_for_nothing_else() {
         const MOST: u64 = 1 << 30;
-        let caller = Caller { key: KeyId::now(), tenant: Tenant::new("us").unwrap(), role: Role::Use, subject: None };
+        let caller = Caller::keyless(KeyId::now(), Tenant::new("us").unwrap());
         let limits = Quota { ledger_bytes: Some(MOST), ..Quota::NONE };
         let most = |stores, removes| {
             let wants = Wants { stores, removes, records: 100, ..Wants::default() };
@@ -603,7 +603,7 @@ mod tests {
     fn removals_say_when_they_take_of_what_is_kept_for_them() {
         let tenant = Tenant::new("us").unwrap();
         let owner = Owner { tenant: tenant.clone(), key: None };
-        let caller = Caller { key: KeyId::now(), tenant: tenant.clone(), role: Role::Use, subject: None };
+        let caller = Caller::keyless(KeyId::now(), tenant.clone());
         let quotas = Quotas::new(Clock::machine(), Arc::new(Live::new(Settings::default())));
         quotas.set(&owner, Some(Quota { ledger_bytes: Some(1000), ..Quota::NONE }), false).unwrap();
         let removes = Wants { removes: true, records: 400, ..Wants::default() };
@@ -625,7 +625,7 @@ mod tests {
     fn what_leaves_no_row_costs_nothing() {
         let tenant = Tenant::new("us").unwrap();
         let owner = Owner { tenant: tenant.clone(), key: None };
-        let caller = Caller { key: KeyId::now(), tenant: tenant.clone(), role: Role::Use, subject: None };
+        let caller = Caller::keyless(KeyId::now(), tenant.clone());
         let quotas = Quotas::new(Clock::machine(), Arc::new(Live::new(Settings::default())));
         quotas.set(&owner, Some(Quota { ledger_bytes: Some(1000), ..Quota::NONE }), false).unwrap();
         let wants = Wants { stores: true, records: 600, ..Wants::default() };

@@ -256,7 +256,7 @@ mod tests {
 
     fn caller() -> Caller {
         let tenant = Tenant::new("us").unwrap();
-        Caller { key: KeyId::now(), tenant, role: Role::Read, subject: None }
+        Caller { role: Role::Read, ..Caller::keyless(KeyId::now(), tenant) }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use cabana_store::{BegunPage, CallRow, Dropped, Head, KnownSpec, LedgerRow, Page
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
-    Error, MemoryCharge, Result, Runtime,
+    Caller, Error, MemoryCharge, Result, Runtime,
     shares::{self, REQUESTS, Share},
 };
 
@@ -17,27 +17,29 @@ pub struct AnswerTurn {
 }
 
 impl Runtime {
-    pub async fn sandbox(&self, tenant: &Tenant, id: &SandboxId) -> Result<Record> {
-        self.sandbox_again(tenant, id, None).await
+    pub async fn sandbox(&self, caller: &Caller, id: &SandboxId) -> Result<Record> {
+        self.sandbox_again(caller, id, None).await
     }
 
     /// By one who may have its spec: that is read only where it has changed.
-    pub async fn sandbox_again(&self, tenant: &Tenant, id: &SandboxId, known: Option<KnownSpec>) -> Result<Record> {
+    pub async fn sandbox_again(&self, caller: &Caller, id: &SandboxId, known: Option<KnownSpec>) -> Result<Record> {
         let record = match known {
-            Some(known) => self.0.store.sandbox_again(tenant, id, known).await?,
-            None => self.0.store.sandbox(tenant, id).await?,
+            Some(known) => self.0.store.sandbox_again(&caller.tenant, id, known).await?,
+            None => self.0.store.sandbox(&caller.tenant, id).await?,
         };
-        record.filter(|record| record.state != SandboxState::Deleting).ok_or_else(|| Error::NoSandbox(id.clone()))
+        let is_there =
+            |record: &Record| record.state != SandboxState::Deleting && caller.reaches(record.user.as_deref());
+        record.filter(is_there).ok_or_else(|| Error::NoSandbox(id.clone()))
     }
 
     /// The newest first.
-    pub async fn sandbox_list(&self, tenant: &Tenant, state: Option<SandboxState>, page: Page) -> Result<Vec<Record>> {
-        Ok(self.0.store.sandboxes(tenant, state, page).await?)
+    pub async fn sandbox_list(&self, caller: &Caller, state: Option<SandboxState>, page: Page) -> Result<Vec<Record>> {
+        Ok(self.0.store.sandboxes(&caller.tenant, caller.subject.only(), state, page).await?)
     }
 
     /// By when they began to run.
-    pub async fn sandboxes_by_start(&self, tenant: &Tenant, page: BegunPage) -> Result<Vec<Record>> {
-        Ok(self.0.store.sandboxes_by_start(tenant, page).await?)
+    pub async fn sandboxes_by_start(&self, caller: &Caller, page: BegunPage) -> Result<Vec<Record>> {
+        Ok(self.0.store.sandboxes_by_start(&caller.tenant, caller.subject.only(), page).await?)
     }
 
     /// For an answer that is made of what was read for it.
@@ -90,37 +92,44 @@ impl Runtime {
         REQUESTS.take(&shares::tenant(tenant)).ok_or(Error::TooManyRequests)
     }
 
-    pub async fn call_row(&self, tenant: &Tenant, id: CallId) -> Result<CallRow> {
-        self.0.store.call(tenant, id).await?.ok_or(Error::NoCall(id))
+    pub async fn call_row(&self, caller: &Caller, id: CallId) -> Result<CallRow> {
+        let row = self.0.store.call(&caller.tenant, id).await?;
+        row.filter(|row| caller.reaches(row.user.as_deref())).ok_or(Error::NoCall(id))
     }
 
-    pub async fn call_list(&self, tenant: &Tenant, sandbox: Option<&SandboxId>, page: Page) -> Result<Vec<CallRow>> {
-        Ok(self.0.store.calls(tenant, sandbox, page).await?)
+    pub async fn call_list(&self, caller: &Caller, sandbox: Option<&SandboxId>, page: Page) -> Result<Vec<CallRow>> {
+        Ok(self.0.store.calls(&caller.tenant, caller.subject.only(), sandbox, page).await?)
     }
 
     /// Waits for its end.
-    pub async fn ended_call(&self, tenant: &Tenant, id: CallId) -> Result<CallRow> {
-        self.call_row(tenant, id).await?;
+    pub async fn ended_call(&self, caller: &Caller, id: CallId) -> Result<CallRow> {
+        self.call_row(caller, id).await?; // only who sees it waits for it
+        self.end_of_call(id).await?;
+        self.call_row(caller, id).await
+    }
+
+    pub(crate) async fn end_of_call(&self, id: CallId) -> Result<()> {
         self.0.left_calls.taken_up(&id).await?;
         if let Some(call) = self.0.calls.get(id) {
             call.outcome().await;
         }
-        self.call_row(tenant, id).await
+        Ok(())
     }
 
     /// Waits until it has ended, by whatever end; one that has ended already stays what it is.
-    pub async fn cancel_call(&self, tenant: &Tenant, id: CallId) -> Result<CallRow> {
-        self.call_row(tenant, id).await?; // only its own tenant ends it
+    pub async fn cancel_call(&self, caller: &Caller, id: CallId) -> Result<CallRow> {
+        self.call_row(caller, id).await?;
         self.0.left_calls.taken_up(&id).await?;
         if let Some(call) = self.0.calls.get(id) {
             call.cancel.cancel();
         }
-        self.ended_call(tenant, id).await
+        self.ended_call(caller, id).await
     }
 
     /// From the oldest on, with what is missing before it.
-    pub async fn ledger(&self, tenant: &Tenant, after: u64, limit: u32) -> Result<(Vec<LedgerRow>, Option<Dropped>)> {
-        Ok(self.0.store.ledger_page(tenant, after, limit).await?)
+    pub async fn ledger(&self, caller: &Caller, after: u64, limit: u32) -> Result<(Vec<LedgerRow>, Option<Dropped>)> {
+        caller.require_all_users()?;
+        Ok(self.0.store.ledger_page(&caller.tenant, after, limit).await?)
     }
 
     /// Whether the store can be read and written to, as it was within a second.
@@ -129,7 +138,8 @@ impl Runtime {
         Ok(self.0.store_health.answer(Instant::now(), &self.0.tasks, async move { store.check().await }).await?)
     }
 
-    pub async fn ledger_head(&self, tenant: &Tenant) -> Result<Option<Head>> {
-        Ok(self.0.store.ledger_head(tenant).await?)
+    pub async fn ledger_head(&self, caller: &Caller) -> Result<Option<Head>> {
+        caller.require_all_users()?;
+        Ok(self.0.store.ledger_head(&caller.tenant).await?)
     }
 }

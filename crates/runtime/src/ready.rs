@@ -66,7 +66,7 @@ impl Runtime {
             return Ok(seen.task);
         }
         // Whoever asks at the same time asks for the same call: once for each time that the sandbox began to run.
-        let began = self.sandbox(tenant, what.sandbox).await?.started;
+        let began = self.sandbox(what.caller, what.sandbox).await?.started;
         let key = IdempotencyKey::new(format!("service {} {began:?}", what.sandbox).as_bytes());
         let start = Start { note, ..Start::new(what.asked(&what.service.start)) };
         Ok(self.call(what.ask(Some(key)), start).await?.answer().await?.task)
@@ -74,11 +74,11 @@ impl Runtime {
 
     /// Comes back when the command has ended badly, and says how. One that ends well has left what it started behind.
     async fn failed(&self, what: &BringUp<'_>, task: TaskId) -> Result<String> {
-        let ended = self.ended_task(&what.caller.tenant, task).await?;
+        let ended = self.ended_task(what.caller, task).await?;
         if ended.state == TaskState::Succeeded {
             return std::future::pending().await;
         }
-        let log = self.task_output(&what.caller.tenant, task).await?;
+        let log = self.task_output(what.caller, task).await?;
         let mut words = String::new();
         for stream in [Stream::Stdout, Stream::Stderr] {
             words += &text(&Said::of(&log, stream, Keep::tail(WORDS)).await?);

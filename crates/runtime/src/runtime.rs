@@ -2,10 +2,10 @@
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
-use cabana_model::{CallId, Code, KeyId, Outcome, Resource, Role, SandboxId, SandboxState, TaskId, Tenant, Time};
+use cabana_model::{CallId, Code, KeyId, Outcome, Resource, Role, SandboxId, TaskId, Tenant, Time};
 use cabana_sandbox::{NetworkPolicy, Provider};
 use cabana_store::{By, Done, Entry, Log, NewCall, Reserved, SnapshotStep, Store, TenantPermits};
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::StreamExt;
 use jiff::SignedDuration;
 use sha2::{Digest, Sha256};
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
@@ -104,9 +104,6 @@ pub(crate) struct Inner {
 /// How long a repeated request is known as one.
 const KEYS_KEPT: SignedDuration = SignedDuration::from_hours(24);
 const KEYS_LOOKED_AT: Duration = Duration::from_secs(600);
-
-/// When all are stopped.
-const STOPPED_AT_ONCE: usize = 8;
 
 /// Between two tries to record what could not be recorded.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -231,8 +228,12 @@ impl Runtime {
     }
 
     /// What happens from now on, to one sandbox of the tenant or to all.
-    pub fn events(&self, tenant: &Tenant, sandbox: Option<&SandboxId>) -> Result<Listener> {
-        self.0.events.listen(tenant, sandbox)
+    pub async fn events(&self, caller: &Caller, sandbox: Option<&SandboxId>) -> Result<Listener> {
+        match sandbox {
+            Some(sandbox) => drop(self.sandbox(caller, sandbox).await?), // of another tenant's there is nothing to hear
+            None => caller.require_all_users()?,
+        }
+        self.0.events.listen(&caller.tenant, sandbox)
     }
 
     /// How many sandboxes run, and how many calls are under way.
@@ -274,28 +275,10 @@ impl Runtime {
         self.0.closing.cancel();
     }
 
-    /// Stops every sandbox that runs or is paused: files are kept, and so is what its commands said until then. One that cannot
-    /// be stopped keeps no other from it.
+    /// Stops every sandbox that runs or is paused, and lets none start any more. One that cannot be stopped keeps no other from it.
     pub async fn stop_all(&self, why: &str) -> Result<()> {
-        use SandboxState::{Paused, Pausing, Running, Waking};
-        let awake = |state| matches!(state, Running | Paused | Pausing | Waking);
-        let change = Change::asked(By::Itself, why);
-        // A call that is under way may have started one again.
-        for _ in 0..2 {
-            let records = self.0.store.restless_sandboxes().map_err(Error::from);
-            let stopping = records.try_for_each_concurrent(STOPPED_AT_ONCE, |record| async move {
-                if !awake(record.state) {
-                    return Ok(());
-                }
-                let slot = self.0.sandboxes.of_record(record);
-                if let Err(error) = self.0.sandboxes.stop(&slot, change).await {
-                    tracing::warn!(sandbox = %slot.record().id, %error, "a sandbox could not be stopped");
-                }
-                Ok(())
-            });
-            stopping.await?;
-        }
-        Ok(())
+        let left = self.0.sandboxes.stop_all(why).await?;
+        if left.is_empty() { Ok(()) } else { Err(Error::NotStopped(left)) }
     }
 
     /// Waits for what is under way, as long as it is given; what is not done by then is found again by the next server.
@@ -477,7 +460,7 @@ impl Runtime {
         if let Some(call) = self.0.calls.get(first) {
             return Ok(call);
         }
-        let row = self.0.store.call(&ask.caller.tenant, first).await?.ok_or(Error::NoCall(first))?;
+        let row = self.call_row(&ask.caller, first).await?;
         let output = self.ended_output(&row).await?;
         Ok(RawCall::done(first, output, row.outcome.unwrap_or(Outcome::Unknown)))
     }
@@ -493,10 +476,14 @@ impl Runtime {
             tenant: ask.caller.tenant.clone(),
             key: ask.caller.key,
             sandbox: slot.map(|slot| slot.record().id.clone()),
+            user: match slot {
+                Some(slot) => slot.record().user.clone(),
+                None => ask.caller.subject.only().map(str::to_owned),
+            },
             verb: about.verb,
             front: ask.front,
             digest: about.digest,
-            once: ask.key.map(|key| key.key),
+            once: ask.idempotency_key(),
             argv: about.argv.clone(),
             at: self.0.clock.now(),
         }
@@ -576,11 +563,14 @@ impl Runtime {
             self.0.sandboxes.provider().capabilities().check(&wanted.sandbox)?;
         }
         match &ask.place {
-            Place::Scope(scope, wanted) => self.0.sandboxes.of_scope(caller, scope, wanted.as_ref()).await.map(Some),
+            Place::Scope(scope, wanted) => {
+                caller.check_user(scope.named_user().as_deref())?;
+                self.0.sandboxes.of_scope(caller, scope, wanted.as_ref()).await.map(Some)
+            }
             Place::Chat { app, chat, user } => {
                 self.0.sandboxes.of_chat(caller, app, chat, user.as_deref()).await.map(Some)
             }
-            Place::Sandbox(id) => self.0.sandboxes.of_id(tenant, id).await.map(|slot| Some((slot, false))),
+            Place::Sandbox(id) => self.0.sandboxes.of_id(caller, id).await.map(|slot| Some((slot, false))),
             Place::New(wanted) | Place::Once(wanted) => {
                 let once = matches!(ask.place, Place::Once(_));
                 self.0.sandboxes.of_nobody(caller, wanted.as_ref(), once).await.map(|slot| Some((slot, true)))

@@ -10,6 +10,7 @@ mod left;
 mod life;
 mod long_specs;
 mod slot;
+mod stop_all;
 #[cfg(test)]
 mod tests;
 mod walks;
@@ -18,7 +19,7 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::{
         Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicBool, AtomicI64, Ordering},
     },
 };
 
@@ -173,6 +174,7 @@ pub(crate) struct Sandboxes {
     sooner: Notify,
     /// When whoever looks after them looks again by itself, in microseconds.
     looks_at: AtomicI64,
+    starts_no_more: AtomicBool,
 }
 
 /// Those that run are held, and some of those that did; the rest is there as long as somebody has it in hand.
@@ -270,6 +272,7 @@ impl Sandboxes {
             went: Notify::new(),
             sooner: Notify::new(),
             looks_at: AtomicI64::new(i64::MAX),
+            starts_no_more: AtomicBool::new(false),
         }
     }
 
@@ -384,17 +387,17 @@ impl Sandboxes {
         let wanted = match (wanted.snapshot, scope) {
             (None, _) => wanted,
             (Some(snapshot), scope) => match (self.store.snapshot(tenant, snapshot).await?, scope) {
-                (Some(found), _) => {
+                (Some(found), _) if caller.reaches(found.user.as_deref()) => {
                     let sandbox = SandboxSpec { base: Base::Snapshot(found.physical), ..wanted.sandbox.clone() };
                     forked = Wanted { sandbox, ..wanted.clone() };
                     &forked
                 }
                 // What a sandbox that is there began with may be gone by now.
-                (None, Some(scope)) => match self.store.by_scope(tenant, scope).await? {
+                (_, Some(scope)) => match self.store.by_scope(tenant, scope).await? {
                     Some(record) => return Ok((self.slots(|slots| slots.insert(record, &self.clock)), false)),
                     None => return Err(Error::NoSnapshot(snapshot)),
                 },
-                (None, None) => return Err(Error::NoSnapshot(snapshot)),
+                (_, None) => return Err(Error::NoSnapshot(snapshot)),
             },
         };
         self.provider.capabilities().check(&wanted.sandbox)?;
@@ -419,6 +422,10 @@ impl Sandboxes {
             scope: scope.cloned(),
             spec: wanted.to_spec()?,
             key: caller.key,
+            user: match scope {
+                Some(scope) => scope.named_user(),
+                None => caller.subject.only().map(str::to_owned),
+            },
             disk: wanted.sandbox.limits.disk,
             at: self.clock.now(),
         };
@@ -443,17 +450,21 @@ impl Sandboxes {
         }
     }
 
-    pub(crate) async fn of_id(&self, tenant: &Tenant, id: &SandboxId) -> Result<Arc<Slot>> {
-        let known = self.slots(|slots| slots.by_id.get(&(tenant.clone(), id.clone())).and_then(Weak::upgrade));
+    pub(crate) async fn of_id(&self, caller: &Caller, id: &SandboxId) -> Result<Arc<Slot>> {
+        let named = (caller.tenant.clone(), id.clone());
+        let known = self.slots(|slots| slots.by_id.get(&named).and_then(Weak::upgrade));
         let slot = match known {
             Some(slot) => slot,
             None => {
-                let record = self.store.sandbox(tenant, id).await?;
+                let record = self.store.sandbox(&caller.tenant, id).await?;
                 let record = record.ok_or_else(|| Error::NoSandbox(id.clone()))?;
                 self.slots(|slots| slots.insert(record, &self.clock))
             }
         };
-        if slot.is_deleting() { Err(Error::NoSandbox(id.clone())) } else { Ok(slot) }
+        match slot.is_deleting() || !caller.reaches(slot.record().user.as_deref()) {
+            true => Err(Error::NoSandbox(id.clone())),
+            false => Ok(slot),
+        }
     }
 
     /// The chat's sandbox: that of its user, if one is named, and else the only one that there is. True when there was none.
@@ -464,7 +475,8 @@ impl Sandboxes {
         chat: &str,
         user: Option<&str>,
     ) -> Result<(Arc<Slot>, bool)> {
-        if let Some(user) = user {
+        if let Some(user) = user.or(caller.subject.user()) {
+            caller.check_user(Some(user))?;
             return self.of_scope(caller, &Scope::chat_of(app, user, chat)?, None).await;
         }
         // Users may have chats of the same name: then none of them is meant more than another.
@@ -483,11 +495,12 @@ impl Sandboxes {
     }
 
     /// Those that are known of what was doomed: no call finds them running any more.
-    pub(crate) async fn doomed(&self, tenant: &Tenant, which: &Which) -> Result<()> {
+    pub(crate) async fn doomed(&self, tenant: &Tenant, user: Option<&str>, which: &Which) -> Result<()> {
         let of_it = |slot: &Arc<Slot>| {
             let record = slot.record();
             let chat = record.scope.as_ref().and_then(Scope::chat);
             record.tenant == *tenant
+                && user.is_none_or(|user| record.user.as_deref() == Some(user))
                 && match which {
                     Which::All => true,
                     Which::App(app) => chat.is_some_and(|(its, _)| its == *app),

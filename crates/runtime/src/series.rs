@@ -9,11 +9,11 @@ use std::{
     time::Duration,
 };
 
-use cabana_model::{SandboxId, SandboxState, Tenant, Time};
+use cabana_model::{SandboxId, SandboxState, Time};
 use cabana_sandbox::Usage;
 use tokio::time::Instant;
 
-use crate::{Result, Runtime, sandboxes::Slot};
+use crate::{Caller, Result, Runtime, sandboxes::Slot};
 
 /// What a sandbox used at one moment.
 #[derive(Clone, Copy, Debug)]
@@ -95,8 +95,8 @@ impl Series {
 
 impl Runtime {
     /// From the oldest on: what was seen while somebody looked, and what is used now if it runs. It is not woken, and not kept awake.
-    pub async fn samples(&self, tenant: &Tenant, sandbox: &SandboxId) -> Result<Vec<Sample>> {
-        let slot = self.0.sandboxes.of_id(tenant, sandbox).await?;
+    pub async fn samples(&self, caller: &Caller, sandbox: &SandboxId) -> Result<Vec<Sample>> {
+        let slot = self.0.sandboxes.of_id(caller, sandbox).await?;
         let physical = slot.record().physical.clone();
         let (series, is_new) = {
             let mut all = locked(&self.0.series.0);

@@ -5,38 +5,39 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use cabana_model::{Outcome, SandboxId, SnapshotId, SnapshotState, Tenant};
+use cabana_model::{Outcome, SandboxId, SnapshotId, SnapshotState};
 use cabana_store::{CallRow, Page, Snapshot, SnapshotStep};
 use futures_util::TryStreamExt;
 
-use crate::{Error, Result, Runtime, acts::snapshot::Taken, call::outcome_of};
+use crate::{Caller, Error, Result, Runtime, acts::snapshot::Taken, call::outcome_of};
 
 /// Those that go together are tidied up after together.
 const TOGETHER: Duration = Duration::from_secs(3);
 
 impl Runtime {
-    pub async fn snapshot(&self, tenant: &Tenant, id: SnapshotId) -> Result<Snapshot> {
-        self.0.store.snapshot(tenant, id).await?.ok_or(Error::NoSnapshot(id))
+    pub async fn snapshot(&self, caller: &Caller, id: SnapshotId) -> Result<Snapshot> {
+        let found = self.0.store.snapshot(&caller.tenant, id).await?;
+        found.filter(|found| caller.reaches(found.user.as_deref())).ok_or(Error::NoSnapshot(id))
     }
 
     /// The newest one of this name.
-    pub async fn snapshot_named(&self, tenant: &Tenant, name: &str) -> Result<Option<Snapshot>> {
-        Ok(self.0.store.snapshot_named(tenant, name).await?)
+    pub async fn snapshot_named(&self, caller: &Caller, name: &str) -> Result<Option<Snapshot>> {
+        Ok(self.0.store.snapshot_named(&caller.tenant, caller.subject.only(), name).await?)
     }
 
     /// The newest first.
-    pub async fn snapshots_named(&self, tenant: &Tenant, name: &str) -> Result<Vec<Snapshot>> {
-        Ok(self.0.store.snapshots_named(tenant, name).await?)
+    pub async fn snapshots_named(&self, caller: &Caller, name: &str) -> Result<Vec<Snapshot>> {
+        Ok(self.0.store.snapshots_named(&caller.tenant, caller.subject.only(), name).await?)
     }
 
     /// Of one sandbox, which may be gone by now, or of all. The newest first.
     pub async fn snapshot_list(
         &self,
-        tenant: &Tenant,
+        caller: &Caller,
         sandbox: Option<&SandboxId>,
         page: Page,
     ) -> Result<Vec<Snapshot>> {
-        Ok(self.0.store.snapshots(tenant, sandbox, page).await?)
+        Ok(self.0.store.snapshots(&caller.tenant, caller.subject.only(), sandbox, page).await?)
     }
 
     /// One that the provider has was taken, and nobody was told.

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span, error_span};
 
 use crate::{
-    Error, Event, Happened, Result, Runtime,
+    Caller, Error, Event, Happened, Result, Runtime,
     acts::exec::{ExitTold, exit_number},
     exec::{self, Followed, Input},
     fault::{self, Point},
@@ -402,18 +402,19 @@ impl Runtime {
         self.0.sandboxes.tell_of(&task.tenant, &task.sandbox, event);
     }
 
-    pub async fn task(&self, tenant: &Tenant, id: TaskId) -> Result<Task> {
-        self.0.store.task(tenant, id).await?.ok_or(Error::NoTask(id))
+    pub async fn task(&self, caller: &Caller, id: TaskId) -> Result<Task> {
+        let task = self.0.store.task(&caller.tenant, id).await?;
+        task.filter(|task| caller.reaches(task.user.as_deref())).ok_or(Error::NoTask(id))
     }
 
     pub async fn task_list(
         &self,
-        tenant: &Tenant,
+        caller: &Caller,
         sandbox: Option<&SandboxId>,
         state: Option<TaskState>,
         page: Page,
     ) -> Result<Vec<Task>> {
-        Ok(self.0.store.tasks(tenant, sandbox, state, page).await?)
+        Ok(self.0.store.tasks(&caller.tenant, caller.subject.only(), sandbox, state, page).await?)
     }
 
     /// Those of a sandbox that run, and after them those that ended a moment ago.
@@ -424,22 +425,23 @@ impl Runtime {
     }
 
     /// Waits for its end.
-    pub async fn ended_task(&self, tenant: &Tenant, id: TaskId) -> Result<Task> {
+    pub async fn ended_task(&self, caller: &Caller, id: TaskId) -> Result<Task> {
+        self.task(caller, id).await?; // only who sees it waits for it
         self.0.left_tasks.taken_up(&id).await?;
         if let Some(mut live) = self.0.live_tasks.get(id) {
             let _ = live.ended.wait_for(Option::is_some).await;
         }
-        self.task(tenant, id).await
+        self.task(caller, id).await
     }
 
     /// Waits until it has ended, by whatever end; one that has ended already stays what it is.
-    pub async fn cancel_task(&self, tenant: &Tenant, id: TaskId) -> Result<Task> {
-        self.task(tenant, id).await?; // only its own tenant ends it
+    pub async fn cancel_task(&self, caller: &Caller, id: TaskId) -> Result<Task> {
+        self.task(caller, id).await?;
         self.0.left_tasks.taken_up(&id).await?;
         if let Some(live) = self.0.live_tasks.get(id) {
             live.cancel.cancel();
         }
-        self.ended_task(tenant, id).await
+        self.ended_task(caller, id).await
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::{collections::HashMap, fmt::Write as _};
 
-use cabana_model::{Role, SandboxId};
+use cabana_model::SandboxId;
 use cabana_store::{KnownSpec, Record};
 use hmac::Mac as _;
 
@@ -83,7 +83,7 @@ impl Runtime {
         if !self.0.access.stands(key).await? {
             return Err(Error::Unauthorized);
         }
-        let caller = Caller { key, tenant: record.tenant.clone(), role: Role::Use, subject: None };
+        let caller = Caller::keyless(key, record.tenant.clone());
         Ok((record, caller))
     }
 }

@@ -13,7 +13,7 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
-use cabana_model::{Role, Tenant, Time};
+use cabana_model::{Tenant, Time};
 use cabana_sandbox::{Error as SandboxError, Stream};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use hmac::Mac as _;
@@ -86,7 +86,7 @@ impl Runtime {
         if until <= self.0.clock.now() || !self.0.access.stands(key).await? {
             return Err(Error::NoLink);
         }
-        Ok((Caller { key, tenant, role: Role::Use, subject: None }, hash))
+        Ok((Caller::keyless(key, tenant), hash))
     }
 
     fn uploads(&self, tenant: &Tenant) -> Result<PathBuf> {

@@ -26,7 +26,7 @@ pub(crate) use self::{
     hooks::{Hooks, draw as draw_secret},
     target::Target,
 };
-use crate::{Error, Event, Happened, Result, Runtime};
+use crate::{Caller, Error, Event, Happened, Result, Runtime};
 
 /// Of one tenant.
 const MOST: usize = 16;
@@ -102,13 +102,15 @@ impl Runtime {
         self.0.events.hooks.counts()
     }
 
-    pub async fn webhooks(&self, tenant: &Tenant) -> Result<Vec<Webhook>> {
-        Ok(self.0.store.webhooks(tenant).await?)
+    pub async fn webhooks(&self, caller: &Caller) -> Result<Vec<Webhook>> {
+        caller.require_all_users()?;
+        Ok(self.0.store.webhooks(&caller.tenant).await?)
     }
 
     /// With its last deliveries, newest first.
-    pub async fn webhook(&self, tenant: &Tenant, id: WebhookId) -> Result<(Webhook, Vec<Delivery>)> {
-        let webhook = self.0.store.webhook(tenant, id).await?.ok_or(Error::NoWebhook(id))?;
+    pub async fn webhook(&self, caller: &Caller, id: WebhookId) -> Result<(Webhook, Vec<Delivery>)> {
+        caller.require_all_users()?;
+        let webhook = self.0.store.webhook(&caller.tenant, id).await?.ok_or(Error::NoWebhook(id))?;
         Ok((webhook, self.0.store.deliveries(id, SHOWN).await?))
     }
 

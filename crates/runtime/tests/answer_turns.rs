@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use cabana_runtime::{
     Act, Ask, Caller, Clock, Code, Credential, Cx, IdempotencyKey, Needs, Place, Quota, Result, Role, Runtime,
-    Settings, Tenant, Time,
+    Settings, Tenant, Time, WantedKey,
 };
 use cabana_store::{Durability, Store};
 use cabana_testkit::Fake;
@@ -30,7 +30,7 @@ impl Stage {
         let store = Store::open(dir.path(), Durability::Kill).unwrap();
         let settings = Settings { sandbox: Fake::spec(), quota, ..Settings::default() };
         let runtime = Runtime::new(Arc::new(Fake::new()), store, settings, Clock::at(Time::now()));
-        let issued = runtime.access().issue(Tenant::default(), Role::Use, "test".into(), None, None).await.unwrap();
+        let issued = runtime.access().issue(WantedKey::new(Tenant::default(), Role::Use, "test")).await.unwrap();
         let caller = runtime.access().admit(Credential(&issued.text)).await.unwrap();
         Self { _dir: dir, runtime, caller }
     }
@@ -79,7 +79,7 @@ async fn who_owes_too_much_is_told_what_was_done_one_at_a_time_and_another_tenan
     let mut calls = Vec::new();
     for _ in 0..3 {
         let call = runtime.call(stage.ask(None), Say(may.clone())).await.unwrap();
-        runtime.ended_call(tenant, call.id()).await.unwrap();
+        runtime.ended_call(&stage.caller, call.id()).await.unwrap();
         calls.push(Box::pin(call.answer_in_turn(runtime, tenant)));
     }
     let mut untaken = runtime.list_memory(tenant).owed();

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use cabana_runtime::{
-    Ask, Clock, Credential, Error, Place, Role, Runtime, Scope, Settings, Tenant, Time,
+    Ask, Clock, Credential, Error, Place, Role, Runtime, Scope, Settings, Tenant, Time, WantedKey,
     acts::sandbox::{Become, Ensure, Shape},
 };
 use cabana_store::{Durability, Store};
@@ -29,7 +29,11 @@ fn stage() -> Stage {
 
 impl Stage {
     async fn key(&self, expires: Option<Time>) -> String {
-        let issued = self.runtime.access().issue(Tenant::default(), Role::Use, "test".into(), None, expires).await;
+        let issued = self
+            .runtime
+            .access()
+            .issue(WantedKey { expires, ..WantedKey::new(Tenant::default(), Role::Use, "test") })
+            .await;
         issued.unwrap().text
     }
 
@@ -65,11 +69,11 @@ async fn calls_and_their_ledger_stay_in_order_whatever_the_clock_says() {
         let stop = Ask { place, ..stage.ask(&key).await };
         stage.runtime.call(stop, Become(Shape::Stopped)).await.unwrap().answer().await.unwrap();
     }
-    let tenant = Tenant::default();
-    let rows = stage.runtime.ledger(&tenant, 0, 100).await.unwrap().0;
+    let Ask { caller, .. } = stage.ask(&key).await;
+    let rows = stage.runtime.ledger(&caller, 0, 100).await.unwrap().0;
     assert_eq!(rows.len(), 10);
     assert!(rows.iter().zip(1..).all(|(row, seq)| row.seq == seq));
-    let head = stage.runtime.ledger_head(&tenant).await.unwrap().unwrap();
+    let head = stage.runtime.ledger_head(&caller).await.unwrap().unwrap();
     let whole = cabana_store::ledger::verify(rows.into_iter(), None, Some(&head));
     assert_eq!(whole.unwrap(), head);
 }

@@ -12,7 +12,7 @@ use std::{
 
 use cabana_runtime::{
     Act, Ask, Caller, Clock, Code, Credential, Cx, IdempotencyKey, Needs, Place, Result, Role, Runtime, Settings,
-    Tenant, Time, acts::sandbox::Ensure,
+    Tenant, Time, WantedKey, acts::sandbox::Ensure,
 };
 use cabana_store::{Durability, Page, Store};
 use cabana_testkit::Fake;
@@ -35,7 +35,7 @@ impl Stage {
         let store = Store::open(dir.path(), Durability::Full).unwrap();
         let settings = Settings { sandbox: Fake::spec(), ..Settings::default() };
         let runtime = Runtime::new(Arc::new(Fake::new()), store, settings, Clock::at(Time::now()));
-        let issued = runtime.access().issue(Tenant::default(), Role::Use, "test".into(), None, None).await.unwrap();
+        let issued = runtime.access().issue(WantedKey::new(Tenant::default(), Role::Use, "test")).await.unwrap();
         let caller = runtime.access().admit(Credential(&issued.text)).await.unwrap();
         Self { _dir: dir, runtime, caller }
     }
@@ -56,7 +56,7 @@ impl Stage {
 
     async fn sandboxes(&self) -> usize {
         let page = Page { after: None, limit: 100 };
-        self.runtime.sandbox_list(&self.caller.tenant, None, page).await.unwrap().len()
+        self.runtime.sandbox_list(&self.caller, None, page).await.unwrap().len()
     }
 }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use cabana_model::{Amounts, Exceeded, Quota, Resource, VolumeName};
 use cabana_runtime::{
     Act, Ask, CallId, Caller, Clock, Code, Credential, Cx, Error, IdempotencyKey, Needs, Owner, Page, Place, Result,
-    Role, Runtime, SandboxId, SandboxState, Scope, Settings, Standing, Tenant, Time, Wanted, Which,
+    Role, Runtime, SandboxId, SandboxState, Scope, Settings, Standing, Tenant, Time, Wanted, WantedKey, Which,
     acts::{
         files::{Alter, At, Step, Write},
         purge::Purge,
@@ -90,7 +90,7 @@ impl Stage {
     }
 
     async fn records(&self) -> usize {
-        self.runtime.sandbox_list(&self.caller.tenant, None, Page::first(1000)).await.unwrap().len()
+        self.runtime.sandbox_list(&self.caller, None, Page::first(1000)).await.unwrap().len()
     }
 
     async fn write(&self, sandbox: &SandboxId, bytes: usize) -> Result<()> {
@@ -107,7 +107,7 @@ fn open(fake: &Fake, store: Store, clock: &Clock, quota: Quota) -> Runtime {
 }
 
 async fn caller(runtime: &Runtime) -> Caller {
-    let issued = runtime.access().issue(Tenant::default(), Role::Use, "test".into(), None, None).await.unwrap();
+    let issued = runtime.access().issue(WantedKey::new(Tenant::default(), Role::Use, "test")).await.unwrap();
     runtime.access().admit(Credential(&issued.text)).await.unwrap()
 }
 
@@ -163,7 +163,7 @@ async fn sandboxes_in_all_count_also_when_they_rest_and_until_they_are_deleted()
     assert_eq!(let_in((0..100).map(|_| stage.new_one(Limits::NONE)), Resource::Sandboxes).await, 10);
     let some = stage.ensure("one").await;
     assert_eq!(exceeded(some).quota, Resource::Sandboxes);
-    let all = stage.runtime.sandbox_list(&stage.caller.tenant, None, Page::first(100)).await.unwrap();
+    let all = stage.runtime.sandbox_list(&stage.caller, None, Page::first(100)).await.unwrap();
     stage.become_(&all[0].id, Shape::Stopped).await;
     assert_eq!(exceeded(stage.ensure("one").await).used, 10);
     stage.become_(&all[0].id, Shape::Deleted).await;
@@ -333,7 +333,7 @@ async fn calls_under_way_are_bounded_and_whoever_hears_of_an_end_may_begin_anoth
     let (good, bad): (Vec<_>, Vec<_>) = begun.into_iter().partition(Result::is_ok);
     assert_eq!(good.len(), 10);
     assert!(bad.into_iter().all(|refused| exceeded(refused).quota == Resource::ConcurrentCalls));
-    let calls = stage.runtime.call_list(&stage.caller.tenant, None, Page::first(1000)).await.unwrap();
+    let calls = stage.runtime.call_list(&stage.caller, None, Page::first(1000)).await.unwrap();
     assert_eq!(calls.len(), 10, "what was refused leaves no row");
     end.add_permits(1000);
     for call in good {
@@ -371,9 +371,9 @@ async fn calls_a_second_are_bounded_by_the_clock_and_a_flood_leaves_no_rows() {
     assert_eq!(flood().await, 5);
     stage.clock.advance(SignedDuration::from_hours(-1));
     assert_eq!(flood().await, 0);
-    assert_eq!(stage.runtime.ledger(&stage.caller.tenant, 0, 1000).await.unwrap().0.len(), 12);
+    assert_eq!(stage.runtime.ledger(&stage.caller, 0, 1000).await.unwrap().0.len(), 12);
     // And nobody else's are fewer.
-    let issued = stage.runtime.access().issue(Tenant::new("them").unwrap(), Role::Use, "x".into(), None, None).await;
+    let issued = stage.runtime.access().issue(WantedKey::new(Tenant::new("them").unwrap(), Role::Use, "x")).await;
     let them = stage.runtime.access().admit(Credential(&issued.unwrap().text)).await.unwrap();
     for _ in 0..40 {
         let ask = Ask { caller: them.clone(), place: Place::Nowhere, key: None, lease: None, front: "test" };
@@ -429,7 +429,7 @@ async fn a_volume_whose_measuring_stands_still_holds_up_no_other_tenant() {
     let mut others = Vec::new();
     for tenant in ["a", "z"] {
         let tenant = Tenant::new(tenant).unwrap();
-        let issued = stage.runtime.access().issue(tenant, Role::Use, "test".into(), None, None).await.unwrap();
+        let issued = stage.runtime.access().issue(WantedKey::new(tenant, Role::Use, "test")).await.unwrap();
         stage.caller = stage.runtime.access().admit(Credential(&issued.text)).await.unwrap();
         stage.set(quota).await.unwrap();
         let sandbox = stage.ensure("one").await.unwrap();
@@ -505,12 +505,13 @@ async fn what_a_crash_left_half_made_waits_until_there_is_room_for_it() {
         physical: two.clone(),
         spec: serde_json::to_string(&wanted(Limits::NONE)).unwrap(),
         key: stage.caller.key,
+        user: None,
         disk: None,
         at: stage.clock.now(),
     };
     stage.runtime.store().claim(claim).await.unwrap();
     let stage = stage.again().await;
-    let state = async || stage.runtime.sandbox(&stage.caller.tenant, &two).await.unwrap().state;
+    let state = async || stage.runtime.sandbox(&stage.caller, &two).await.unwrap().state;
     for _ in 0..2 {
         stage.runtime.reap().await.unwrap();
         assert_eq!((state().await, stage.used().await.running), (SandboxState::Provisioning, 1));
@@ -561,7 +562,7 @@ impl Stage {
 
     /// What there is: sandboxes, those of them that run or are paused, and the limits of their disks.
     async fn there(&self) -> (u128, u128, u128) {
-        let records = self.runtime.sandbox_list(&self.caller.tenant, None, Page::first(1000)).await.unwrap();
+        let records = self.runtime.sandbox_list(&self.caller, None, Page::first(1000)).await.unwrap();
         let disk = |spec: &str| serde_json::from_str::<Wanted>(spec).unwrap().sandbox.limits.disk.unwrap();
         let disks = records.iter().map(|record| u128::from(disk(&record.spec))).sum();
         let states: Vec<_> = self.fake.list().await.unwrap().try_collect().await.unwrap();

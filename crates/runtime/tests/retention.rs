@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use bytes::Bytes;
 use cabana_runtime::{
     AboutSnapshot, Ask, CallId, Caller, Channel, Clock, Collected, Credential, IdempotencyKey, Outcome, Place,
-    Retention, Role, Runtime, SandboxId, Scope, Settings, TaskId, TaskState, Tenant, Time, Wanted,
+    Retention, Role, Runtime, SandboxId, Scope, Settings, TaskId, TaskState, Tenant, Time, Wanted, WantedKey,
     acts::{
         sandbox::{Become, Ensure, Shape},
         snapshot::Take,
@@ -39,7 +39,7 @@ impl Stage {
         let (fake, clock) = (Fake::new(), Clock::at(Time::now()));
         let settings = Settings { sandbox: Fake::spec(), retention, ..Settings::default() };
         let runtime = Runtime::new(Arc::new(fake.clone()), store, settings, clock.clone());
-        let issued = runtime.access().issue(Tenant::default(), Role::Admin, "test".into(), None, None).await.unwrap();
+        let issued = runtime.access().issue(WantedKey::new(Tenant::default(), Role::Admin, "test")).await.unwrap();
         let caller = runtime.access().admit(Credential(&issued.text)).await.unwrap();
         Self { dir, fake, runtime, clock, caller }
     }
@@ -109,6 +109,7 @@ impl Stage {
             tenant: self.caller.tenant.clone(),
             key: self.caller.key,
             sandbox: None,
+            user: None,
             verb: "exec",
             front: "test",
             digest: [0; 32],
@@ -140,7 +141,7 @@ impl Stage {
     }
 
     async fn output(&self, id: CallId) -> Option<usize> {
-        match self.runtime.call_output(&self.caller.tenant, id).await {
+        match self.runtime.call_output(&self.caller, id).await {
             Ok(log) => Some(log.lengths().0 as usize),
             Err(error) => {
                 assert_eq!(error.code(), cabana_runtime::Code::OutputGone, "{error}");
@@ -179,12 +180,12 @@ async fn outputs_go_after_their_time_and_calls_after_theirs() {
     assert_eq!(stage.pass().await, went(&[("outputs", 2)]));
     assert_eq!((stage.output(small).await, stage.output(large).await), (None, None));
     assert_eq!((stage.output(young).await, stage.files()), (Some(LARGE), 3));
-    let row = stage.runtime.call_row(&stage.caller.tenant, large).await.unwrap();
+    let row = stage.runtime.call_row(&stage.caller, large).await.unwrap();
     assert!(matches!(row.outcome, Some(Outcome::Answered(_))), "that it was there can be asked");
     stage.later(60);
     assert_eq!(stage.pass().await, went(&[("calls", 2), ("outputs", 1)]));
     for (id, is_there) in [(small, false), (large, false), (young, true), (open, true)] {
-        assert_eq!(stage.runtime.call_row(&stage.caller.tenant, id).await.is_ok(), is_there);
+        assert_eq!(stage.runtime.call_row(&stage.caller, id).await.is_ok(), is_there);
     }
     // What ends late is kept from then on, however long ago it said something.
     stage.end(open, LARGE).await;
@@ -261,14 +262,14 @@ async fn old_days_of_ledgers_go_and_are_on_record() {
     }
     let gone = stage.pass().await;
     assert_eq!(gone, went(&[("ledger", 6)]), "the days before the last seven whole ones");
-    let (rows, dropped) = stage.runtime.ledger(&stage.caller.tenant, 0, 1000).await.unwrap();
+    let (rows, dropped) = stage.runtime.ledger(&stage.caller, 0, 1000).await.unwrap();
     let dropped = dropped.unwrap();
     assert_eq!((dropped.upto.seq, rows[0].seq, rows.len()), (6, 7, 15));
     let last = rows.last().unwrap().clone();
     assert!(dropped.is_said_by(&last), "{last:?}");
     assert_eq!(last.argv[..2], ["1", "6"]);
     let tip = cabana_store::ledger::verify(rows.into_iter(), Some(dropped.upto), None).unwrap();
-    assert_eq!(Some(tip), stage.runtime.ledger_head(&stage.caller.tenant).await.unwrap());
+    assert_eq!(Some(tip), stage.runtime.ledger_head(&stage.caller).await.unwrap());
     // A tenant that does nothing more comes to rest.
     stage.later(100);
     assert_eq!(stage.pass().await, went(&[("ledger", 15)]));
@@ -305,8 +306,8 @@ async fn a_snapshot_goes_when_nothing_was_made_from_it_for_long() {
     let fork = stage.runtime.call(stage.ask(place), Ensure).await.unwrap().answer().await.unwrap().sandbox;
     stage.later(2);
     assert_eq!(stage.pass().await, went(&[("snapshots", 1)]));
-    assert!(stage.runtime.snapshot(&stage.caller.tenant, unused).await.is_err());
-    let (rows, _) = stage.runtime.ledger(&stage.caller.tenant, 0, 1000).await.unwrap();
+    assert!(stage.runtime.snapshot(&stage.caller, unused).await.is_err());
+    let (rows, _) = stage.runtime.ledger(&stage.caller, 0, 1000).await.unwrap();
     assert_eq!(rows.last().unwrap().argv, [unused.to_string(), "retention".to_owned()]);
     stage.later(30);
     assert_eq!((stage.pass().await, stage.snapshots().await), (went(&[]), 1), "a sandbox is made from it");
@@ -341,7 +342,7 @@ async fn a_template_goes_when_nothing_was_made_from_it_for_long() {
 async fn archives_of_nobody_go_and_others_stay() {
     let stage = Stage::new(Retention::default()).await;
     let sandbox = stage.ensure("one", None).await;
-    let physical = stage.runtime.sandbox(&stage.caller.tenant, &sandbox).await.unwrap().physical;
+    let physical = stage.runtime.sandbox(&stage.caller, &sandbox).await.unwrap().physical;
     let blobs = stage.runtime.store().blobs();
     for id in [&physical, &SandboxId::random()] {
         let body = stream::iter([Ok::<_, cabana_store::Error>(Bytes::from_static(b"saved"))]);

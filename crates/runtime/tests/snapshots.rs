@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cabana_runtime::{
     Ask, Caller, Clock, Credential, IdempotencyKey, Page, Place, Role, Runtime, SandboxId, Scope, Settings, SnapshotId,
-    Tenant, Time,
+    Tenant, Time, WantedKey,
     acts::{
         sandbox::Ensure,
         snapshot::{Delete, Take},
@@ -34,12 +34,12 @@ impl Stage {
         let store = Store::open(dir.path(), Durability::Kill).unwrap();
         let fake = Fake::new();
         let runtime = open(&fake, store);
-        let issued = runtime.access().issue(Tenant::default(), Role::Use, "test".into(), None, None).await.unwrap();
+        let issued = runtime.access().issue(WantedKey::new(Tenant::default(), Role::Use, "test")).await.unwrap();
         let caller = runtime.access().admit(Credential(&issued.text)).await.unwrap();
         let place = Place::Scope(Scope::fixed("one").unwrap(), None);
         let ask = Ask { caller: caller.clone(), place, key: None, lease: None, front: "test" };
         let sandbox = runtime.call(ask, Ensure).await.unwrap().answer().await.unwrap().sandbox;
-        let physical = runtime.sandbox(&caller.tenant, &sandbox).await.unwrap().physical;
+        let physical = runtime.sandbox(&caller, &sandbox).await.unwrap().physical;
         Self { _dir: dir, fake, runtime, caller, sandbox, physical }
     }
 
@@ -77,7 +77,7 @@ impl Stage {
 
     /// The public ids of those that are listed, and how many records there are in all.
     async fn records(&self) -> (Vec<SnapshotId>, usize) {
-        let listed = self.runtime.snapshot_list(&self.caller.tenant, None, Page::first(100)).await.unwrap();
+        let listed = self.runtime.snapshot_list(&self.caller, None, Page::first(100)).await.unwrap();
         let all = self.runtime.store().all_snapshots().await.unwrap();
         (listed.iter().map(|snapshot| snapshot.id).collect(), all.len())
     }
@@ -111,6 +111,7 @@ async fn one_that_was_taken_and_not_recorded_is_found_by_its_call() {
             tenant: stage.caller.tenant.clone(),
             key: stage.caller.key,
             sandbox: Some(stage.sandbox.clone()),
+            user: None,
             verb: "snapshot.take",
             front: "test",
             digest: digest.chain_update([0]).chain_update([0; 32]).finalize().into(),
@@ -147,7 +148,7 @@ async fn what_was_left_half_way_goes_and_what_nobody_knows_of_stays() {
     stage.runtime.store().begin_snapshot_delete(&stage.caller.tenant, leaving).await.unwrap().unwrap();
     // One whose files are gone.
     let lost = stage.runtime.call(stage.ask(None), Take::default()).await.unwrap().answer().await.unwrap().snapshot;
-    let lost = stage.runtime.snapshot(&stage.caller.tenant, lost).await.unwrap();
+    let lost = stage.runtime.snapshot(&stage.caller, lost).await.unwrap();
     stage.fake.remove_snapshot(lost.physical).await.unwrap();
     // One that has no record at all may be what is left of a lost database.
     let alone = SnapshotId::now();

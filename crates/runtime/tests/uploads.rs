@@ -8,7 +8,7 @@ use bytes::Bytes;
 use cabana_model::{Exceeded, Quota, Resource};
 use cabana_runtime::{
     Ask, Call, Caller, Clock, Code, Credential, Error, Hash, Owner, Place, Result, Role, Runtime, Settings, Tenant,
-    Time,
+    Time, WantedKey,
     acts::{build::Upload, sandbox::Ensure},
 };
 use cabana_sandbox::Stream;
@@ -41,7 +41,7 @@ impl Stage {
 
     async fn caller(&self, tenant: &str) -> Caller {
         let tenant = Tenant::new(tenant).unwrap();
-        let issued = self.runtime.access().issue(tenant, Role::Use, "test".into(), None, None).await.unwrap();
+        let issued = self.runtime.access().issue(WantedKey::new(tenant, Role::Use, "test")).await.unwrap();
         self.runtime.access().admit(Credential(&issued.text)).await.unwrap()
     }
 

@@ -6,7 +6,7 @@ use std::{path::Path, sync::Arc};
 
 use cabana_runtime::{
     Act, Ask, Caller, Clock, Code, Credential, Error, EventFilter, Heard, Place, Result, Role, Runtime, Scope,
-    Settings, Tenant, Time, WebhookId,
+    Settings, Tenant, Time, WantedKey, WebhookId,
     acts::{
         sandbox::{Become, Ensure, Shape},
         webhook::{Add, Enable, Remove, Test},
@@ -59,7 +59,7 @@ impl Stage {
 
     async fn caller(&self, tenant: &Tenant) -> Caller {
         let access = self.runtime.access();
-        let issued = access.issue(tenant.clone(), Role::Use, "test".into(), None, None).await.unwrap();
+        let issued = access.issue(WantedKey::new(tenant.clone(), Role::Use, "test")).await.unwrap();
         access.admit(Credential(&issued.text)).await.unwrap()
     }
 
@@ -75,9 +75,10 @@ impl Stage {
 
     /// Until this holds of it.
     async fn until(&self, tenant: &Tenant, id: WebhookId, is: impl Fn(&cabana_runtime::Webhook, u32) -> bool) {
+        let caller = self.caller(tenant).await;
         let looked = async {
             loop {
-                let (webhook, deliveries) = self.runtime.webhook(tenant, id).await.unwrap();
+                let (webhook, deliveries) = self.runtime.webhook(&caller, id).await.unwrap();
                 let tries = deliveries.iter().filter(|one| one.ended.is_none()).map(|one| one.attempts).max();
                 if is(&webhook, tries.unwrap_or(0)) {
                     return;
@@ -177,18 +178,18 @@ async fn one_that_fails_for_days_or_wants_no_more_is_disabled_with_the_reason() 
     let stage = Stage::new().await;
     let one = tenant("one");
     let (failing, gone) = (Receiver::start(BADLY).unwrap(), Receiver::start(Answer::Status(410, "")).unwrap());
-    let mut listener = stage.runtime.events(&one, None).unwrap();
+    let mut listener = stage.runtime.events(&stage.caller(&one).await, None).await.unwrap();
     let (a, b) = (stage.add(&one, &failing.url()).await, stage.add(&one, &gone.url()).await);
     stage.happen(&one, "a").await;
     stage.until(&one, b, |webhook, _| webhook.disabled.is_some()).await;
-    let told = stage.runtime.webhook(&one, b).await.unwrap().0.disabled.unwrap().1;
+    let told = stage.runtime.webhook(&stage.caller(&one).await, b).await.unwrap().0.disabled.unwrap().1;
     assert!(told.contains("410"), "{told}");
     for tries in 1..84 {
         stage.until(&one, a, |_, tried| tried == tries).await;
         stage.clock.advance(SignedDuration::from_hours(1));
     }
     stage.until(&one, a, |webhook, _| webhook.disabled.is_some()).await;
-    let (webhook, deliveries) = stage.runtime.webhook(&one, a).await.unwrap();
+    let (webhook, deliveries) = stage.runtime.webhook(&stage.caller(&one).await, a).await.unwrap();
     let told = webhook.disabled.unwrap().1;
     assert!(told.contains("84 tries") && told.contains("500"), "{told}");
     assert_eq!((webhook.dropped, deliveries.len(), failing.got().len()), (3, 0, 84));
@@ -205,7 +206,7 @@ async fn one_that_fails_for_days_or_wants_no_more_is_disabled_with_the_reason() 
     failing.from_now_on(WELL);
     for _ in 0..2 {
         stage.call(&one, Enable(a)).await.unwrap();
-        assert_eq!(stage.runtime.webhook(&one, a).await.unwrap().0.disabled, None);
+        assert_eq!(stage.runtime.webhook(&stage.caller(&one).await, a).await.unwrap().0.disabled, None);
     }
     stage.happen(&one, "c").await;
     assert_eq!(kinds(&wait_for(&failing, 88).await[85..]), LIFE);
@@ -256,7 +257,7 @@ async fn what_is_not_public_is_refused_unless_the_operator_allows_it() {
         assert!(why.contains("not public"), "{url}: {why}");
     }
     assert!(refused("http://no-such-name.invalid/").await.contains("host name"));
-    assert!(stage.runtime.webhooks(&one).await.unwrap().is_empty());
+    assert!(stage.runtime.webhooks(&stage.caller(&one).await).await.unwrap().is_empty());
     // What the operator takes back is not dialled any more, also by those that are there.
     let receiver = Receiver::start(WELL).unwrap();
     let id = stage.add(&one, &receiver.url()).await;
@@ -277,7 +278,7 @@ async fn a_tenant_has_sixteen_and_sees_only_its_own() {
     let more = stage.try_to_add(&one, "http://127.0.0.1:9999/", None).await;
     assert_eq!(more.unwrap_err().code(), Code::TooManyWebhooks);
     let id = first.unwrap();
-    assert!(matches!(stage.runtime.webhook(&other, id).await, Err(Error::NoWebhook(_))));
+    assert!(matches!(stage.runtime.webhook(&stage.caller(&other).await, id).await, Err(Error::NoWebhook(_))));
     assert_eq!(stage.call(&other, Test(id)).await.err().map(|error| error.code()), Some(Code::WebhookNotFound));
     assert_eq!(stage.call(&other, Remove(id)).await.unwrap_err().code(), Code::WebhookNotFound);
     stage.call(&one, Remove(id)).await.unwrap();

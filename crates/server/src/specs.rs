@@ -65,9 +65,9 @@ impl Default for Specs {
 
 impl App {
     /// As it is now, with what it was asked to be.
-    pub(crate) async fn sandbox(&self, tenant: &Tenant, id: &SandboxId) -> Result<(Record, Arc<Spec>)> {
-        let name = Name::of_tenant(tenant, id);
-        let read = self.runtime.sandbox_again(tenant, id, self.specs.known(&name)).await;
+    pub(crate) async fn sandbox(&self, caller: &Caller, id: &SandboxId) -> Result<(Record, Arc<Spec>)> {
+        let name = Name::of_tenant(&caller.tenant, id);
+        let read = self.runtime.sandbox_again(caller, id, self.specs.known(&name)).await;
         let record = self.specs.seen(&name, read)?;
         let spec = self.specs.of(name, &record).await?;
         Ok((record, spec))
@@ -196,6 +196,7 @@ mod tests {
             scope: None,
             spec: format!("{sandbox}{}", " ".repeat(length)).into(),
             key: None,
+            user: None,
             state: SandboxState::Running,
             phase: None,
             why: String::new(),

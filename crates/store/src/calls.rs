@@ -18,6 +18,8 @@ pub struct NewCall {
     pub key: KeyId,
     /// The public id.
     pub sandbox: Option<SandboxId>,
+    /// Whose it is, if it is one user's.
+    pub user: Option<String>,
     pub verb: &'static str,
     pub front: &'static str,
     /// Of the request: the same key with another one is a mistake of the caller.
@@ -60,6 +62,9 @@ pub struct CallRow {
     pub tenant: Tenant,
     pub key: KeyId,
     pub sandbox: Option<SandboxId>,
+    pub user: Option<String>,
+    /// Whether its client sent an Idempotency-Key, and can ask again what became of it.
+    pub can_be_repeated: bool,
     pub verb: String,
     pub front: String,
     pub argv: Vec<String>,
@@ -144,9 +149,15 @@ impl Store {
         .await
     }
 
-    /// Newest first.
-    pub async fn calls(&self, tenant: &Tenant, sandbox: Option<&SandboxId>, page: Page) -> Result<Vec<CallRow>> {
-        let sandbox = sandbox.cloned();
+    /// Newest first. `user`: without those of other users.
+    pub async fn calls(
+        &self,
+        tenant: &Tenant,
+        user: Option<&str>,
+        sandbox: Option<&SandboxId>,
+        page: Page,
+    ) -> Result<Vec<CallRow>> {
+        let (user, sandbox) = (user.map(str::to_owned), sandbox.cloned());
         let before = match &page.after {
             Some(cursor) => Some(cursor.parse::<CallId>().map_err(|_| Error::Cursor)?),
             None => None,
@@ -156,9 +167,9 @@ impl Store {
             let of = if sandbox.is_some() { "sandbox = ?2" } else { "?2 IS NULL" };
             let mut statement = db.prepare_cached(&format!(
                 "SELECT * FROM calls WHERE tenant = ?1 AND {of} AND id < coalesce(?3, x'ffffffffffffffffffffffffffffffffff')
-                 ORDER BY id DESC LIMIT ?4"
+                 AND (?5 IS NULL OR user IS NULL OR user = ?5) ORDER BY id DESC LIMIT ?4"
             ))?;
-            let values = params![Col(tenant), sandbox.as_ref().map(Col), before.as_ref().map(Col), page.rows()];
+            let values = params![Col(tenant), sandbox.as_ref().map(Col), before.as_ref().map(Col), page.rows(), user];
             Ok(page::collect(statement.query_map(values, row)?)?)
         })
         .await
@@ -205,13 +216,14 @@ fn earlier(db: &Connection, call: &NewCall, once: &[u8; 32]) -> Result<Option<Re
 
 fn insert(tx: &mut Tx<'_>, call: &NewCall) -> Result<usize> {
     tx.execute(
-        "INSERT INTO calls (tenant, id, key, sandbox, verb, front, digest, once, argv, reserved)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO calls (tenant, id, key, sandbox, user, verb, front, digest, once, argv, reserved)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         params![
             Col(&call.tenant),
             Col(&call.id),
             Col(&call.key),
             call.sandbox.as_ref().map(Col),
+            call.user,
             call.verb,
             call.front,
             call.digest,
@@ -263,6 +275,8 @@ fn row(row: &Row<'_>) -> rusqlite::Result<CallRow> {
         tenant: get(row, "tenant")?,
         key: get(row, "key")?,
         sandbox: maybe(row, "sandbox")?,
+        user: row.get("user")?,
+        can_be_repeated: row.get::<_, Option<[u8; 32]>>("once")?.is_some(),
         verb: row.get("verb")?,
         front: row.get("front")?,
         argv: get(row, "argv")?,

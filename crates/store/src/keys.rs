@@ -15,6 +15,8 @@ pub struct NewKey {
     pub role: Role,
     pub name: String,
     pub subject: Option<String>,
+    /// Whether it may name other users than its subject.
+    pub any_subject: bool,
     pub digest: [u8; 32],
     pub created: Time,
     pub expires: Option<Time>,
@@ -28,6 +30,8 @@ pub struct Key {
     pub role: Role,
     pub name: String,
     pub subject: Option<String>,
+    /// Whether it may name other users than its subject.
+    pub any_subject: bool,
     pub created: Time,
     pub expires: Option<Time>,
     pub revoked: Option<Time>,
@@ -37,14 +41,15 @@ impl Store {
     pub async fn add_key(&self, key: NewKey) -> Result<Key> {
         self.write(move |tx| {
             tx.execute(
-                "INSERT INTO keys (id, tenant, role, name, subject, digest, created, expires)
-                 VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO keys (id, tenant, role, name, subject, any_subject, digest, created, expires)
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 params![
                     Col(&key.id),
                     Col(&key.tenant),
                     Col(&key.role),
                     key.name,
                     key.subject,
+                    key.any_subject,
                     key.digest,
                     Col(&key.created),
                     key.expires.as_ref().map(Col),
@@ -102,6 +107,7 @@ fn row(row: &Row<'_>) -> rusqlite::Result<Key> {
         role: get(row, "role")?,
         name: row.get("name")?,
         subject: row.get("subject")?,
+        any_subject: row.get("any_subject")?,
         created: get(row, "created")?,
         expires: maybe(row, "expires")?,
         revoked: maybe(row, "revoked")?,

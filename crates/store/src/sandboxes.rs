@@ -28,6 +28,8 @@ pub struct Claim {
     pub spec: String,
     /// Who makes it.
     pub key: KeyId,
+    /// Whose it is, if it is one user's.
+    pub user: Option<String>,
     /// What its files may take.
     pub disk: Option<u64>,
     pub at: Time,
@@ -51,6 +53,8 @@ pub struct Record {
     pub spec: Arc<str>,
     /// Who made it, as far as that is known.
     pub key: Option<KeyId>,
+    /// Whose it is, if it is one user's.
+    pub user: Option<String>,
     pub state: SandboxState,
     /// What its operation has to do next.
     pub phase: Option<Phase>,
@@ -239,29 +243,43 @@ impl Store {
         .await
     }
 
-    /// Newest first.
-    pub async fn sandboxes(&self, tenant: &Tenant, state: Option<SandboxState>, page: Page) -> Result<Vec<Record>> {
+    /// Newest first. `user`: without those of other users.
+    pub async fn sandboxes(
+        &self,
+        tenant: &Tenant,
+        user: Option<&str>,
+        state: Option<SandboxState>,
+        page: Page,
+    ) -> Result<Vec<Record>> {
+        let user = user.map(str::to_owned);
         let (created, id) = match &page.after {
             Some(cursor) => after(cursor)?,
             None => (i64::MAX, String::new()),
         };
         self.read_for(tenant, move |db, tenant| {
             // Each has an index that gives a page in order.
-            let rest = "(created, id) < (?2, ?3) ORDER BY created DESC, id DESC LIMIT ?4";
+            let rest = "(created, id) < (?2, ?3) AND (?5 IS NULL OR user IS NULL OR user = ?5)
+                        ORDER BY created DESC, id DESC LIMIT ?4";
             let (tenant, rows) = (Col(tenant), page.rows());
             Ok(match &state {
-                None => part(db, &format!("tenant = ?1 AND {rest}"), params![tenant, created, id, rows])?,
+                None => part(db, &format!("tenant = ?1 AND {rest}"), params![tenant, created, id, rows, user])?,
                 Some(state) => {
-                    let which = format!("tenant = ?1 AND state = ?5 AND {rest}");
-                    part(db, &which, params![tenant, created, id, rows, Col(state)])?
+                    let which = format!("tenant = ?1 AND state = ?6 AND {rest}");
+                    part(db, &which, params![tenant, created, id, rows, user, Col(state)])?
                 }
             })
         })
         .await
     }
 
-    /// By when they began to run.
-    pub async fn sandboxes_by_start(&self, tenant: &Tenant, page: BegunPage) -> Result<Vec<Record>> {
+    /// By when they began to run. `user`: without those of other users.
+    pub async fn sandboxes_by_start(
+        &self,
+        tenant: &Tenant,
+        user: Option<&str>,
+        page: BegunPage,
+    ) -> Result<Vec<Record>> {
+        let user = user.map(str::to_owned);
         self.read_for(tenant, move |db, tenant| {
             let states: Vec<_> = page.states.iter().map(|state| format!("'{}'", state.as_str())).collect();
             let (is_after, order, end) = match page.newest_first {
@@ -271,7 +289,7 @@ impl Store {
             // In the words of the index `sandboxes_begun`.
             let which = format!(
                 "tenant = ?1 AND (coalesce(started, created), id) {is_after} (?2, ?3) AND coalesce(started, created) >= ?4
-                 AND state IN ({}) ORDER BY coalesce(started, created) {order}, id {order} LIMIT ?5",
+                 AND state IN ({}) AND (?6 IS NULL OR user IS NULL OR user = ?6) ORDER BY coalesce(started, created) {order}, id {order} LIMIT ?5",
                 states.join(", ")
             );
             let (after, id) = match &page.after {
@@ -279,7 +297,8 @@ impl Store {
                 None => (end, ""),
             };
             let since = page.since.map_or(i64::MIN, Time::as_microsecond);
-            Ok(part(db, &which, params![Col(tenant), after, id, since, Page::first(page.limit).rows()])?)
+            let rows = Page::first(page.limit).rows();
+            Ok(part(db, &which, params![Col(tenant), after, id, since, rows, user])?)
         })
         .await
     }
@@ -395,9 +414,9 @@ impl Store {
         .await
     }
 
-    /// All at once: none of them is found by its scope any more. How many there were.
-    pub async fn doom(&self, tenant: &Tenant, which: Which, why: &str, at: Time) -> Result<usize> {
-        let (tenant, why) = (tenant.clone(), why.to_owned());
+    /// All at once: none of them is found by its scope any more. `user`: only those that are this user's. How many there were.
+    pub async fn doom(&self, tenant: &Tenant, user: Option<&str>, which: Which, why: &str, at: Time) -> Result<usize> {
+        let (tenant, user, why) = (tenant.clone(), user.map(str::to_owned), why.to_owned());
         let life = Life::DOOMED;
         self.write(move |tx| {
             let (app, chat) = match which {
@@ -408,9 +427,10 @@ impl Store {
             let told: Vec<SandboxId> = match tx.has_webhooks(&tenant)? {
                 true => {
                     let sql = "SELECT physical FROM sandboxes
-                               WHERE tenant = ?1 AND state <> ?2 AND (?3 IS NULL OR app = ?3) AND (?4 IS NULL OR chat = ?4)";
+                               WHERE tenant = ?1 AND state <> ?2 AND (?3 IS NULL OR app = ?3) AND (?4 IS NULL OR chat = ?4)
+                                 AND (?5 IS NULL OR user = ?5)";
                     let mut statement = tx.reads().prepare_cached(sql)?;
-                    let values = params![Col(&tenant), Col(&life.state), app, chat];
+                    let values = params![Col(&tenant), Col(&life.state), app, chat, user];
                     statement.query_map(values, |row| get(row, "physical"))?.collect::<rusqlite::Result<_>>()?
                 }
                 false => Vec::new(),
@@ -418,7 +438,8 @@ impl Store {
             let doomed = tx.execute(
                 "UPDATE sandboxes SET state = ?1, phase = ?2, why = ?3, changed = ?4, due = 0, tries = 0, trouble = NULL,
                  version = version + 1
-                 WHERE tenant = ?5 AND state <> ?1 AND (?6 IS NULL OR app = ?6) AND (?7 IS NULL OR chat = ?7)",
+                 WHERE tenant = ?5 AND state <> ?1 AND (?6 IS NULL OR app = ?6) AND (?7 IS NULL OR chat = ?7)
+                   AND (?8 IS NULL OR user = ?8)",
                 params![
                     Col(&life.state),
                     life.phase.as_ref().map(Col),
@@ -426,7 +447,8 @@ impl Store {
                     Col(&at),
                     Col(&tenant),
                     app,
-                    chat
+                    chat,
+                    user
                 ],
             )?;
             for physical in told {
@@ -572,8 +594,8 @@ fn insert(tx: &mut Tx<'_>, claim: &Claim) -> Result<usize> {
     tx.execute(
         "INSERT INTO sandboxes
            (physical, tenant, id, scheme, value, app, chat, scope, spec, state, phase, why, created, changed, active,
-            version, key, disk)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 'claimed', ?12, ?12, ?12, 1, ?13, ?14)",
+            version, key, disk, user)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 'claimed', ?12, ?12, ?12, 1, ?13, ?14, ?15)",
         params![
             Col(&claim.physical),
             Col(&claim.tenant),
@@ -589,6 +611,7 @@ fn insert(tx: &mut Tx<'_>, claim: &Claim) -> Result<usize> {
             Col(&claim.at),
             Col(&claim.key),
             bounded(claim.disk),
+            claim.user,
         ],
     )
 }
@@ -615,7 +638,7 @@ fn again<const N: usize>(
 ) -> rusqlite::Result<Option<Record>> {
     let sql = format!(
         "SELECT tenant, id, physical, scope, CASE WHEN physical = ?1 AND version = ?2 THEN NULL ELSE spec END AS spec,
-         key, state, phase, why, created, changed, active, started, tries, trouble, due, lease_token, lease_holder,
+         key, user, state, phase, why, created, changed, active, started, tries, trouble, due, lease_token, lease_holder,
          lease_until, version FROM sandboxes WHERE {which}"
     );
     let (physical, version) = (Col(&known.physical), i64::try_from(known.version).unwrap_or(-1));
@@ -645,6 +668,7 @@ fn with_spec(row: &Row<'_>, spec: Arc<str>) -> rusqlite::Result<Record> {
         scope: maybe(row, "scope")?,
         spec,
         key: maybe(row, "key")?,
+        user: row.get("user")?,
         state: get(row, "state")?,
         phase: maybe(row, "phase")?,
         why: row.get("why")?,

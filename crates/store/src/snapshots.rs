@@ -40,6 +40,8 @@ pub struct Snapshot {
     pub id: SnapshotId,
     pub physical: SnapshotId,
     pub sandbox: SandboxId,
+    /// Whose it is, if it is one user's.
+    pub user: Option<String>,
     pub state: SnapshotState,
     pub about: AboutSnapshot,
     pub created: Time,
@@ -64,9 +66,10 @@ impl Store {
         let tenant = new.tenant.clone();
         self.write_for(&tenant, move |tx| {
             tx.execute(
-                "INSERT INTO snapshots (tenant, id, physical, sandbox, state, created, name, about, built, stored)
+                "INSERT INTO snapshots (tenant, id, physical, sandbox, state, created, name, about, built, stored, user)
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9,
-                   coalesce((SELECT stored FROM sandboxes WHERE tenant = ?1 AND id = ?4), 0))",
+                   coalesce((SELECT stored FROM sandboxes WHERE tenant = ?1 AND id = ?4), 0),
+                   (SELECT user FROM sandboxes WHERE tenant = ?1 AND id = ?4))",
                 params![
                     Col(&new.tenant),
                     Col(&new.id),
@@ -107,30 +110,38 @@ impl Store {
         self.glance_for(tenant, move |db| Ok(one(db, &of, id)?)).await
     }
 
-    /// The newest of those that are ready and of this name.
-    pub async fn snapshot_named(&self, tenant: &Tenant, name: &str) -> Result<Option<Snapshot>> {
-        let (of, name) = (tenant.clone(), name.to_owned());
+    /// The newest of those that are ready and of this name. `user`: without those of other users.
+    pub async fn snapshot_named(&self, tenant: &Tenant, user: Option<&str>, name: &str) -> Result<Option<Snapshot>> {
+        let (of, user, name) = (tenant.clone(), user.map(str::to_owned), name.to_owned());
         self.glance_for(tenant, move |db| {
-            let sql = "SELECT * FROM snapshots WHERE tenant = ? AND name = ? AND state = ? ORDER BY id DESC LIMIT 1";
-            let values = params![Col(&of), name, Col(&SnapshotState::Ready)];
+            let sql = "SELECT * FROM snapshots WHERE tenant = ?1 AND name = ?2 AND state = ?3
+                       AND (?4 IS NULL OR user IS NULL OR user = ?4) ORDER BY id DESC LIMIT 1";
+            let values = params![Col(&of), name, Col(&SnapshotState::Ready), user];
             Ok(db.prepare_cached(sql)?.query_row(values, row).optional()?)
         })
         .await
     }
 
-    /// Those that are ready and of this name, newest first.
-    pub async fn snapshots_named(&self, tenant: &Tenant, name: &str) -> Result<Vec<Snapshot>> {
-        let name = name.to_owned();
+    /// Those that are ready and of this name, newest first. `user`: without those of other users.
+    pub async fn snapshots_named(&self, tenant: &Tenant, user: Option<&str>, name: &str) -> Result<Vec<Snapshot>> {
+        let (user, name) = (user.map(str::to_owned), name.to_owned());
         self.read_for(tenant, move |db, tenant| {
-            let which = "tenant = ? AND name = ? AND state = ? ORDER BY id DESC";
-            Ok(all(db, which, params![Col(tenant), name, Col(&SnapshotState::Ready)])?)
+            let which = "tenant = ?1 AND name = ?2 AND state = ?3 AND (?4 IS NULL OR user IS NULL OR user = ?4)
+                         ORDER BY id DESC";
+            Ok(all(db, which, params![Col(tenant), name, Col(&SnapshotState::Ready), user])?)
         })
         .await
     }
 
-    /// Those that are ready, newest first, but for what builds made for themselves.
-    pub async fn snapshots(&self, tenant: &Tenant, sandbox: Option<&SandboxId>, page: Page) -> Result<Vec<Snapshot>> {
-        let sandbox = sandbox.cloned();
+    /// Those that are ready, newest first, but for what builds made for themselves. `user`: without those of other users.
+    pub async fn snapshots(
+        &self,
+        tenant: &Tenant,
+        user: Option<&str>,
+        sandbox: Option<&SandboxId>,
+        page: Page,
+    ) -> Result<Vec<Snapshot>> {
+        let (user, sandbox) = (user.map(str::to_owned), sandbox.cloned());
         let before = match &page.after {
             Some(cursor) => Some(cursor.parse::<SnapshotId>().map_err(|_| Error::Cursor)?),
             None => None,
@@ -140,10 +151,11 @@ impl Store {
             let of = if sandbox.is_some() { "sandbox = ?2" } else { "?2 IS NULL" };
             let which = format!(
                 "tenant = ?1 AND {of} AND id < coalesce(?3, x'ffffffffffffffffffffffffffffffffff') AND state = ?4
-                 AND built = 0 ORDER BY id DESC LIMIT ?5"
+                 AND built = 0 AND (?6 IS NULL OR user IS NULL OR user = ?6) ORDER BY id DESC LIMIT ?5"
             );
             let (of, before) = (sandbox.as_ref().map(Col), before.as_ref().map(Col));
-            Ok(all(db, &which, params![Col(tenant), of, before, Col(&SnapshotState::Ready), page.rows()])?)
+            let state = Col(&SnapshotState::Ready);
+            Ok(all(db, &which, params![Col(tenant), of, before, state, page.rows(), user])?)
         })
         .await
     }
@@ -208,7 +220,7 @@ fn one(db: &Connection, tenant: &Tenant, id: SnapshotId) -> rusqlite::Result<Opt
 
 /// Without their notes.
 fn all(db: &Connection, which: &str, values: impl Params) -> rusqlite::Result<Vec<Snapshot>> {
-    let columns = "tenant, id, physical, sandbox, state, name, NULL AS about, built, created";
+    let columns = "tenant, id, physical, sandbox, user, state, name, NULL AS about, built, created";
     db.prepare_cached(&format!("SELECT {columns} FROM snapshots WHERE {which}"))?.query_map(values, row)?.collect()
 }
 
@@ -218,6 +230,7 @@ fn row(row: &Row<'_>) -> rusqlite::Result<Snapshot> {
         id: get(row, "id")?,
         physical: get(row, "physical")?,
         sandbox: get(row, "sandbox")?,
+        user: row.get("user")?,
         state: get(row, "state")?,
         about: AboutSnapshot { name: row.get("name")?, note: row.get("about")?, built: row.get("built")? },
         created: get(row, "created")?,

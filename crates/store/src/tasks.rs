@@ -41,6 +41,8 @@ pub struct Task {
     pub call: CallId,
     pub key: KeyId,
     pub sandbox: SandboxId,
+    /// Whose it is, if it is one user's.
+    pub user: Option<String>,
     pub argv: Vec<String>,
     pub about: Option<String>,
     pub state: TaskState,
@@ -77,8 +79,8 @@ impl Store {
         let tenant = task.tenant.clone();
         self.write_for(&tenant, move |tx| {
             tx.execute(
-                "INSERT INTO tasks (tenant, id, call, key, sandbox, argv, about, state, started)
-                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO tasks (tenant, id, call, key, sandbox, argv, about, state, started, user)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, (SELECT user FROM sandboxes WHERE tenant = ?1 AND id = ?5))",
                 params![
                     Col(&task.tenant),
                     Col(&task.id),
@@ -139,15 +141,16 @@ impl Store {
         .await
     }
 
-    /// Newest first.
+    /// Newest first. `user`: without those of other users.
     pub async fn tasks(
         &self,
         tenant: &Tenant,
+        user: Option<&str>,
         sandbox: Option<&SandboxId>,
         state: Option<TaskState>,
         page: Page,
     ) -> Result<Vec<Task>> {
-        let sandbox = sandbox.cloned();
+        let (user, sandbox) = (user.map(str::to_owned), sandbox.cloned());
         let before = match &page.after {
             Some(cursor) => Some(cursor.parse::<TaskId>().map_err(|_| Error::Cursor)?),
             None => None,
@@ -157,10 +160,10 @@ impl Store {
             let of = if sandbox.is_some() { "sandbox = ?2" } else { "?2 IS NULL" };
             let mut statement = db.prepare_cached(&format!(
                 "SELECT * FROM tasks WHERE tenant = ?1 AND {of} AND id < coalesce(?3, x'ffffffffffffffffffffffffffffffffff')
-                 AND (?4 IS NULL OR state = ?4) ORDER BY id DESC LIMIT ?5"
+                 AND (?4 IS NULL OR state = ?4) AND (?6 IS NULL OR user IS NULL OR user = ?6) ORDER BY id DESC LIMIT ?5"
             ))?;
             let (of, state) = (sandbox.as_ref().map(Col), state.as_ref().map(Col));
-            let values = params![Col(tenant), of, before.as_ref().map(Col), state, page.rows()];
+            let values = params![Col(tenant), of, before.as_ref().map(Col), state, page.rows(), user];
             Ok(page::collect(statement.query_map(values, row)?)?)
         })
         .await
@@ -184,6 +187,7 @@ fn row(row: &Row<'_>) -> rusqlite::Result<Task> {
         call: get(row, "call")?,
         key: get(row, "key")?,
         sandbox: get(row, "sandbox")?,
+        user: row.get("user")?,
         argv: get(row, "argv")?,
         about: row.get("about")?,
         state: get(row, "state")?,

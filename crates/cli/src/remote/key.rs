@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cabana_model::Time;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     server::{At, Server},
@@ -54,9 +54,12 @@ struct Add {
     /// Whose it is
     #[arg(long)]
     tenant: Option<String>,
-    /// Whom it stands for
+    /// Whom it stands for: a user, whose scopes alone it uses
     #[arg(long)]
     subject: Option<String>,
+    /// Its subject is only whom it means where it names no user
+    #[arg(long, requires = "subject")]
+    any_subject: bool,
     /// When it ends: in 12h, or at 2027-01-01T00:00:00Z
     #[arg(long, value_name = "TIME")]
     expires: Option<String>,
@@ -85,10 +88,11 @@ pub(super) async fn work(args: Args, server: &Server) -> Result<(), Failure> {
 }
 
 async fn make(add: Add, server: &Server) -> Result<(), Failure> {
-    let mut body = BTreeMap::from([("name", add.name), ("role", add.role)]);
-    body.extend(add.tenant.map(|tenant| ("tenant", tenant)));
-    body.extend(add.subject.map(|subject| ("subject", subject)));
-    body.extend(add.expires.map(|text| end(&text)).transpose()?.map(|end| ("expires_at", end.to_string())));
+    let mut body = BTreeMap::from([("name", json!(add.name)), ("role", json!(add.role))]);
+    body.extend(add.tenant.map(|tenant| ("tenant", json!(tenant))));
+    body.extend(add.subject.map(|subject| ("subject", json!(subject))));
+    body.extend(add.any_subject.then_some(("any_subject", json!(true))));
+    body.extend(add.expires.map(|text| end(&text)).transpose()?.map(|end| ("expires_at", json!(end))));
     let made: Value = server.post(At(&["v1", "keys"], &[]), &body).await?;
     if add.json {
         table::json(&made);
@@ -121,6 +125,7 @@ async fn list(tenant: Option<&str>, json: bool, server: &Server) -> Result<(), F
             let text = |name: &str| key[name].as_str().unwrap_or("-").to_owned();
             let ends = if key["revoked_at"].is_null() { text("expires_at") } else { "revoked".to_owned() };
             let [id, tenant, role, subject, created] = ["id", "tenant", "role", "subject", "created_at"].map(text);
+            let subject = if key["any_subject"] == true { format!("{subject}, and others") } else { subject };
             [id, tenant, role, subject, created, ends, text("name")]
         }),
     );

@@ -8,7 +8,7 @@ use std::{
 };
 
 use cabana_model::Code;
-use cabana_runtime::{Access, Credential, Error, Role, Tenant};
+use cabana_runtime::{Access, Credential, Error, Role, Tenant, WantedKey};
 
 use crate::failure::Failure;
 
@@ -37,8 +37,8 @@ pub(super) async fn first(data: &Path, access: &Access) -> Result<First, Failure
     match access.admit(Credential(&text)).await {
         Ok(_) => {}
         Err(Error::Unauthorized) => {
-            let name = "the first key, in admin.key".to_owned();
-            match access.adopt(&text, Tenant::default(), Role::Admin, name, None, None).await {
+            let first = WantedKey::new(Tenant::default(), Role::Admin, "the first key, in admin.key");
+            match access.adopt(&text, first).await {
                 Ok(_) => {}
                 // It was known once: then it was revoked, and stays so.
                 Err(Error::Store(error)) => {

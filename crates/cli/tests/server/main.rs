@@ -73,6 +73,7 @@ mod soak;
 mod stage;
 mod standing_still;
 mod streams;
+mod subjects;
 mod tasks;
 mod templates;
 mod tenants;

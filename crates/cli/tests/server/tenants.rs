@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::stage::{Server, client, good, refused};
 
-async fn send(server: &Server, key: &str, method: Method, path: &str, body: Option<&Value>) -> Response {
+pub(crate) async fn send(server: &Server, key: &str, method: Method, path: &str, body: Option<&Value>) -> Response {
     let mut request = client().request(method, format!("{}{path}", server.url)).header("X-API-KEY", key);
     if path.ends_with("/lease") {
         request = request.header("Cabana-Lease", "01a1e36d-dd42-7372-ba51-6dbc00000000");
@@ -19,7 +19,7 @@ async fn send(server: &Server, key: &str, method: Method, path: &str, body: Opti
 }
 
 /// What stands in a path of the document for something of the victim's, and what else a route wants to be told.
-fn fill(path: &str, victim: &BTreeMap<&str, String>) -> String {
+pub(crate) fn fill(path: &str, victim: &BTreeMap<&str, String>) -> String {
     let mut filled = path.to_owned();
     for (name, value) in victim {
         filled = filled.replace(&format!("{{{name}}}"), value);
@@ -33,7 +33,7 @@ fn fill(path: &str, victim: &BTreeMap<&str, String>) -> String {
 }
 
 /// A body that would do, if it were one's own.
-fn body_for(route: &str) -> Value {
+pub(crate) fn body_for(route: &str) -> Value {
     match route {
         "/v1/sandboxes/{sandbox}/exec" => json!({ "command": "true" }),
         "/v1/sandboxes/{sandbox}/files/move" => json!({ "path": "a", "to": "b" }),

@@ -10,7 +10,7 @@ use crate::{
     fault::{self, Point},
 };
 
-/// They are gone for everybody once it is answered. What they leave behind is removed in the background, also after a crash.
+/// They are gone for everybody once it is answered. By a key that stands for one user: those of that user. What they leave behind is removed in the background, also after a crash.
 pub struct Purge(pub Which);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,9 +52,10 @@ impl Act for Purge {
             Scope::chat_of(app, app, chat)?; // what can be no scope has none
         }
         let (tenant, now) = (&cx.caller.tenant, cx.runtime.clock().now());
-        let sandboxes = cx.runtime.store().doom(tenant, self.0.clone(), "deleted with others", now).await?;
+        let user = cx.caller.subject.only();
+        let sandboxes = cx.runtime.store().doom(tenant, user, self.0.clone(), "deleted with others", now).await?;
         fault::at(Point::SandboxDoomed);
-        cx.runtime.0.sandboxes.doomed(tenant, &self.0).await?;
+        cx.runtime.0.sandboxes.doomed(tenant, user, &self.0).await?;
         cx.note(|notes| notes.is_void = sandboxes == 0);
         Ok(Purged { sandboxes })
     }

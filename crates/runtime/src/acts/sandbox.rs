@@ -221,7 +221,7 @@ impl Act for Change {
     }
 
     async fn run(self, cx: Cx) -> Result<Changed> {
-        let slot = cx.runtime.0.sandboxes.of_id(&cx.caller.tenant, &cx.record()?.id).await?;
+        let slot = cx.runtime.0.sandboxes.of_id(&cx.caller, &cx.record()?.id).await?;
         let capabilities = cx.runtime.0.sandboxes.provider().capabilities();
         let sent = cx.note(|notes| notes.memory.as_ref().map_or(0, MemoryCharge::used));
         let was = slot.wanted()?;

@@ -48,7 +48,7 @@ impl Act for Take {
         let (id, physical) = (SnapshotId::from(cx.call.uuid()), SnapshotId::from(Uuid::new_v4()));
         let (tenant, sandbox) = (cx.caller.tenant.clone(), cx.record()?.id.clone());
         let sandboxes = &cx.runtime.0.sandboxes;
-        let slot = sandboxes.of_id(&tenant, &sandbox).await?;
+        let slot = sandboxes.of_id(&cx.caller, &sandbox).await?;
         let new = NewSnapshot { tenant, id, physical, sandbox, about: self.about, at: cx.runtime.clock().now() };
         sandboxes.measure_one(&slot).await; // it takes as much
         cx.runtime.store().claim_snapshot(new).await?;
@@ -100,6 +100,8 @@ impl Act for Delete {
 
     async fn run(self, cx: Cx) -> Result<()> {
         let Self(id) = self;
+        let known = cx.runtime.store().any_snapshot(&cx.caller.tenant, id).await?;
+        known.filter(|known| cx.caller.reaches(known.user.as_deref())).ok_or(Error::NoSnapshot(id))?;
         let found = cx.runtime.store().begin_snapshot_delete(&cx.caller.tenant, id).await?;
         let found = found.ok_or(Error::NoSnapshot(id))?;
         let sandboxes = &cx.runtime.0.sandboxes;

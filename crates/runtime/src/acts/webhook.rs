@@ -48,6 +48,7 @@ impl Act for Add {
     }
 
     async fn run(self, cx: Cx) -> Result<()> {
+        cx.caller.require_all_users()?;
         let Self { id, secret, url, target, events } = self;
         let (tenant, key, at) = (cx.caller.tenant.clone(), cx.caller.key, cx.runtime.clock().now());
         cx.runtime.check_target(&tenant, &target).await?;
@@ -83,6 +84,7 @@ impl Act for Remove {
     }
 
     async fn run(self, cx: Cx) -> Result<()> {
+        cx.caller.require_all_users()?;
         cx.runtime.remove_webhook(&cx.caller.tenant, self.0).await
     }
 }
@@ -107,6 +109,7 @@ impl Act for Enable {
     }
 
     async fn run(self, cx: Cx) -> Result<()> {
+        cx.caller.require_all_users()?;
         cx.runtime.enable_webhook(&cx.caller.tenant, self.0).await
     }
 }
@@ -131,6 +134,7 @@ impl Act for Test {
     }
 
     async fn run(self, cx: Cx) -> Result<Tried> {
+        cx.caller.require_all_users()?;
         cx.runtime.test_webhook(&cx.caller.tenant, self.0).await
     }
 }

@@ -9,7 +9,7 @@ use futures_util::future::join;
 
 use super::{Slot, Wanted, slot::PARSED_AT_ONCE};
 use crate::{
-    Ask, Call, Caller, Clock, Credential, Place, Result, Runtime, Scope, Settings,
+    Ask, Call, Caller, Clock, Credential, Place, Result, Runtime, Scope, Settings, WantedKey,
     acts::{
         lease::{Release, Renew, Take},
         sandbox::{Become, Change, Changed, Ensure, Shape},
@@ -30,12 +30,12 @@ impl Stage {
         let settings = Settings { sandbox: Fake::spec(), ..Settings::default() };
         let clock = Clock::at("2026-01-01T12:00:00Z".parse::<Time>().unwrap());
         let runtime = Runtime::new(Arc::new(Fake::new()), store, settings, clock);
-        let issued = runtime.access().issue(Tenant::default(), Role::Use, "test".into(), None, None).await.unwrap();
+        let issued = runtime.access().issue(WantedKey::new(Tenant::default(), Role::Use, "test")).await.unwrap();
         let caller = runtime.access().admit(Credential(&issued.text)).await.unwrap();
         let place = Place::Scope(Scope::fixed("one").unwrap(), None);
         let ask = Ask { caller: caller.clone(), place, key: None, lease: None, front: "test" };
         let made = runtime.call(ask, Ensure).await.unwrap().answer().await.unwrap();
-        let slot = runtime.0.sandboxes.of_id(&caller.tenant, &made.sandbox).await.unwrap();
+        let slot = runtime.0.sandboxes.of_id(&caller, &made.sandbox).await.unwrap();
         Self { _dir: dir, runtime, caller, slot }
     }
 

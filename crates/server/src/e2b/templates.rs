@@ -18,7 +18,7 @@ mod upload;
 mod words;
 
 use cabana_e2b_wire::TemplateRef;
-use cabana_runtime::{Build, BuildState, OwnTemplate, TemplateId, Tenant};
+use cabana_runtime::{Build, BuildState, Caller, OwnTemplate, TemplateId, Tenant};
 use serde::{Deserialize, Serialize};
 
 pub use self::image::read_image;
@@ -62,13 +62,13 @@ async fn tagged(app: &App, tenant: &Tenant, own: &OwnTemplate, named: &TemplateR
 }
 
 /// `None`: the tenant has no template of this name.
-pub(super) async fn find(app: &App, tenant: &Tenant, named: &TemplateRef) -> Result<Option<Found>, Refused> {
-    let Some(own) = own(app, tenant, named).await? else { return Ok(None) };
-    let build = tagged(app, tenant, &own, named).await?;
+pub(super) async fn find(app: &App, caller: &Caller, named: &TemplateRef) -> Result<Option<Found>, Refused> {
+    let Some(own) = own(app, &caller.tenant, named).await? else { return Ok(None) };
+    let build = tagged(app, &caller.tenant, &own, named).await?;
     let gone = || Refused::not_found(format!("the files of template '{named}' are gone: build it once more"));
     let made: Made = build.made.as_deref().and_then(|made| serde_json::from_str(made).ok()).ok_or_else(gone)?;
     if let Files::Snapshot(snapshot) = made.files {
-        app.runtime.snapshot(tenant, snapshot).await.map_err(|_| gone())?;
+        app.runtime.snapshot(caller, snapshot).await.map_err(|_| gone())?;
     }
     Ok(Some(Found { files: made.files, brought: made.brought }))
 }

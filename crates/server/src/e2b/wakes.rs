@@ -75,7 +75,7 @@ pub(super) async fn wake(app: &App, guest: &Guest) -> Result<Woken, Error> {
         return Err(Error::TooManyPortConnections); // each has two, and the queue one
     }
     let _alone = turn.lock().await;
-    let (record, spec) = app.sandbox(&guest.record.tenant, &guest.record.id).await?;
+    let (record, spec) = app.sandbox(&guest.caller, &guest.record.id).await?;
     if stays_awake(app, guest, record.state, &spec.wanted.lifecycle) {
         return Ok(Woken::Now);
     }

@@ -109,7 +109,7 @@ struct CallsBody {
 async fn list(State(app): State<App>, Reader(caller): Reader, Query(which): Query<Which>) -> Answer<Response> {
     let sandbox = which.sandbox.as_deref().map(id).transpose()?;
     let page = page(which.limit, which.cursor)?;
-    let rows = app.runtime.call_list(&caller.tenant, sandbox.as_ref(), page.clone()).await?;
+    let rows = app.runtime.call_list(&caller, sandbox.as_ref(), page.clone()).await?;
     let next_cursor = page.is_full(&rows).then(|| rows.last().map(|row| row.cursor())).flatten();
     let mut memory = app.runtime.list_memory(&caller.tenant);
     long_answer::charge(&mut memory, &rows)?;
@@ -127,7 +127,7 @@ fn call_id(text: &str) -> Answer<CallId> {
     (status = "default", body = ErrorBody),
 ))]
 async fn get(State(app): State<App>, Reader(caller): Reader, Path(call): Path<String>) -> Answer<Json<CallBody>> {
-    Ok(Json(CallBody::of(&app.runtime.call_row(&caller.tenant, call_id(&call)?).await?)))
+    Ok(Json(CallBody::of(&app.runtime.call_row(&caller, call_id(&call)?).await?)))
 }
 
 /// Ends it, with all that its command started. One that has ended stays what it is.
@@ -137,9 +137,9 @@ async fn get(State(app): State<App>, Reader(caller): Reader, Path(call): Path<St
 ))]
 async fn cancel(State(app): State<App>, User(caller): User, Path(call): Path<String>) -> Answer<Json<CallBody>> {
     let id = call_id(&call)?;
-    app.runtime.cancel_call(&caller.tenant, id).await?;
+    app.runtime.cancel_call(&caller, id).await?;
     let _turn = app.runtime.answer_turn(&caller.tenant).await;
-    Ok(Json(CallBody::of(&app.runtime.call_row(&caller.tenant, id).await?)))
+    Ok(Json(CallBody::of(&app.runtime.call_row(&caller, id).await?)))
 }
 
 /// Which part of an output.
@@ -168,7 +168,7 @@ async fn output(
     Path(call): Path<String>,
     Query(query): Query<OutputQuery>,
 ) -> Answer<Response> {
-    let log = app.runtime.call_output(&caller.tenant, call_id(&call)?).await?;
+    let log = app.runtime.call_output(&caller, call_id(&call)?).await?;
     part(&app, &caller.tenant, &log, &query)
 }
 
@@ -240,7 +240,7 @@ async fn search(
     Path(call): Path<String>,
     Query(query): Query<SearchQuery>,
 ) -> Answer<Response> {
-    let log = app.runtime.call_output(&caller.tenant, call_id(&call)?).await?;
+    let log = app.runtime.call_output(&caller, call_id(&call)?).await?;
     found(&app, &caller.tenant, &log, &query).await
 }
 
@@ -300,11 +300,11 @@ async fn stream(
         call_id: CallId,
     }
     let id = call_id(&call)?;
-    let log = app.runtime.call_output(&caller.tenant, id).await?;
+    let log = app.runtime.call_output(&caller, id).await?;
     let seat = app.open_stream(&caller).await?;
-    let (runtime, tenant) = (app.runtime.clone(), caller.tenant);
+    let runtime = app.runtime.clone();
     let last = async move {
-        match runtime.ended_call(&tenant, id).await {
+        match runtime.ended_call(&caller, id).await {
             Ok(row) => named("exit", &CallBody::of(&row)),
             Err(error) => named("error", &Refused::from(error).body()),
         }

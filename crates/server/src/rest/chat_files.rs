@@ -47,14 +47,10 @@ struct WhereBody {
 }
 
 impl WhereBody {
-    /// The user is asked for only where there is no sandbox yet.
-    fn place(self, caller: &Caller, headers: &HeaderMap) -> Answer<(Place, At)> {
-        let user = match headers.get("cabana-user") {
-            None => caller.subject.clone(),
-            Some(user) => {
-                Some(user.to_str().map_err(|_| Refused::invalid("Cabana-User", "is no plain text"))?.to_owned())
-            }
-        };
+    /// The user is asked for only where there is no sandbox yet, or where several have one.
+    fn place(self, headers: &HeaderMap) -> Answer<(Place, At)> {
+        let user = headers.get("cabana-user").map(|user| user.to_str().map(str::to_owned)).transpose();
+        let user = user.map_err(|_| Refused::invalid("Cabana-User", "is no plain text"))?;
         Ok((Place::Chat { app: self.app_id, chat: self.chat_id, user }, At::new(self.path)))
     }
 }
@@ -142,7 +138,7 @@ async fn file(
 async fn act(app: &App, caller: Caller, once: Once, headers: &HeaderMap, body: FileBody) -> Answer<Response> {
     match body {
         FileBody::List(place) => {
-            let (place, at) = place.place(&caller, headers)?;
+            let (place, at) = place.place(headers)?;
             let list = List { at, after: None, most: MOST_ENTRIES };
             let (_, Listed { entries, more, memory }) = app.runtime.look(look(caller, place), list).await?;
             if more {
@@ -154,14 +150,14 @@ async fn act(app: &App, caller: Caller, once: Once, headers: &HeaderMap, body: F
             Ok(long_answer::json(memory, list).await?)
         }
         FileBody::Read(place) => {
-            let (place, at) = place.place(&caller, headers)?;
+            let (place, at) = place.place(headers)?;
             let (mut memory, most) = (app.runtime.list_memory(&caller.tenant), app.bounds.body);
             let (_, opened) = app.runtime.look(look(caller, place), Read { at, part: Part::Whole }).await?;
             let content = whole(opened, most, &mut memory).await?;
             long_answer::try_json(memory, move || Ok(FileTold::Read { content: text(content, most)? })).await
         }
         FileBody::Write { place, content } => {
-            let (place, at) = place.place(&caller, headers)?;
+            let (place, at) = place.place(headers)?;
             let content = Bytes::from(content);
             let (mode, held) = (WriteMode::Replace, content.len());
             let body = stream::iter([Ok(content)]).boxed();
@@ -214,7 +210,7 @@ async fn download(
 }
 
 async fn fetch(app: &App, caller: Caller, headers: &HeaderMap, body: WhereBody) -> Answer<Response> {
-    let (place, at) = body.place(&caller, headers)?;
+    let (place, at) = body.place(headers)?;
     let read = Read { at: at.clone(), part: Part::Whole };
     match app.runtime.look(look(caller.clone(), place.clone()), read).await {
         Ok((_, opened)) => sent(Part::Whole, opened).await,

@@ -52,11 +52,8 @@ async fn events(
     Leaving(leaving): Leaving,
 ) -> Answer<Response> {
     let sandbox = which.sandbox.as_deref().map(id).transpose()?;
-    if let Some(sandbox) = &sandbox {
-        app.runtime.sandbox(&caller.tenant, sandbox).await?; // of another tenant's there is nothing to hear
-    }
+    let listener = app.runtime.events(&caller, sandbox.as_ref()).await?;
     let seat = app.open_stream(&caller).await?;
-    let listener = app.runtime.events(&caller.tenant, sandbox.as_ref())?;
     let heard = stream::unfold(listener, |mut listener| async move {
         let event = match listener.next().await? {
             Heard::Event(announcement) => told(&announcement),

@@ -282,10 +282,10 @@ async fn run(
     let (asked, keep, background) = command.asked()?;
     let tenant = caller.tenant.clone();
     if background {
-        let call = app.runtime.call(ask(caller, place, once), Start::new(asked)).await?;
+        let call = app.runtime.call(ask(caller.clone(), place, once), Start::new(asked)).await?;
         let id = call.id();
         let started = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
-        let task = app.runtime.task(&tenant, started.task).await?;
+        let task = app.runtime.task(&caller, started.task).await?;
         return Ok((StatusCode::ACCEPTED, Json(TaskBody::of(&task))).into_response());
     }
     let seat = if streams(headers) { Some(app.open_stream(&caller).await?) } else { None };

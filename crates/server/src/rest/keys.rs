@@ -1,7 +1,7 @@
 //! Keys: who may do what.
 
 use axum::{Json, extract::State, http::StatusCode};
-use cabana_runtime::{Key, KeyId, Role, Tenant, Time};
+use cabana_runtime::{Key, KeyId, Role, Tenant, Time, WantedKey};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -28,8 +28,10 @@ struct KeyBody {
     #[schema(value_type = String, example = "use")]
     role: Role,
     name: String,
-    /// Whom it stands for.
+    /// Whom it stands for: it uses that user's scopes alone.
     subject: Option<String>,
+    /// Whether it may name other users than its subject.
+    any_subject: bool,
     #[schema(value_type = String, format = DateTime)]
     created_at: Time,
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -46,6 +48,7 @@ impl KeyBody {
             role: key.role,
             name: key.name,
             subject: key.subject,
+            any_subject: key.any_subject,
             created_at: key.created,
             expires_at: key.expires,
             revoked_at: key.revoked,
@@ -64,7 +67,11 @@ struct NewKeyBody {
     role: Role,
     #[serde(default)]
     name: String,
+    /// Whom it stands for: a user, whose scopes alone it uses.
     subject: Option<String>,
+    /// Its subject is only whom it means where it names no user.
+    #[serde(default)]
+    any_subject: bool,
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<Time>,
 }
@@ -98,7 +105,9 @@ async fn add(
             return Err(Refused::invalid(field, format!("is longer than {LONGEST} bytes or no plain text")));
         }
     }
-    let issued = app.runtime.access().issue(tenant, body.role, body.name, body.subject, body.expires_at).await?;
+    let NewKeyBody { role, name, subject, any_subject, expires_at: expires, .. } = body;
+    let wanted = WantedKey { tenant, role, name, subject, any_subject, expires };
+    let issued = app.runtime.access().issue(wanted).await?;
     Ok((StatusCode::CREATED, Json(IssuedBody { info: KeyBody::of(issued.key), key: issued.text })))
 }
 

@@ -51,7 +51,7 @@ async fn rows(State(app): State<App>, Reader(caller): Reader, Query(which): Quer
         limit @ 1..=1000 => limit,
         _ => return Err(Refused::invalid("limit", "must be from 1 to 1000")),
     };
-    let (rows, dropped) = app.runtime.ledger(&caller.tenant, which.after.unwrap_or(0), limit).await?;
+    let (rows, dropped) = app.runtime.ledger(&caller, which.after.unwrap_or(0), limit).await?;
     let mut memory = app.runtime.list_memory(&caller.tenant);
     long_answer::charge(&mut memory, &rows)?;
     Ok(long_answer::json(memory, move || LedgerBody { rows, dropped }).await?)
@@ -69,5 +69,5 @@ struct HeadBody {
     (status = "default", body = ErrorBody),
 ))]
 async fn head(State(app): State<App>, Reader(caller): Reader) -> Answer<Json<HeadBody>> {
-    Ok(Json(HeadBody { head: app.runtime.ledger_head(&caller.tenant).await? }))
+    Ok(Json(HeadBody { head: app.runtime.ledger_head(&caller).await? }))
 }

@@ -2,7 +2,7 @@
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use cabana_runtime::{
-    MemoryCharge, Place, Runtime, SandboxId, SandboxState, Tenant, Wanted,
+    Caller, MemoryCharge, Place, Runtime, SandboxId, SandboxState, Wanted,
     acts::sandbox::{Become, Change, Ensure, Shape},
 };
 use serde::{Deserialize, Serialize};
@@ -75,12 +75,11 @@ async fn ensure(
 ) -> Answer<Response> {
     let (wanted, clamped) = body.spec.map(|spec| spec.wanted(app.runtime.settings())).transpose()?.unzip();
     let place = Place::Scope(body.scope.scope()?, wanted);
-    let tenant = caller.tenant.clone();
-    let call = app.runtime.call(ask(caller, place, once), Ensure).await?;
+    let call = app.runtime.call(ask(caller.clone(), place, once), Ensure).await?;
     let id = call.id();
     let done = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
     let clamped = ClampedBody::all(clamped.filter(|_| done.created).unwrap_or_default());
-    told(&app, &tenant, &done.sandbox, move |sandbox| EnsuredBody { sandbox, created: done.created, clamped }).await
+    told(&app, &caller, &done.sandbox, move |sandbox| EnsuredBody { sandbox, created: done.created, clamped }).await
 }
 
 /// A new sandbox that belongs to no scope.
@@ -95,12 +94,11 @@ async fn create(
     Body(spec): Body<SpecBody>,
 ) -> Answer<(StatusCode, Response)> {
     let (wanted, clamped) = spec.wanted(app.runtime.settings())?;
-    let tenant = caller.tenant.clone();
-    let call = app.runtime.call(ask(caller, Place::New(Some(wanted)), once), Ensure).await?;
+    let call = app.runtime.call(ask(caller.clone(), Place::New(Some(wanted)), once), Ensure).await?;
     let id = call.id();
     let done = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
     let made = move |sandbox| MadeBody { sandbox, clamped: ClampedBody::all(clamped) };
-    Ok((StatusCode::CREATED, told(&app, &tenant, &done.sandbox, made).await?))
+    Ok((StatusCode::CREATED, told(&app, &caller, &done.sandbox, made).await?))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -133,7 +131,7 @@ async fn list(State(app): State<App>, Reader(caller): Reader, Query(which): Quer
         None => None,
     };
     let page = page(which.limit, which.cursor)?;
-    let records = app.runtime.sandbox_list(&caller.tenant, state, page.clone()).await?;
+    let records = app.runtime.sandbox_list(&caller, state, page.clone()).await?;
     let next_cursor = page.is_full(&records).then(|| records.last().map(|record| record.cursor())).flatten();
     let mut memory = app.runtime.list_memory(&caller.tenant);
     long_answer::charge(&mut memory, &records)?;
@@ -148,21 +146,22 @@ async fn list(State(app): State<App>, Reader(caller): Reader, Query(which): Quer
 /// What `body` makes of it, after something was done to it: that is told, once it is its turn.
 async fn told<T: Serialize>(
     app: &App,
-    tenant: &Tenant,
+    caller: &Caller,
     id: &SandboxId,
     body: impl FnOnce(SandboxBody) -> T + Send + 'static,
 ) -> Answer<Response> {
-    let _turn = app.runtime.answer_turn(tenant).await;
-    told_by(app, app.runtime.list_memory(tenant).owed(), id, body).await
+    let _turn = app.runtime.answer_turn(&caller.tenant).await;
+    told_by(app, caller, app.runtime.list_memory(&caller.tenant).owed(), id, body).await
 }
 
 async fn told_by<T: Serialize>(
     app: &App,
+    caller: &Caller,
     mut memory: MemoryCharge,
     id: &SandboxId,
     body: impl FnOnce(SandboxBody) -> T + Send + 'static,
 ) -> Answer<Response> {
-    let (record, spec) = app.sandbox(memory.tenant(), id).await?;
+    let (record, spec) = app.sandbox(caller, id).await?;
     long_answer::charge(&mut memory, std::slice::from_ref(&record))?;
     let runtime = app.runtime.clone();
     Ok(long_answer::json(memory, move || body(SandboxBody::of(&runtime, &record, &spec.wanted))).await?)
@@ -174,7 +173,7 @@ async fn told_by<T: Serialize>(
     (status = "default", body = ErrorBody),
 ))]
 async fn get(State(app): State<App>, Reader(caller): Reader, Path(sandbox): Path<String>) -> Answer<Response> {
-    told_by(&app, app.runtime.list_memory(&caller.tenant), &id(&sandbox)?, |sandbox| sandbox).await
+    told_by(&app, &caller, app.runtime.list_memory(&caller.tenant), &id(&sandbox)?, |sandbox| sandbox).await
 }
 
 /// What is to be different. What is not said stays as it is.
@@ -217,12 +216,12 @@ async fn change(
         lifecycle: body.lifecycle.map(LifecycleBody::lifecycle),
         note: None,
     };
-    let (sandbox, tenant) = (id(&sandbox)?, caller.tenant.clone());
-    let call = app.runtime.call(ask(caller, Place::Sandbox(sandbox.clone()), once), change).await?;
+    let sandbox = id(&sandbox)?;
+    let call = app.runtime.call(ask(caller.clone(), Place::Sandbox(sandbox.clone()), once), change).await?;
     let id = call.id();
     let done = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
     let changed = move |sandbox| MadeBody { sandbox, clamped: ClampedBody::all(done.clamped) };
-    told(&app, &tenant, &sandbox, changed).await
+    told(&app, &caller, &sandbox, changed).await
 }
 
 /// Ends it, with its files.
@@ -236,7 +235,7 @@ async fn delete(
     Path(sandbox): Path<String>,
     once: Once,
 ) -> Answer<StatusCode> {
-    become_(&app.runtime, caller, &sandbox, once, Shape::Deleted).await?;
+    become_(&app.runtime, caller.clone(), &sandbox, once, Shape::Deleted).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -263,11 +262,11 @@ async fn start(
     Path(sandbox): Path<String>,
     once: Once,
 ) -> Answer<Response> {
-    let (sandbox, tenant) = (id(&sandbox)?, caller.tenant.clone());
-    let call = app.runtime.call(ask(caller, Place::Sandbox(sandbox.clone()), once), Ensure).await?;
+    let sandbox = id(&sandbox)?;
+    let call = app.runtime.call(ask(caller.clone(), Place::Sandbox(sandbox.clone()), once), Ensure).await?;
     let id = call.id();
     call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
-    told(&app, &tenant, &sandbox, |sandbox| sandbox).await
+    told(&app, &caller, &sandbox, |sandbox| sandbox).await
 }
 
 /// Ends its processes and keeps its files.
@@ -276,9 +275,8 @@ async fn start(
     (status = "default", body = ErrorBody),
 ))]
 async fn stop(State(app): State<App>, User(caller): User, Path(sandbox): Path<String>, once: Once) -> Answer<Response> {
-    let tenant = caller.tenant.clone();
-    become_(&app.runtime, caller, &sandbox, once, Shape::Stopped).await?;
-    told(&app, &tenant, &id(&sandbox)?, |sandbox| sandbox).await
+    become_(&app.runtime, caller.clone(), &sandbox, once, Shape::Stopped).await?;
+    told(&app, &caller, &id(&sandbox)?, |sandbox| sandbox).await
 }
 
 /// Lets its processes stand still, with all that they have in memory.
@@ -292,9 +290,8 @@ async fn pause(
     Path(sandbox): Path<String>,
     once: Once,
 ) -> Answer<Response> {
-    let tenant = caller.tenant.clone();
-    become_(&app.runtime, caller, &sandbox, once, Shape::Paused).await?;
-    told(&app, &tenant, &id(&sandbox)?, |sandbox| sandbox).await
+    become_(&app.runtime, caller.clone(), &sandbox, once, Shape::Paused).await?;
+    told(&app, &caller, &id(&sandbox)?, |sandbox| sandbox).await
 }
 
 /// Packs its files away, stopped first if it has to be. The next call brings it back.
@@ -308,7 +305,6 @@ async fn archive(
     Path(sandbox): Path<String>,
     once: Once,
 ) -> Answer<Response> {
-    let tenant = caller.tenant.clone();
-    become_(&app.runtime, caller, &sandbox, once, Shape::Archived).await?;
-    told(&app, &tenant, &id(&sandbox)?, |sandbox| sandbox).await
+    become_(&app.runtime, caller.clone(), &sandbox, once, Shape::Archived).await?;
+    told(&app, &caller, &id(&sandbox)?, |sandbox| sandbox).await
 }

@@ -2,7 +2,7 @@
 
 use axum::{Json, extract::State, http::StatusCode};
 use cabana_runtime::{
-    Page, Place, SandboxId, Snapshot, SnapshotId, Tenant, Time,
+    Caller, Page, Place, SandboxId, Snapshot, SnapshotId, Time,
     acts::snapshot::{Delete, Take},
 };
 use serde::{Deserialize, Serialize};
@@ -50,11 +50,10 @@ async fn take(
     Path(sandbox): Path<String>,
     once: Once,
 ) -> Answer<(StatusCode, Json<SnapshotBody>)> {
-    let tenant = caller.tenant.clone();
-    let call = app.runtime.call(ask(caller, Place::Sandbox(id(&sandbox)?), once), Take::default()).await?;
+    let call = app.runtime.call(ask(caller.clone(), Place::Sandbox(id(&sandbox)?), once), Take::default()).await?;
     let id = call.id();
     let taken = call.answer().await.map_err(|error| Refused::from(error).of_call(id))?;
-    let snapshot = app.runtime.snapshot(&tenant, taken.snapshot).await?;
+    let snapshot = app.runtime.snapshot(&caller, taken.snapshot).await?;
     Ok((StatusCode::CREATED, Json(SnapshotBody::of(snapshot))))
 }
 
@@ -99,8 +98,8 @@ async fn of_sandbox(
     Path(sandbox): Path<String>,
     Query(part): Query<Part>,
 ) -> Answer<Json<SnapshotsBody>> {
-    let sandbox = app.runtime.sandbox(&caller.tenant, &id(&sandbox)?).await?.id;
-    listed(&app, &caller.tenant, Some(sandbox), page(part.limit, part.cursor)?).await
+    let sandbox = app.runtime.sandbox(&caller, &id(&sandbox)?).await?.id;
+    listed(&app, &caller, Some(sandbox), page(part.limit, part.cursor)?).await
 }
 
 /// The tenant's snapshots, the newest first.
@@ -114,12 +113,12 @@ async fn list(
     Query(which): Query<Which>,
 ) -> Answer<Json<SnapshotsBody>> {
     let sandbox = which.sandbox.as_deref().map(id).transpose()?;
-    listed(&app, &caller.tenant, sandbox, page(which.limit, which.cursor)?).await
+    listed(&app, &caller, sandbox, page(which.limit, which.cursor)?).await
 }
 
-async fn listed(app: &App, tenant: &Tenant, sandbox: Option<SandboxId>, page: Page) -> Answer<Json<SnapshotsBody>> {
+async fn listed(app: &App, caller: &Caller, sandbox: Option<SandboxId>, page: Page) -> Answer<Json<SnapshotsBody>> {
     let limit = page.limit as usize;
-    let snapshots = app.runtime.snapshot_list(tenant, sandbox.as_ref(), page).await?;
+    let snapshots = app.runtime.snapshot_list(caller, sandbox.as_ref(), page).await?;
     let next_cursor = (snapshots.len() == limit).then(|| snapshots.last().map(Snapshot::cursor)).flatten();
     Ok(Json(SnapshotsBody { snapshots: snapshots.into_iter().map(SnapshotBody::of).collect(), next_cursor }))
 }
@@ -134,7 +133,7 @@ async fn get(
     Reader(caller): Reader,
     Path(snapshot): Path<String>,
 ) -> Answer<Json<SnapshotBody>> {
-    Ok(Json(SnapshotBody::of(app.runtime.snapshot(&caller.tenant, snapshot_id(&snapshot)?).await?)))
+    Ok(Json(SnapshotBody::of(app.runtime.snapshot(&caller, snapshot_id(&snapshot)?).await?)))
 }
 
 /// Lets it go. What was made from it stays as it is.

@@ -101,7 +101,7 @@ async fn list(State(app): State<App>, Reader(caller): Reader, Query(which): Quer
         None => None,
     };
     let page = page(which.limit, which.cursor)?;
-    let tasks = app.runtime.task_list(&caller.tenant, sandbox.as_ref(), state, page.clone()).await?;
+    let tasks = app.runtime.task_list(&caller, sandbox.as_ref(), state, page.clone()).await?;
     let next_cursor = page.is_full(&tasks).then(|| tasks.last().map(|task| task.cursor())).flatten();
     let mut memory = app.runtime.list_memory(&caller.tenant);
     long_answer::charge(&mut memory, &tasks)?;
@@ -119,7 +119,7 @@ fn task_id(text: &str) -> Answer<TaskId> {
     (status = "default", body = ErrorBody),
 ))]
 async fn get(State(app): State<App>, Reader(caller): Reader, Path(task): Path<String>) -> Answer<Json<TaskBody>> {
-    Ok(Json(TaskBody::of(&app.runtime.task(&caller.tenant, task_id(&task)?).await?)))
+    Ok(Json(TaskBody::of(&app.runtime.task(&caller, task_id(&task)?).await?)))
 }
 
 /// Tells it to end, and after a grace ends it with all that it started. One that has ended stays what it is.
@@ -129,9 +129,9 @@ async fn get(State(app): State<App>, Reader(caller): Reader, Path(task): Path<St
 ))]
 async fn cancel(State(app): State<App>, User(caller): User, Path(task): Path<String>) -> Answer<Json<TaskBody>> {
     let id = task_id(&task)?;
-    app.runtime.cancel_task(&caller.tenant, id).await?;
+    app.runtime.cancel_task(&caller, id).await?;
     let _turn = app.runtime.answer_turn(&caller.tenant).await;
-    Ok(Json(TaskBody::of(&app.runtime.task(&caller.tenant, id).await?)))
+    Ok(Json(TaskBody::of(&app.runtime.task(&caller, id).await?)))
 }
 
 /// What it said, as bytes: a part of one stream.
@@ -145,7 +145,7 @@ async fn output(
     Path(task): Path<String>,
     Query(query): Query<OutputQuery>,
 ) -> Answer<Response> {
-    let log = app.runtime.task_output(&caller.tenant, task_id(&task)?).await?;
+    let log = app.runtime.task_output(&caller, task_id(&task)?).await?;
     calls::part(&app, &caller.tenant, &log, &query)
 }
 
@@ -160,7 +160,7 @@ async fn search(
     Path(task): Path<String>,
     Query(query): Query<SearchQuery>,
 ) -> Answer<Response> {
-    let log = app.runtime.task_output(&caller.tenant, task_id(&task)?).await?;
+    let log = app.runtime.task_output(&caller, task_id(&task)?).await?;
     calls::found(&app, &caller.tenant, &log, &query).await
 }
 
@@ -181,11 +181,11 @@ async fn stream(
         task_id: TaskId,
     }
     let id = task_id(&task)?;
-    let log = app.runtime.task_output(&caller.tenant, id).await?;
+    let log = app.runtime.task_output(&caller, id).await?;
     let seat = app.open_stream(&caller).await?;
-    let (runtime, tenant) = (app.runtime.clone(), caller.tenant);
+    let runtime = app.runtime.clone();
     let last = async move {
-        match runtime.ended_task(&tenant, id).await {
+        match runtime.ended_task(&caller, id).await {
             Ok(task) => named("exit", &TaskBody::of(&task)),
             Err(error) => named("error", &Refused::from(error).body()),
         }

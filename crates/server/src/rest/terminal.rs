@@ -127,7 +127,7 @@ async fn terminal(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Answer<Response> {
     let sandbox = id(&sandbox)?;
-    app.runtime.sandbox(&caller.tenant, &sandbox).await?; // first of all: what is wrong with the rest is for its owner
+    app.runtime.sandbox(&caller, &sandbox).await?; // first of all: what is wrong with the rest is for its owner
     let upgrade = upgrade.map_err(|rejection| Refused::invalid("WebSocket", rejection.body_text()))?;
     let size =
         size(wanted.cols.unwrap_or(80), wanted.rows.unwrap_or(24)).map_err(|why| Refused::invalid("size", why))?;

@@ -69,7 +69,7 @@ async fn usage(State(app): State<App>, Reader(caller): Reader, Query(which): Que
     if from > to {
         return Err(Refused::invalid("from", "is later than `to`"));
     }
-    let usage = app.runtime.usage(&caller.tenant, from, to).await?;
+    let usage = app.runtime.usage(&caller, from, to).await?;
     Ok(Json(UsageBody { tenant: caller.tenant, usage: usage.into_iter().map(DayBody::of).collect() }))
 }
 

@@ -165,10 +165,10 @@ async fn add(
     Body(body): Body<NewWebhookBody>,
 ) -> Answer<(StatusCode, Json<AddedBody>)> {
     let events = body.events.map(EventFilter::new).transpose().map_err(|error| Refused::invalid("events", error))?;
-    let (tenant, add) = (caller.tenant.clone(), Add::new(body.url, events)?);
+    let add = Add::new(body.url, events)?;
     let (id, secret) = (add.id, add.secret.clone());
-    call(&app, caller, add).await?;
-    let (webhook, _) = app.runtime.webhook(&tenant, id).await?;
+    call(&app, caller.clone(), add).await?;
+    let (webhook, _) = app.runtime.webhook(&caller, id).await?;
     Ok((StatusCode::CREATED, Json(AddedBody { info: WebhookBody::of(webhook), secret })))
 }
 
@@ -178,7 +178,7 @@ async fn add(
     (status = "default", body = ErrorBody),
 ))]
 async fn list(State(app): State<App>, Reader(caller): Reader) -> Answer<Json<WebhooksBody>> {
-    let webhooks = app.runtime.webhooks(&caller.tenant).await?;
+    let webhooks = app.runtime.webhooks(&caller).await?;
     Ok(Json(WebhooksBody { webhooks: webhooks.into_iter().map(WebhookBody::of).collect() }))
 }
 
@@ -189,7 +189,7 @@ async fn list(State(app): State<App>, Reader(caller): Reader) -> Answer<Json<Web
     (status = "default", body = ErrorBody),
 ))]
 async fn show(State(app): State<App>, Reader(caller): Reader, Path(webhook): Path<String>) -> Answer<Json<ShownBody>> {
-    let (webhook, deliveries) = app.runtime.webhook(&caller.tenant, id(&webhook)?).await?;
+    let (webhook, deliveries) = app.runtime.webhook(&caller, id(&webhook)?).await?;
     let deliveries = deliveries.into_iter().map(DeliveryBody::of).collect();
     Ok(Json(ShownBody { info: WebhookBody::of(webhook), deliveries }))
 }
@@ -212,9 +212,9 @@ async fn remove(State(app): State<App>, User(caller): User, Path(webhook): Path<
     (status = "default", body = ErrorBody),
 ))]
 async fn enable(State(app): State<App>, User(caller): User, Path(webhook): Path<String>) -> Answer<Json<WebhookBody>> {
-    let (tenant, id) = (caller.tenant.clone(), id(&webhook)?);
-    call(&app, caller, Enable(id)).await?;
-    let (webhook, _) = app.runtime.webhook(&tenant, id).await?;
+    let id = id(&webhook)?;
+    call(&app, caller.clone(), Enable(id)).await?;
+    let (webhook, _) = app.runtime.webhook(&caller, id).await?;
     Ok(Json(WebhookBody::of(webhook)))
 }
 

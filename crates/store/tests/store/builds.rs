@@ -112,7 +112,10 @@ async fn a_snapshot_goes_with_the_last_that_refers_to_it() {
         "the last one takes all"
     );
     assert_eq!(store.loose_snapshots().await.unwrap(), [(one.clone(), shared), (one.clone(), newer)]);
-    assert!(store.snapshots(&one, None, cabana_store::Page::first(10)).await.unwrap().is_empty(), "none is in a list");
+    assert!(
+        store.snapshots(&one, None, None, cabana_store::Page::first(10)).await.unwrap().is_empty(),
+        "none is in a list"
+    );
 }
 
 #[tokio::test]

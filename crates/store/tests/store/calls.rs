@@ -23,7 +23,7 @@ async fn the_same_key_is_fresh_then_running_then_done_and_conflicts_with_another
     let Stage { store, dir: _dir } = stage.again().await;
     assert_eq!(store.reserve(again()).await.unwrap(), Reserved::Done(first.id, ended.outcome));
     assert_eq!(store.reserve(other()).await.unwrap(), Reserved::Conflict);
-    assert_eq!(store.calls(&us, None, Page::first(10)).await.unwrap().len(), 1, "the others left no row");
+    assert_eq!(store.calls(&us, None, None, Page::first(10)).await.unwrap().len(), 1, "the others left no row");
 }
 
 #[tokio::test]
@@ -109,7 +109,7 @@ async fn a_page_of_long_rows_ends_sooner_and_says_that_there_is_more() {
     }
     let (mut pages, mut page) = (Vec::new(), Page::first(1000));
     loop {
-        let rows = store.calls(&us, None, page.clone()).await.unwrap();
+        let rows = store.calls(&us, None, None, page.clone()).await.unwrap();
         pages.push(rows.len());
         if !page.is_full(&rows) {
             break;
@@ -148,7 +148,7 @@ async fn calls_are_listed_newest_first_by_tenant_and_by_sandbox() {
     ] {
         let (mut seen, mut after) = (Vec::new(), None);
         loop {
-            let part = store.calls(&us, sandbox, Page { limit: 7, after }).await.unwrap();
+            let part = store.calls(&us, None, sandbox, Page { limit: 7, after }).await.unwrap();
             let Some(last) = part.last() else { break };
             after = Some(last.cursor());
             seen.extend(part.into_iter().map(|call| call.id));
@@ -156,7 +156,7 @@ async fn calls_are_listed_newest_first_by_tenant_and_by_sandbox() {
         assert_eq!(seen, expected);
     }
     let page = Page { limit: 7, after: Some("task_0".into()) };
-    assert_eq!(store.calls(&us, None, page).await, Err(Error::Cursor));
+    assert_eq!(store.calls(&us, None, None, page).await, Err(Error::Cursor));
 }
 
 #[tokio::test]

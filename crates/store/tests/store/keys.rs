@@ -11,6 +11,7 @@ fn key(name: &str, digest: u8) -> NewKey {
         role: Role::Use,
         name: "laptop".into(),
         subject: Some("ann".into()),
+        any_subject: true,
         digest: [digest; 32],
         created: at(0),
         expires: Some(at(100)),
@@ -23,6 +24,7 @@ async fn a_key_is_found_by_its_digest_also_when_it_is_revoked() {
     let new = key("a", 1);
     let made = store.add_key(new.clone()).await.unwrap();
     assert_eq!((made.id, made.role, made.subject.as_deref()), (new.id, Role::Use, Some("ann")));
+    assert!(made.any_subject);
     assert_eq!((made.expires, made.revoked), (Some(at(100)), None));
     assert_eq!(store.key(&[1; 32]).await.unwrap(), Some(made));
     assert_eq!(store.key(&[2; 32]).await.unwrap(), None);

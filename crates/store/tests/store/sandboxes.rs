@@ -215,7 +215,7 @@ async fn a_list_read_in_parts_has_each_one_once_newest_first() {
     made(store.claim(claim(&tenant("b"), 3)).await.unwrap());
     let (mut seen, mut after) = (Vec::new(), None);
     loop {
-        let part = store.sandboxes(&us, None, Page { limit: 4, after }).await.unwrap();
+        let part = store.sandboxes(&us, None, None, Page { limit: 4, after }).await.unwrap();
         let Some(last) = part.last() else { break };
         after = Some(last.cursor());
         assert!(!last.cursor().contains(last.physical.as_str()), "the physical id stays inside");
@@ -226,11 +226,11 @@ async fn a_list_read_in_parts_has_each_one_once_newest_first() {
     ids.sort();
     all.sort();
     assert_eq!(ids, all);
-    let running = store.sandboxes(&us, Some(SandboxState::Running), Page::first(100)).await.unwrap();
+    let running = store.sandboxes(&us, None, Some(SandboxState::Running), Page::first(100)).await.unwrap();
     assert_eq!(running.len(), 13);
     for bad in ["", "x", "1-", "1-../../x", "x-aaaaaaaa"] {
         let page = Page { limit: 1, after: Some(bad.into()) };
-        assert_eq!(store.sandboxes(&us, None, page).await, Err(Error::Cursor), "{bad:?}");
+        assert_eq!(store.sandboxes(&us, None, None, page).await, Err(Error::Cursor), "{bad:?}");
     }
 }
 
@@ -248,7 +248,7 @@ async fn a_page_of_long_records_ends_sooner_and_says_that_there_is_more() {
     }
     let (mut pages, mut page) = (Vec::new(), Page::first(1000));
     loop {
-        let rows = store.sandboxes(&us, None, page.clone()).await.unwrap();
+        let rows = store.sandboxes(&us, None, None, page.clone()).await.unwrap();
         pages.push(rows.len());
         if !page.is_full(&rows) {
             break;
@@ -288,7 +288,7 @@ async fn a_list_by_start_has_those_of_some_states_in_both_orders() {
         let (mut seen, mut parts) = (Vec::new(), 0);
         let mut page = Some(BegunPage { limit: 1000, after: None, newest_first, since, states: states.to_vec() });
         while let Some(next) = page {
-            let part = store.sandboxes_by_start(&us, next.clone()).await.unwrap();
+            let part = store.sandboxes_by_start(&us, None, next.clone()).await.unwrap();
             (page, parts) = (next.next(&part), parts + 1);
             seen.extend(part.iter().map(Record::begun));
         }
@@ -425,7 +425,7 @@ async fn fp_06_a_chat_an_app_or_a_tenant_goes_at_once() {
         made(store.claim(Claim { scope, ..claim(tenant, 0) }).await.unwrap());
     }
     made(store.claim(claim(&a, 0)).await.unwrap());
-    let doom = |tenant, which| store.doom(tenant, which, "a test", at(5));
+    let doom = |tenant, which| store.doom(tenant, None, which, "a test", at(5));
     assert_eq!(doom(&a, Which::Chat { app: "x".into(), chat: "1".into() }).await.unwrap(), 1);
     assert_eq!(doom(&a, Which::App("x".into())).await.unwrap(), 1, "one went before");
     assert_eq!(doom(&a, Which::App("z".into())).await.unwrap(), 0);

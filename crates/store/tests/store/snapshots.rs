@@ -71,13 +71,13 @@ async fn snapshots_are_listed_newest_first_and_deleted_by_their_own_tenant() {
     }
     ready(&store, &new("b", &boxes[0])).await;
     let list = async |sandbox: Option<&SandboxId>, limit, after| {
-        let found = store.snapshots(&us, sandbox, Page { limit, after }).await.unwrap();
+        let found = store.snapshots(&us, None, sandbox, Page { limit, after }).await.unwrap();
         found.into_iter().map(|found| found.id).collect::<Vec<_>>()
     };
     assert_eq!(list(None, 100, None).await, made);
     assert_eq!(list(None, 2, Some(made[1].to_string())).await, made[2..4]);
     assert_eq!(list(Some(&boxes[1]), 100, None).await, [made[0], made[2], made[4]]);
-    assert_eq!(store.snapshots(&us, None, Page { limit: 1, after: Some("x".into()) }).await, Err(Error::Cursor));
+    assert_eq!(store.snapshots(&us, None, None, Page { limit: 1, after: Some("x".into()) }).await, Err(Error::Cursor));
 
     assert_eq!(store.begin_snapshot_delete(&tenant("b"), made[0]).await.unwrap(), None);
     for _ in 0..2 {
@@ -98,8 +98,8 @@ async fn lists_have_no_notes_which_may_be_long() {
     let new = NewSnapshot { about: about.clone(), ..new("a", &sandbox) };
     ready(&store, &new).await;
     let lists = [
-        store.snapshots(&us, None, Page::first(10)).await.unwrap(),
-        store.snapshots_named(&us, "one").await.unwrap(),
+        store.snapshots(&us, None, None, Page::first(10)).await.unwrap(),
+        store.snapshots_named(&us, None, "one").await.unwrap(),
         store.all_snapshots().await.unwrap(),
     ];
     for list in lists {
@@ -109,5 +109,5 @@ async fn lists_have_no_notes_which_may_be_long() {
         );
     }
     assert_eq!(store.snapshot(&us, new.id).await.unwrap().unwrap().about, about);
-    assert_eq!(store.snapshot_named(&us, "one").await.unwrap().unwrap().about, about);
+    assert_eq!(store.snapshot_named(&us, None, "one").await.unwrap().unwrap().about, about);
 }

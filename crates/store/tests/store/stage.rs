@@ -47,6 +47,7 @@ pub(crate) fn claim(tenant: &Tenant, second: i64) -> Claim {
         physical: SandboxId::random(),
         spec: "{}".into(),
         key: KeyId::now(),
+        user: None,
         disk: None,
         at: at(second),
     }
@@ -58,6 +59,7 @@ pub(crate) fn call(tenant: &Tenant) -> NewCall {
         tenant: tenant.clone(),
         key: KeyId::now(),
         sandbox: None,
+        user: None,
         verb: "exec",
         front: "rest",
         digest: [1; 32],

@@ -49,7 +49,7 @@ async fn tasks_are_listed_newest_first_by_sandbox_and_state() {
     }
     made.reverse();
     let list = async |sandbox: Option<&SandboxId>, state, limit, after| {
-        let tasks = store.tasks(&us, sandbox, state, Page { limit, after }).await.unwrap();
+        let tasks = store.tasks(&us, None, sandbox, state, Page { limit, after }).await.unwrap();
         tasks.into_iter().map(|task| task.id).collect::<Vec<_>>()
     };
     assert_eq!(list(None, None, 100, None).await, made);
@@ -57,5 +57,5 @@ async fn tasks_are_listed_newest_first_by_sandbox_and_state() {
     assert_eq!(list(None, Some(TaskState::Failed), 100, None).await, made[6..]);
     assert_eq!(list(Some(&boxes[1]), Some(TaskState::Running), 100, None).await, [made[0], made[2], made[4]]);
     let page = Page { limit: 7, after: Some("x".into()) };
-    assert_eq!(store.tasks(&us, None, None, page).await, Err(Error::Cursor));
+    assert_eq!(store.tasks(&us, None, None, None, page).await, Err(Error::Cursor));
 }

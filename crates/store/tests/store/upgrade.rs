@@ -57,6 +57,7 @@ async fn fill(store: &Store, half: u128) {
         role: Role::Admin,
         name: "a name".into(),
         subject: Some("somebody".into()),
+        any_subject: false,
         digest: [half as u8 + 1; 32],
         created: at(1),
         expires: Some(at(1_000_000_000)),
@@ -65,7 +66,9 @@ async fn fill(store: &Store, half: u128) {
     store.secret("links", [7; 32]).await.unwrap();
     let scope = Scope::chat_of("app", "user", &format!("chat {half}")).unwrap();
     for (number, scope) in [(1, Some(scope)), (2, None)] {
-        let claim = Claim { id: sandbox(half, number), physical: sandbox(half, 10 + number), scope, ..claim(&one, 0) };
+        let user = scope.as_ref().and_then(Scope::named_user);
+        let (id, physical) = (sandbox(half, number), sandbox(half, 10 + number));
+        let claim = Claim { id, physical, scope, user, ..claim(&one, 0) };
         store.claim(Claim { spec: "{\"a\":1}".into(), at: at(2), ..claim }).await.unwrap();
     }
     let (physical, to) = (sandbox(half, 11), Life { state: SandboxState::Running, phase: None });
@@ -76,6 +79,7 @@ async fn fill(store: &Store, half: u128) {
         id: CallId::from(id(half, 10 + number)),
         key: KeyId::from(id(half, 1)),
         sandbox: Some(sandbox(half, 1)),
+        user: Some("user".into()),
         once: Some([half as u8 * 16 + number as u8; 32]),
         at: at(4),
         ..call(&one)
@@ -125,8 +129,16 @@ async fn is_whole(store: &Store, half: u128) {
     assert_eq!((record.state, record.why.as_str(), record.version), (SandboxState::Running, "asked for", 2));
     assert_eq!((&*record.spec, record.created, record.changed), ("{\"a\":1}", at(2), at(3)));
     assert_eq!(store.by_scope(&one, record.scope.as_ref().unwrap()).await.unwrap().unwrap(), record);
+    assert_eq!(record.user.as_deref(), Some("user"));
     let chat = format!("chat {half}");
     assert_eq!(store.by_chat(&one, "app", &chat).await.unwrap(), [record]);
+    let whose = |user| (Some(user), Some(sandbox(half, 1)));
+    for (user, sandbox) in [whose("user"), whose("other")] {
+        let (user, sandbox, page) = (user, sandbox.as_ref(), || Page::first(10));
+        let calls = store.calls(&one, user, sandbox, page()).await.unwrap().len();
+        let tasks = store.tasks(&one, user, sandbox, None, page()).await.unwrap().len();
+        assert_eq!((calls, tasks), if user == Some("user") { (2, 2) } else { (0, 0) });
+    }
     let plain = store.sandbox(&one, &sandbox(half, 2)).await.unwrap().unwrap();
     assert_eq!((plain.state, plain.scope), (SandboxState::Provisioning, None));
     let call = store.call(&one, CallId::from(id(half, 11))).await.unwrap().unwrap();
@@ -171,7 +183,7 @@ async fn a_store_of_each_earlier_version_is_whole_after_the_upgrade() {
             assert_eq!(rows.len(), 4, "version {version}");
             let head = store.ledger_head(&one).await.unwrap().unwrap();
             cabana_store::ledger::verify(rows.into_iter(), None, Some(&head)).unwrap();
-            assert_eq!(store.sandboxes(&one, None, Page::first(10)).await.unwrap().len(), 4);
+            assert_eq!(store.sandboxes(&one, None, None, Page::first(10)).await.unwrap().len(), 4);
             store.close().await;
         }
         // And it can be written to, as if it had been made today.
@@ -221,12 +233,22 @@ async fn chats_with_hyphens_in_their_parts_are_found_after_the_upgrade() {
         let sql = "UPDATE sandboxes SET value = ?2, scope = json_set(scope, '$.value', ?2) WHERE value = ?1";
         assert_eq!(db.execute(sql, [key, plain]).unwrap(), 1);
     }
+    for (table, column) in [
+        ("sandboxes", "user"),
+        ("calls", "user"),
+        ("tasks", "user"),
+        ("snapshots", "user"),
+        ("keys", "any_subject"),
+    ] {
+        db.execute_batch(&format!("ALTER TABLE {table} DROP COLUMN {column}")).unwrap();
+    }
     db.pragma_update(None, "user_version", 11).unwrap();
     drop(db);
     let store = open(dir.path());
     for chat in chats {
         let record = store.by_scope(&one, &of(chat)).await.unwrap();
-        assert_eq!(record.unwrap_or_else(|| panic!("{chat:?} is not found")).scope, Some(of(chat)));
+        let record = record.unwrap_or_else(|| panic!("{chat:?} is not found"));
+        assert_eq!((record.scope, record.user.as_deref()), (Some(of(chat)), Some(chat.1)));
     }
 }
 

@@ -196,7 +196,7 @@ async fn those_that_go_together_are_told_of_one_by_one() {
     }
     stage.store.claim(claim(&tenant("other"), 0)).await.unwrap();
     for doomed in [3, 0] {
-        assert_eq!(stage.store.doom(&one, Which::All, "together", at(9)).await.unwrap(), doomed);
+        assert_eq!(stage.store.doom(&one, None, Which::All, "together", at(9)).await.unwrap(), doomed);
     }
     assert_eq!(waiting(&stage.store, &all).await.len(), 3);
 }

@@ -1,7 +1,7 @@
 //! What a sandbox is made from, by the name that a client gives.
 
 use cabana_e2b_wire::TemplateRef;
-use cabana_runtime::{Snapshot, SnapshotId, Tenant, Wish};
+use cabana_runtime::{Caller, Snapshot, SnapshotId, Wish};
 use cabana_sandbox::Base;
 use serde::{Deserialize, Serialize};
 
@@ -48,16 +48,16 @@ pub(in super::super) fn missing(template: &str) -> Refused {
 }
 
 /// The tenant's own name comes before the operator's.
-pub(in super::super) async fn find(app: &App, tenant: &Tenant, template: &str) -> Result<Found, Refused> {
+pub(in super::super) async fn find(app: &App, caller: &Caller, template: &str) -> Result<Found, Refused> {
     let named: TemplateRef = template.parse().map_err(|_| missing(template))?;
     if let Ok(id) = named.name.parse::<SnapshotId>() {
-        let snapshot = app.runtime.snapshot(tenant, id).await.map_err(|_| missing(template))?;
+        let snapshot = app.runtime.snapshot(caller, id).await.map_err(|_| missing(template))?;
         return Ok(Found::of_snapshot(&snapshot));
     }
-    if let Some(found) = templates::find(app, tenant, &named).await? {
+    if let Some(found) = templates::find(app, caller, &named).await? {
         return Ok(found);
     }
-    if let Some(snapshot) = app.runtime.snapshot_named(tenant, &named.name).await? {
+    if let Some(snapshot) = app.runtime.snapshot_named(caller, &named.name).await? {
         return Ok(Found::of_snapshot(&snapshot));
     }
     of_operator(app, &named.name).await?.ok_or_else(|| missing(template))

@@ -50,7 +50,7 @@ async fn make(
     // Of the request, and not of the sandbox, which has another end at each try.
     let said = serde_json::to_vec(&(timeout, secure, &asked)).unwrap_or_default();
     let key = once.key.map(|key| key.asking(&said));
-    let Found { files, brought } = base::find(app, &caller.tenant, &asked.template_id).await?;
+    let Found { files, brought } = base::find(app, &caller, &asked.template_id).await?;
     let is_secure = secure || app.runtime.settings().e2b_always_secure;
     let kept = Kept::of_asked(&asked, timeout, is_secure, brought.clone());
     if !kept.is_public() && !secure {
@@ -78,7 +78,7 @@ async fn make(
         app.runtime.call(ask, Become(Shape::Deleted)).await?.answer().await?;
         return Err(error.into());
     }
-    let record = app.runtime.sandbox(&caller.tenant, &made.sandbox).await?;
+    let record = app.runtime.sandbox(&caller, &made.sandbox).await?;
     Ok((StatusCode::CREATED, Json(told::sandbox(app, &record, &kept).await?)))
 }
 

@@ -66,6 +66,6 @@ async fn made(one: &One, snapshot: SnapshotId, timeout: u32) -> Result<Sandbox, 
     let mut wanted = Wanted { snapshot: Some(snapshot), ..one.spec.wanted.clone() };
     wanted.lifecycle.expires_at = Some(until(one.app.runtime.clock().now(), timeout));
     let made = one.call_at(Place::New(Some(wanted)), Ensure).await?;
-    let record = one.app.runtime.sandbox(&one.caller.tenant, &made.sandbox).await?;
+    let record = one.app.runtime.sandbox(&one.caller, &made.sandbox).await?;
     told::sandbox(&one.app, &record, &one.kept).await
 }

@@ -59,7 +59,7 @@ pub(super) async fn list(
     while let Some(part) = next.take().filter(|_| page.len() <= most) {
         // The store has a queue for each tenant: whoever waits in its own has no turn that others need.
         let turn = READERS.of_tenant(&caller.tenant).await;
-        let records = app.runtime.sandboxes_by_start(&caller.tenant, part.clone()).await?;
+        let records = app.runtime.sandboxes_by_start(&caller, part.clone()).await?;
         let mut of_records = app.runtime.list_memory(&caller.tenant);
         long_answer::charge(&mut of_records, &records)?;
         let turn = READERS.of_all(turn).await;

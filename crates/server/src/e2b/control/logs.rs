@@ -49,17 +49,17 @@ async fn told<T: Serialize>(
     query: Asked,
     body: impl FnOnce(Vec<LogEntry>) -> T + Send + 'static,
 ) -> Result<Response, Refused> {
-    let record = One::find(app, caller, sandbox).await?.record;
+    let record = One::find(app, caller.clone(), sandbox).await?.record;
     let Query(asked) = query.map_err(|error| Refused::bad(error.body_text()))?;
     let limit = asked.limit.map_or(MOST, |limit| limit as usize);
     if limit > MOST {
         return Err(Refused::bad(format!("limit must be from 0 to {MOST}")));
     }
-    let (tenant, id) = (&record.tenant, Some(&record.id));
-    let mut memory = app.runtime.list_memory(tenant);
-    let calls = app.runtime.call_list(tenant, id, Page { limit: CALLS, after: None }).await?;
+    let id = Some(&record.id);
+    let mut memory = app.runtime.list_memory(&caller.tenant);
+    let calls = app.runtime.call_list(&caller, id, Page { limit: CALLS, after: None }).await?;
     long_answer::charge(&mut memory, &calls)?;
-    let tasks = app.runtime.task_list(tenant, id, None, Page { limit: TASKS, after: None }).await?;
+    let tasks = app.runtime.task_list(&caller, id, None, Page { limit: TASKS, after: None }).await?;
     long_answer::charge(&mut memory, &tasks)?;
     Ok(long_answer::json(memory, move || body(entries(&calls, &tasks, &asked, limit))).await?)
 }

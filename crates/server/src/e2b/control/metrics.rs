@@ -69,7 +69,7 @@ pub(super) async fn of_several(
 }
 
 async fn of(app: &App, one: &One) -> Result<Vec<SandboxMetric>, Refused> {
-    let samples = app.runtime.samples(&one.record.tenant, &one.record.id).await?;
+    let samples = app.runtime.samples(&one.caller, &one.record.id).await?;
     Ok(samples.iter().map(|sample| told(sample, &one.spec.wanted.sandbox.limits)).collect())
 }
 

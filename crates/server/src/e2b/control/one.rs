@@ -24,7 +24,7 @@ impl One {
     pub(super) async fn find(app: &App, caller: Caller, sandbox: &str) -> Result<Self, Refused> {
         let missing = || Refused::not_found(format!("sandbox \"{sandbox}\" not found"));
         let id = SandboxId::new(sandbox).map_err(|_| missing())?;
-        let (record, spec) = app.sandbox(&caller.tenant, &id).await.map_err(|_| missing())?;
+        let (record, spec) = app.sandbox(&caller, &id).await.map_err(|_| missing())?;
         let kept = spec.kept.clone().ok_or_else(missing)?;
         Ok(Self { app: app.clone(), caller, record, spec, kept })
     }

@@ -41,10 +41,10 @@ pub(super) async fn take(
 ) -> Result<(StatusCode, Json<SnapshotInfo>), Refused> {
     let named = asked.name.as_deref().map(str::parse::<TemplateRef>).transpose();
     let named = named.map_err(|error| Refused::bad(format!("name: {error}")))?;
-    let (one, tenant) = (One::find(&app, caller.clone(), &sandbox).await?, caller.tenant);
+    let one = One::find(&app, caller.clone(), &sandbox).await?;
     let about = AboutSnapshot { name: named.map(|named| named.name), note: one.kept.brought.note(), built: false };
     let taken = one.call(Take { about }).await?;
-    let snapshot = app.runtime.snapshot(&tenant, taken.snapshot).await?;
+    let snapshot = app.runtime.snapshot(&caller, taken.snapshot).await?;
     Ok((StatusCode::CREATED, Json(info(&snapshot))))
 }
 
@@ -69,7 +69,7 @@ pub(super) async fn list(
     let mut found = match asked.name.as_deref().map(str::parse::<TemplateRef>) {
         Some(Err(_)) => return Ok(Default::default()),
         Some(Ok(named)) => {
-            let mut found = app.runtime.snapshots_named(&caller.tenant, &named.name).await?;
+            let mut found = app.runtime.snapshots_named(&caller, &named.name).await?;
             found.retain(|snapshot| {
                 after.is_none_or(|after| snapshot.id < after)
                     && sandbox.as_ref().is_none_or(|sandbox| snapshot.sandbox == *sandbox)
@@ -78,7 +78,7 @@ pub(super) async fn list(
         }
         None => {
             let page = Page { limit: limit + 1, after: after.map(|after| after.to_string()) };
-            app.runtime.snapshot_list(&caller.tenant, sandbox.as_ref(), page).await?
+            app.runtime.snapshot_list(&caller, sandbox.as_ref(), page).await?
         }
     };
     let more = found.len() > limit as usize;
@@ -95,8 +95,8 @@ pub(super) async fn list(
 /// By its id it is one, by its name all of them. False: there is none.
 pub(in super::super) async fn remove(app: &App, caller: &Caller, named: &TemplateRef) -> Result<bool, Refused> {
     let found = match named.name.parse::<SnapshotId>() {
-        Ok(id) => app.runtime.snapshot(&caller.tenant, id).await.ok().into_iter().collect(),
-        Err(_) => app.runtime.snapshots_named(&caller.tenant, &named.name).await?,
+        Ok(id) => app.runtime.snapshot(caller, id).await.ok().into_iter().collect(),
+        Err(_) => app.runtime.snapshots_named(caller, &named.name).await?,
     };
     for snapshot in &found {
         delete(app, caller, snapshot.id).await?;

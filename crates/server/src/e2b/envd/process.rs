@@ -200,7 +200,7 @@ async fn signal(app: &App, guest: &Guest, asked: SendSignalRequest) -> Result<Em
     tell(app, guest, &seen, What::Signal(number, Target::Tree)).await?;
     if asked.signal == Signal::Sigkill {
         // Whoever hears that it was killed looks for it next. What the kernel holds up is not waited for.
-        let _ = tokio::time::timeout(GONE, app.runtime.ended_task(&guest.record.tenant, seen.task)).await;
+        let _ = tokio::time::timeout(GONE, app.runtime.ended_task(&guest.caller, seen.task)).await;
     }
     Ok(Empty {})
 }

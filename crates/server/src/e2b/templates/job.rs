@@ -162,11 +162,10 @@ impl Job {
     }
 
     async fn base(&self) -> Result<Found, String> {
-        let tenant = &self.caller.tenant;
         match (&self.asked.from_template, &self.asked.from_image) {
             (Some(template), _) => {
                 self.log.info(Some(BASE), format!("FROM template {template}"));
-                base::find(&self.app, tenant, template).await.map_err(|error| error.into_message())
+                base::find(&self.app, &self.caller, template).await.map_err(|error| error.into_message())
             }
             (None, Some(image)) => {
                 self.log.info(Some(BASE), format!("FROM {image}"));

@@ -8,7 +8,7 @@ use cabana_e2b_wire::{
     process::{Empty, EndEvent, Output, ProcessEvent, StartEvent, StartResponse},
 };
 use cabana_runtime::{
-    Channel, Chunk, Log, Runtime, SandboxId, SandboxState, Seen, Task, TaskId, Tenant, Typed,
+    Caller, Channel, Chunk, Log, Runtime, SandboxId, SandboxState, Seen, Task, TaskId, Typed,
     acts::{
         exec::{Ending as How, ExitTold},
         start::Answer,
@@ -37,7 +37,7 @@ pub(super) async fn from_start(
         return rpc::ended(&Error::new(Code::Unavailable, "the server was started again meanwhile"));
     };
     let following = Following::of(guest, begun.task, pid, typed, true);
-    match app.runtime.task_output(&following.tenant, following.task).await {
+    match app.runtime.task_output(&following.caller, following.task).await {
         Ok(log) => following.send(app, sending, seat, &log, (0, 0)),
         Err(error) => rpc::ended(&connect_error(&error)),
     }
@@ -47,7 +47,7 @@ pub(super) async fn from_start(
 pub(super) async fn from_now(app: &App, guest: &Guest, sending: Sending, seat: StreamSeat, seen: Seen) -> Response {
     let Seen { task, pid, typed, .. } = seen;
     let following = Following::of(guest, task, pid, typed, false);
-    match app.runtime.task_output(&following.tenant, task).await {
+    match app.runtime.task_output(&following.caller, task).await {
         Ok(log) => {
             let from = log.lengths();
             following.send(app, sending, seat, &log, from)
@@ -57,7 +57,7 @@ pub(super) async fn from_now(app: &App, guest: &Guest, sending: Sending, seat: S
 }
 
 struct Following {
-    tenant: Tenant,
+    caller: Caller,
     sandbox: SandboxId,
     task: TaskId,
     pid: u32,
@@ -67,8 +67,8 @@ struct Following {
 
 impl Following {
     fn of(guest: &Guest, task: TaskId, pid: u32, typed: Typed, is_starter: bool) -> Self {
-        let (tenant, sandbox) = (guest.record.tenant.clone(), guest.record.id.clone());
-        Self { tenant, sandbox, task, pid, typed, is_starter }
+        let (caller, sandbox) = (guest.caller.clone(), guest.record.id.clone());
+        Self { caller, sandbox, task, pid, typed, is_starter }
     }
 
     fn send(self, app: &App, sending: Sending, seat: StreamSeat, log: &Arc<Log>, from: (u64, u64)) -> Response {
@@ -82,7 +82,7 @@ impl Following {
     }
 
     async fn last(self, runtime: Runtime) -> Result<ProcessEvent, Ending> {
-        let task = runtime.ended_task(&self.tenant, self.task).await.map_err(|error| connect_error(&error))?;
+        let task = runtime.ended_task(&self.caller, self.task).await.map_err(|error| connect_error(&error))?;
         let exit = exit(&task).ok_or(Ending::Gone)?;
         // A command that is killed with its sandbox has no end of its own.
         if exit.exit_code.is_none() && !self.is_there(&runtime).await {
@@ -102,7 +102,7 @@ impl Following {
 
 impl Following {
     async fn is_there(&self, runtime: &Runtime) -> bool {
-        let record = runtime.sandbox(&self.tenant, &self.sandbox).await;
+        let record = runtime.sandbox(&self.caller, &self.sandbox).await;
         record.is_ok_and(|record| record.state == SandboxState::Running)
     }
 }
