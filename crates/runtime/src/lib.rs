@@ -107,7 +107,7 @@ pub use settings::Settings;
 pub use space::{Room, Supply};
 pub use tasks::{Seen, Typed};
 pub use text::Text;
-pub use tokens::Opens;
+pub use tokens::{ExpectedToken, Opens};
 pub use told::Told;
 pub use turns::{TenantTurn, Turn, Turns};
 pub use uploads::{Hash, MOST_BYTES as MOST_UPLOADED};

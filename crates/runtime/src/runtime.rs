@@ -602,7 +602,11 @@ impl Runtime {
     ) -> Result<Cx> {
         let slot = found.map(|(slot, _)| slot);
         let early = notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).awake.take();
-        let awake = early.or_else(|| slot.map(|slot| slot.awake(about.kind))).map(Arc::new);
+        // Who only looks keeps none from its rest, however long that takes.
+        let awake = match ask.caller.role {
+            Role::Read => None,
+            _ => early.or_else(|| slot.map(|slot| slot.awake(about.kind))).map(Arc::new),
+        };
         if let (Some(slot), Some(token)) = (slot, ask.lease) {
             self.0.sandboxes.holds(slot, token)?;
         }
@@ -613,7 +617,9 @@ impl Runtime {
                     return Err(Error::Asleep(slot.record().id.clone()));
                 }
                 let sandbox = self.0.sandboxes.running(slot, about.verb).await?;
-                self.0.sandboxes.touch(slot).await;
+                if ask.caller.role > Role::Read {
+                    self.0.sandboxes.touch(slot).await;
+                }
                 Some(sandbox)
             }
             _ => None,

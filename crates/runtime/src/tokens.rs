@@ -5,7 +5,7 @@
 
 use std::{collections::HashMap, fmt::Write as _};
 
-use cabana_model::SandboxId;
+use cabana_model::{Role, SandboxId};
 use cabana_store::{KnownSpec, Record};
 use hmac::Mac as _;
 
@@ -29,9 +29,29 @@ impl Opens {
     }
 }
 
+/// What a client has to show. It is compared, and told to nobody: see [`Runtime::access_token`].
+pub struct ExpectedToken(String);
+
+impl ExpectedToken {
+    /// To be compared with what is shown, or with what was signed with it.
+    pub fn as_secret(&self) -> &str {
+        &self.0
+    }
+}
+
 impl Runtime {
-    pub async fn token(&self, record: &Record, opens: Opens) -> Result<String> {
-        self.token_of(&record.physical, opens).await
+    /// For a client that may be told it: it opens as much as a key does that may use the sandbox. `None` for all others.
+    pub async fn access_token(&self, caller: &Caller, record: &Record, opens: Opens) -> Result<Option<String>> {
+        let may_use =
+            caller.role >= Role::Use && caller.tenant == record.tenant && caller.reaches(record.user.as_deref());
+        match may_use {
+            true => self.token_of(&record.physical, opens).await.map(Some),
+            false => Ok(None),
+        }
+    }
+
+    pub async fn expected_token(&self, record: &Record, opens: Opens) -> Result<ExpectedToken> {
+        self.token_of(&record.physical, opens).await.map(ExpectedToken)
     }
 
     async fn token_of(&self, physical: &SandboxId, opens: Opens) -> Result<String> {

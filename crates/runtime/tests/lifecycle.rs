@@ -277,6 +277,27 @@ async fn until<T, F: Future<Output = Option<T>>>(mut ask: impl FnMut() -> F) -> 
     tokio::time::timeout(Duration::from_secs(60), asked).await.expect("it comes in time")
 }
 
+#[tokio::test]
+async fn who_may_only_read_keeps_none_from_its_rest() {
+    let stage = Stage::new(idle(60)).await;
+    stage.wrote("one", "text").await;
+    let sandbox = stage.record("one").await.unwrap().id;
+    let looks = |role| Ask {
+        caller: Caller { role, ..stage.caller.clone() },
+        place: Place::Sandbox(sandbox.clone()),
+        ..stage.ask("one")
+    };
+    let look = || Read { at: At::new("file"), part: Part::Whole };
+    stage.pass(50).await;
+    stage.runtime.look(looks(Role::Use), look()).await.unwrap();
+    stage.pass(50).await;
+    assert_eq!(stage.state("one").await, SandboxState::Running, "the control: who may use it has used it");
+    let reading = stage.runtime.look(looks(Role::Read), look()).await.unwrap();
+    stage.pass(11).await;
+    assert_eq!(stage.state("one").await, SandboxState::Stopped, "though it is being read");
+    drop(reading);
+}
+
 /// Whether the sandbox was there by then, or only its record.
 #[tokio::test]
 async fn a_create_that_a_crash_interrupted_is_answered_with_its_sandbox_where_it_can_be_asked_for_again() {

@@ -61,6 +61,7 @@ mod recovery;
 mod reload;
 mod remote;
 mod retention;
+mod roles;
 #[path = "../common/root.rs"]
 mod root;
 mod schema;

@@ -11,14 +11,14 @@ use crate::{
 };
 
 /// A tar of a small root file system.
-fn archive(server: &Server) -> Vec<u8> {
+pub(crate) fn archive(server: &Server) -> Vec<u8> {
     let (dir, tar) = (server.data().join("root"), server.data().join("root.tar"));
     root::make(&dir);
     root::tar(&dir, &tar);
     fs::read(tar).unwrap()
 }
 
-fn add(server: &Server, query: &str, tar: Vec<u8>) -> RequestBuilder {
+pub(crate) fn add(server: &Server, query: &str, tar: Vec<u8>) -> RequestBuilder {
     server.request(Method::POST, &format!("/v1/templates?{query}")).body(tar)
 }
 

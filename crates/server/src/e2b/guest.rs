@@ -12,7 +12,7 @@ use cabana_e2b_wire::{
     header as names,
     signature::{Grant, Operation, is_same},
 };
-use cabana_runtime::{Ask, Caller, Opens, Place, Record, SandboxId, SandboxState};
+use cabana_runtime::{Ask, Caller, ExpectedToken, Opens, Place, Record, SandboxId, SandboxState};
 use cabana_sandbox::User;
 
 use super::{
@@ -116,7 +116,7 @@ pub(super) struct Guest {
     pub(super) kept: Arc<Kept>,
     pub(super) caller: Caller,
     /// What its agent asks for.
-    pub(super) token: String,
+    pub(super) token: ExpectedToken,
 }
 
 impl Guest {
@@ -130,7 +130,7 @@ impl Guest {
     pub(super) async fn known(app: &App, sandbox: &SandboxId) -> Option<Self> {
         let (record, caller, spec) = app.sandbox_by_number(sandbox).await.ok()?;
         let kept = spec.kept.clone()?;
-        let token = app.runtime.token(&record, Opens::Inside).await.ok()?;
+        let token = app.runtime.expected_token(&record, Opens::Inside).await.ok()?;
         Some(Self { record, spec, kept, caller, token })
     }
 
@@ -144,7 +144,7 @@ impl Guest {
     /// Whether the header shows the token, where it asks for one.
     pub(super) fn admits(&self, headers: &HeaderMap) -> bool {
         let shown = headers.get(names::ACCESS_TOKEN).and_then(|value| value.to_str().ok());
-        !self.kept.secure || shown.is_some_and(|shown| is_same(&self.token, shown))
+        !self.kept.secure || shown.is_some_and(|shown| is_same(self.token.as_secret(), shown))
     }
 
     pub(super) fn ask(&self) -> Ask {

@@ -60,9 +60,9 @@ async fn admit(app: &App, guest: &Guest, headers: &HeaderMap) -> Result<Visitor,
     if guest.kept.is_public() {
         return Ok(Visitor::InPublic(caller));
     }
-    let token = app.runtime.token(&guest.record, Opens::Ports).await.map_err(|_| Unreached::gone(id))?;
+    let token = app.runtime.expected_token(&guest.record, Opens::Ports).await.map_err(|_| Unreached::gone(id))?;
     match headers.get(names::TRAFFIC_ACCESS_TOKEN).map(|shown| shown.to_str().unwrap_or_default()) {
-        Some(shown) if is_same(&token, shown) => Ok(Visitor::ByToken(caller)),
+        Some(shown) if is_same(token.as_secret(), shown) => Ok(Visitor::ByToken(caller)),
         shown => Err(Unreached::closed_to_public(id, shown.is_some())),
     }
 }

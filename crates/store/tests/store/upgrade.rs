@@ -233,13 +233,9 @@ async fn chats_with_hyphens_in_their_parts_are_found_after_the_upgrade() {
         let sql = "UPDATE sandboxes SET value = ?2, scope = json_set(scope, '$.value', ?2) WHERE value = ?1";
         assert_eq!(db.execute(sql, [key, plain]).unwrap(), 1);
     }
-    for (table, column) in [
-        ("sandboxes", "user"),
-        ("calls", "user"),
-        ("tasks", "user"),
-        ("snapshots", "user"),
-        ("keys", "any_subject"),
-    ] {
+    for (table, column) in
+        [("sandboxes", "user"), ("calls", "user"), ("tasks", "user"), ("snapshots", "user"), ("keys", "any_subject")]
+    {
         db.execute_batch(&format!("ALTER TABLE {table} DROP COLUMN {column}")).unwrap();
     }
     db.pragma_update(None, "user_version", 11).unwrap();

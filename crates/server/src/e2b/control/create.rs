@@ -79,7 +79,7 @@ async fn make(
         return Err(error.into());
     }
     let record = app.runtime.sandbox(&caller, &made.sandbox).await?;
-    Ok((StatusCode::CREATED, Json(told::sandbox(app, &record, &kept).await?)))
+    Ok((StatusCode::CREATED, Json(told::sandbox(app, &caller, &record, &kept).await?)))
 }
 
 fn on_timeout(pauses: bool, memory: bool) -> Action {

@@ -67,5 +67,5 @@ async fn made(one: &One, snapshot: SnapshotId, timeout: u32) -> Result<Sandbox, 
     wanted.lifecycle.expires_at = Some(until(one.app.runtime.clock().now(), timeout));
     let made = one.call_at(Place::New(Some(wanted)), Ensure).await?;
     let record = one.app.runtime.sandbox(&one.caller, &made.sandbox).await?;
-    told::sandbox(&one.app, &record, &one.kept).await
+    told::sandbox(&one.app, &one.caller, &record, &one.kept).await
 }

@@ -1,7 +1,7 @@
 //! A sandbox of ours in E2B's words.
 
 use cabana_e2b_wire::{SandboxId, control};
-use cabana_runtime::{Action, Opens, Record, Role, SandboxState, Time, Wanted};
+use cabana_runtime::{Action, Caller, Opens, Record, SandboxState, Time, Wanted};
 
 use super::{
     super::{ENVD_VERSION, kept::Kept, refused::Refused},
@@ -17,18 +17,23 @@ fn id(record: &Record) -> Result<SandboxId, Refused> {
     record.id.as_str().parse().map_err(|_| not_ours())
 }
 
-pub(super) async fn sandbox(app: &App, record: &Record, kept: &Kept) -> Result<control::Sandbox, Refused> {
-    let token = match kept.secure {
-        true => Some(app.runtime.token(record, Opens::Inside).await?.into()),
+pub(super) async fn sandbox(
+    app: &App,
+    caller: &Caller,
+    record: &Record,
+    kept: &Kept,
+) -> Result<control::Sandbox, Refused> {
+    let inside = match kept.secure {
+        true => app.runtime.access_token(caller, record, Opens::Inside).await?,
         false => None,
     };
     let traffic = match kept.is_public() {
         true => None,
-        false => Some(app.runtime.token(record, Opens::Ports).await?.into()),
+        false => app.runtime.access_token(caller, record, Opens::Ports).await?,
     };
     Ok(control::Sandbox {
-        envd_access_token: token,
-        traffic_access_token: traffic,
+        envd_access_token: inside.map(Into::into),
+        traffic_access_token: traffic.map(Into::into),
         domain: app.options.domain.clone(),
         ..control::Sandbox::new(kept.template.clone(), id(record)?, ENVD_VERSION.to_owned())
     })
@@ -73,7 +78,6 @@ pub(super) fn listed(record: &Record, spec: &Spec) -> Option<control::ListedSand
     })
 }
 
-/// The token of its agent is for who may use it: it opens a shell of root's.
 pub(super) async fn detail(one: &One) -> Result<control::SandboxDetail, Refused> {
     let One { app, caller, record, spec, kept } = one;
     let listed = listed(record, spec).ok_or_else(not_ours)?;
@@ -86,10 +90,10 @@ pub(super) async fn detail(one: &One) -> Result<control::SandboxDetail, Refused>
         _ if listed.state == control::SandboxState::Paused => Some(control::PauseMode::Filesystem),
         _ => None,
     };
-    let sandbox = sandbox(app, record, kept).await?;
+    let sandbox = sandbox(app, caller, record, kept).await?;
     Ok(control::SandboxDetail {
         listed,
-        envd_access_token: sandbox.envd_access_token.filter(|_| caller.role >= Role::Use),
+        envd_access_token: sandbox.envd_access_token,
         allow_internet_access: kept.allow_internet_access,
         domain: sandbox.domain,
         network: kept.network.clone(),

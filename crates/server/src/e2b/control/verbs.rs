@@ -40,7 +40,7 @@ impl One {
             Box::pin(self.end_at(end)).await?;
         }
         let status = if resumed { StatusCode::CREATED } else { StatusCode::OK };
-        Ok((status, Json(told::sandbox(&self.app, &self.record, &self.kept).await?)))
+        Ok((status, Json(told::sandbox(&self.app, &self.caller, &self.record, &self.kept).await?)))
     }
 }
 

@@ -70,7 +70,7 @@ fn admitted(
         expiration: query.signature_expiration,
     };
     let shown = headers.get(names::ACCESS_TOKEN).map(|value| value.to_str().unwrap_or_default());
-    let token = guest.kept.secure.then_some(guest.token.as_str());
+    let token = guest.kept.secure.then_some(guest.token.as_secret());
     authorize(token, shown, &grant, query.signature.as_deref(), app.runtime.clock().now())?;
     Ok(if token.is_some() && shown.is_none() { Admission::Url } else { Admission::Token })
 }
