@@ -5,15 +5,19 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, LazyLock},
     time::Duration,
 };
 
 use async_trait::async_trait;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 
-use crate::{host::Name, outer::Outer};
+use crate::{
+    host::Name,
+    outer::Outer,
+    resolver::{NameSources, StubResolver},
+};
 
 #[async_trait]
 pub trait Resolve: Send + Sync {
@@ -40,26 +44,21 @@ pub struct Outside {
 }
 
 impl Outside {
-    /// This host's own resolver and its own routes.
+    /// This host's own names and its own routes.
     pub fn system() -> Outside {
-        Outside { resolve: Arc::new(System), connect: Arc::new(System) }
+        // One for all, so that the files are looked at once.
+        static NAMES: LazyLock<Arc<StubResolver>> =
+            LazyLock::new(|| Arc::new(StubResolver::open(NameSources::default())));
+        Outside { resolve: NAMES.clone(), connect: Arc::new(System) }
+    }
+
+    /// Its own routes, and names from elsewhere.
+    pub fn with_names(sources: NameSources) -> Outside {
+        Outside { resolve: Arc::new(StubResolver::open(sources)), ..Outside::system() }
     }
 }
 
 struct System;
-
-#[async_trait]
-impl Resolve for System {
-    async fn resolve(&self, name: &Name) -> Result<Vec<IpAddr>, ResolveError> {
-        // Without a last dot, which would keep search domains out but /etc/hosts too. Where a search leads is judged.
-        match lookup_host((name.as_str(), 0)).await {
-            Ok(addresses) => Ok(addresses.map(|address| address.ip()).collect()),
-            // The only difference that the C library's text makes and that std keeps.
-            Err(error) if error.to_string().contains("Temporary failure") => Err(ResolveError::Failed),
-            Err(_) => Err(ResolveError::Missing),
-        }
-    }
-}
 
 #[async_trait]
 impl Connect for System {
@@ -76,21 +75,4 @@ pub(crate) fn tune(socket: &SockRef<'_>) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15));
     socket.set_tcp_keepalive(&keepalive)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::host::Host;
-
-    #[tokio::test]
-    async fn the_system_knows_its_own_loopback_and_no_name_that_cannot_exist() {
-        let resolve = async |text| match Host::parse(text).unwrap() {
-            Host::Name(name) => System.resolve(&name).await,
-            Host::Address(_) => panic!("no name"),
-        };
-        let found = resolve("localhost").await.unwrap();
-        assert!(!found.is_empty() && found.iter().all(IpAddr::is_loopback), "{found:?}");
-        assert!(resolve("no-such-name.invalid").await.is_err());
-    }
 }

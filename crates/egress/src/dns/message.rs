@@ -10,9 +10,9 @@ use crate::host::Name;
 pub(crate) const A: u16 = 1;
 pub(crate) const PTR: u16 = 12;
 pub(crate) const AAAA: u16 = 28;
-const IN: u16 = 1;
-const HEADER: usize = 12;
-const LONGEST_NAME: usize = 255;
+pub(crate) const IN: u16 = 1;
+pub(crate) const HEADER: usize = 12;
+pub(crate) const LONGEST_NAME: usize = 255;
 /// Seconds. Short, since a new policy should be felt.
 const TTL: u32 = 10;
 
@@ -148,7 +148,7 @@ impl Question {
     }
 }
 
-fn wire_name(name: &Name) -> Vec<u8> {
+pub(crate) fn wire_name(name: &Name) -> Vec<u8> {
     let mut out = Vec::with_capacity(name.as_str().len() + 2);
     for label in name.as_str().split('.') {
         out.push(u8::try_from(label.len()).unwrap_or(63));

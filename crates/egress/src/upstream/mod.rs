@@ -15,10 +15,14 @@ use std::{
 
 use async_trait::async_trait;
 use rustls::pki_types::ServerName;
-use tokio::net::lookup_host;
 use tokio_rustls::TlsConnector;
 
-use crate::{authorities::Authorities, host::Host, outer::Outer, outside::Connect};
+use crate::{
+    authorities::Authorities,
+    host::Host,
+    outer::Outer,
+    outside::{Connect, Outside, Resolve},
+};
 
 pub struct Upstream {
     speaks: Speaks,
@@ -27,6 +31,7 @@ pub struct Upstream {
     user: Option<User>,
     /// Of a proxy that is spoken to over TLS.
     tls: Option<(TlsConnector, ServerName<'static>)>,
+    resolve: Arc<dyn Resolve>,
     connect: Arc<dyn Connect>,
 }
 
@@ -85,17 +90,18 @@ impl Upstream {
             }
             _ => None,
         };
-        Ok(Upstream { speaks, host, port: port.unwrap_or(usual), user, tls, connect })
+        let (port, resolve) = (port.unwrap_or(usual), Outside::system().resolve);
+        Ok(Upstream { speaks, host, port, user, tls, resolve, connect })
     }
 
     async fn reach(&self) -> io::Result<Outer> {
-        let addresses: Vec<SocketAddr> = match &self.host {
-            Host::Address(address) => vec![(*address, self.port).into()],
-            Host::Name(name) => lookup_host((name.as_str(), self.port)).await?.collect(),
+        let addresses = match &self.host {
+            Host::Address(address) => vec![*address],
+            Host::Name(name) => self.resolve.resolve(name).await.map_err(io::Error::other)?,
         };
         let mut last = io::Error::other("the upstream proxy has no address");
         for address in addresses {
-            match self.connect.connect(address).await {
+            match self.connect.connect((address, self.port).into()).await {
                 Ok(stream) => return self.secure(stream).await,
                 Err(error) => last = error,
             }
@@ -173,7 +179,6 @@ fn bracketed(host: &Host) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Outside;
 
     fn parse(url: &str) -> Result<Upstream, UpstreamError> {
         Upstream::parse(url, &Authorities::none(), Outside::system().connect)

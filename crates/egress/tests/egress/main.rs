@@ -7,6 +7,7 @@ mod hello_retry;
 mod kernel;
 mod late_hello;
 mod life;
+mod resolver;
 mod stage;
 mod upstream;
 mod ways;

@@ -30,13 +30,18 @@ fn proxy(answer: &'static [u8]) -> (std::net::SocketAddr, Arc<Mutex<String>>) {
     (address, seen)
 }
 
-fn stage(upstream: std::net::SocketAddr) -> Stage {
-    let url = format!("http://me:secret@{upstream}");
+fn stage_behind(url: &str) -> Stage {
     let stage = Stage::with(&NetworkPolicy::Public, limits(), |world| {
-        let direct = Outside::system().connect;
-        Outside { resolve: world, connect: Arc::new(Upstream::parse(&url, &Authorities::none(), direct).unwrap()) }
+        let upstream = Upstream::parse(url, &Authorities::none(), Outside::system().connect).unwrap();
+        Outside { resolve: world, connect: Arc::new(upstream) }
     });
     stage.name("example.com", &[&[EXAMPLE]]);
+    stage.name("six.com", &[&["2606::7"]]);
+    stage
+}
+
+fn stage(upstream: std::net::SocketAddr) -> Stage {
+    let stage = stage_behind(&format!("http://me:secret@{upstream}"));
     stage.name("inner.com", &[&["10.0.0.1"]]);
     stage
 }
@@ -67,6 +72,14 @@ async fn the_upstream_proxy_is_not_asked_for_what_is_refused() {
         assert!(told.starts_with(&format!("HTTP/1.1 {status} ")), "{target}: {told}");
     }
     assert!(seen.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn an_upstream_proxy_is_found_by_its_name() {
+    let (address, seen) = proxy(b"HTTP/1.1 200 OK\r\n\r\n");
+    let stage = stage_behind(&format!("http://localhost:{}", address.port()));
+    assert!(stage.tunnel("example.com:7").await.1.starts_with("HTTP/1.1 200 "));
+    assert!(seen.lock().unwrap().starts_with(&format!("CONNECT {EXAMPLE}:7 ")));
 }
 
 #[tokio::test]
@@ -104,16 +117,6 @@ fn socks_proxy(reply: u8) -> (std::net::SocketAddr, Arc<Mutex<Vec<u8>>>) {
     (address, seen)
 }
 
-fn socks_stage(url: &str) -> Stage {
-    let stage = Stage::with(&NetworkPolicy::Public, limits(), |world| {
-        let upstream = Upstream::parse(url, &Authorities::none(), Outside::system().connect).unwrap();
-        Outside { resolve: world, connect: Arc::new(upstream) }
-    });
-    stage.name("example.com", &[&[EXAMPLE]]);
-    stage.name("six.com", &[&["2606::7"]]);
-    stage
-}
-
 #[tokio::test]
 async fn an_allowed_connection_goes_through_a_socks_proxy_by_its_checked_address() {
     for (name, asked) in [
@@ -121,7 +124,7 @@ async fn an_allowed_connection_goes_through_a_socks_proxy_by_its_checked_address
         ("six.com", vec![5, 1, 0, 4, 0x26, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0, 7]),
     ] {
         let (address, seen) = socks_proxy(0);
-        let stage = socks_stage(&format!("socks5://me:secret!@{address}"));
+        let stage = stage_behind(&format!("socks5://me:secret!@{address}"));
         let (mut stream, head) = stage.tunnel(&format!("{name}:7")).await;
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
         let mut greeting = [0; 7];
@@ -134,10 +137,10 @@ async fn an_allowed_connection_goes_through_a_socks_proxy_by_its_checked_address
 #[tokio::test]
 async fn a_socks_proxy_that_refuses_the_user_or_the_address_is_an_unreachable_server() {
     let (address, seen) = socks_proxy(0);
-    let stage = socks_stage(&format!("socks5://me:public!@{address}"));
+    let stage = stage_behind(&format!("socks5://me:public!@{address}"));
     assert!(stage.tunnel("example.com:7").await.1.starts_with("HTTP/1.1 502 "));
     assert!(seen.lock().unwrap().is_empty());
     let (address, _) = socks_proxy(2);
-    let stage = socks_stage(&format!("socks5://me:secret!@{address}"));
+    let stage = stage_behind(&format!("socks5://me:secret!@{address}"));
     assert!(stage.tunnel("example.com:7").await.1.starts_with("HTTP/1.1 502 "));
 }
