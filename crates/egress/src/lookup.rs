@@ -1,7 +1,7 @@
 //! Names to addresses, once: what was checked is what is connected.
 //!
-//! The C library's resolver holds a thread for as long as it likes and cannot be told to stop. So a lookup keeps its place
-//! until it has really ended, however soon the asker lost patience: a guest holds few threads of the server, and no more.
+//! A lookup holds sockets for as long as a name server is silent. So a sandbox has few lookups at once, and all together have
+//! a bound, too. One that nobody waits for any more has ended.
 
 use std::{
     collections::HashMap,
@@ -15,7 +15,6 @@ use tokio::{
     sync::Semaphore,
     time::{Instant, timeout},
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     host::Name,
@@ -29,16 +28,13 @@ pub const HOST_NAME: &str = "host.cabana.internal";
 const ADDRESSES: usize = 16;
 const REMEMBERED: usize = 256;
 
-/// What the lookups of all sandboxes share: how many of them there may be, each until it has really ended.
+/// What the lookups of all sandboxes share: how many of them there may be.
 #[derive(Clone, Debug, Default)]
-pub struct Lookups {
-    places: Places,
-    tasks: TaskTracker,
-}
+pub struct Lookups(Places);
 
 impl Lookups {
     pub fn new(most: usize) -> Lookups {
-        Lookups { places: Places::new(most), tasks: TaskTracker::new() }
+        Lookups(Places::new(most))
     }
 }
 
@@ -55,22 +51,14 @@ pub(crate) struct Bounds {
 
 pub(crate) struct Lookup {
     resolve: Arc<dyn Resolve>,
-    tasks: TaskTracker,
-    stop: CancellationToken,
-    places: Arc<Semaphore>,
+    places: Semaphore,
     bounds: Bounds,
     recent: Mutex<HashMap<Name, (Instant, Vec<IpAddr>)>>,
 }
 
 impl Lookup {
-    pub(crate) fn new(
-        resolve: Arc<dyn Resolve>,
-        tasks: TaskTracker,
-        stop: CancellationToken,
-        bounds: Bounds,
-    ) -> Lookup {
-        let places = Arc::new(Semaphore::new(bounds.at_once));
-        Lookup { resolve, tasks, stop, places, bounds, recent: Mutex::default() }
+    pub(crate) fn new(resolve: Arc<dyn Resolve>, bounds: Bounds) -> Lookup {
+        Lookup { resolve, places: Semaphore::new(bounds.at_once), bounds, recent: Mutex::default() }
     }
 
     pub(crate) async fn addresses(&self, name: &Name) -> Result<Vec<IpAddr>, ResolveError> {
@@ -86,19 +74,9 @@ impl Lookup {
     }
 
     async fn ask(&self, name: &Name) -> Result<Vec<IpAddr>, ResolveError> {
-        let place = self.places.clone().acquire_owned().await.map_err(|_| ResolveError::Failed)?;
-        let shared = self.bounds.of_all.places.take(&self.bounds.holder).ok_or(ResolveError::Failed)?;
-        let (resolve, stop, name) = (self.resolve.clone(), self.stop.clone(), name.clone());
-        // The thread behind it goes on, also when the sandbox has gone.
-        let resolving = self.bounds.of_all.tasks.spawn(async move {
-            let _shared = shared;
-            resolve.resolve(&name).await
-        });
-        let asked = self.tasks.spawn(async move {
-            let _place = place;
-            stop.run_until_cancelled(resolving).await?.ok()
-        });
-        let mut found = asked.await.ok().flatten().unwrap_or(Err(ResolveError::Failed))?;
+        let _place = self.places.acquire().await.map_err(|_| ResolveError::Failed)?;
+        let _shared = self.bounds.of_all.0.take(&self.bounds.holder).ok_or(ResolveError::Failed)?;
+        let mut found = self.resolve.resolve(name).await?;
         found.truncate(ADDRESSES);
         if found.is_empty() { Err(ResolveError::Missing) } else { Ok(found) }
     }
@@ -121,60 +99,85 @@ impl Lookup {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::{
+        future::pending,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
 
     use async_trait::async_trait;
+    use tokio::task::JoinSet;
 
     use super::*;
     use crate::host::Host;
 
+    /// Never answers, and counts who waits.
     #[derive(Default)]
-    struct Stuck {
-        asked: AtomicUsize,
+    struct Silent {
+        waiting: AtomicUsize,
+        most: AtomicUsize,
     }
 
     #[async_trait]
-    impl Resolve for Stuck {
+    impl Resolve for Silent {
         async fn resolve(&self, _: &Name) -> Result<Vec<IpAddr>, ResolveError> {
-            self.asked.fetch_add(1, Ordering::SeqCst);
-            std::future::pending().await
+            let _waiter = Waiter::new(self);
+            pending().await
         }
     }
 
-    fn bounds(tenant: &str, of_all: &Lookups) -> Bounds {
-        let (holder, patience) = (Holder::tenant(tenant), Duration::from_millis(1));
-        Bounds { at_once: 16, holder, of_all: of_all.clone(), patience, fresh: Duration::ZERO }
+    struct Waiter<'a>(&'a Silent);
+
+    impl<'a> Waiter<'a> {
+        fn new(silent: &'a Silent) -> Self {
+            let waiting = silent.waiting.fetch_add(1, Ordering::SeqCst) + 1;
+            silent.most.fetch_max(waiting, Ordering::SeqCst);
+            Self(silent)
+        }
+    }
+
+    impl Drop for Waiter<'_> {
+        fn drop(&mut self) {
+            self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// A sandbox of the tenant's that asks for so many names.
+    fn ask(resolve: &Arc<Silent>, tenant: &str, of_all: &Lookups, names: usize, patience: Duration) -> JoinSet<()> {
+        let (holder, of_all) = (Holder::tenant(tenant), of_all.clone());
+        let bounds = Bounds { at_once: 16, holder, of_all, patience, fresh: Duration::ZERO };
+        let lookup = Arc::new(Lookup::new(resolve.clone(), bounds));
+        let mut asking = JoinSet::new();
+        for number in 0..names {
+            let lookup = lookup.clone();
+            asking.spawn(async move {
+                let name = Host::parse(&format!("n{number}.com")).unwrap().name().unwrap().clone();
+                assert_eq!(lookup.addresses(&name).await, Err(ResolveError::Failed));
+            });
+        }
+        asking
     }
 
     #[tokio::test]
     async fn a_resolver_that_never_answers_is_asked_only_so_often_at_once() {
-        let (stuck, tasks, stop) = (Arc::new(Stuck::default()), TaskTracker::new(), CancellationToken::new());
-        let lookup = Lookup::new(stuck.clone(), tasks.clone(), stop.clone(), bounds("one", &Lookups::default()));
-        for number in 0..100 {
-            let name = Host::parse(&format!("n{number}.com")).unwrap().name().unwrap().clone();
-            assert_eq!(lookup.addresses(&name).await, Err(ResolveError::Failed));
-        }
-        assert_eq!(stuck.asked.load(Ordering::SeqCst), 16);
-        stop.cancel();
-        tasks.close();
-        tasks.wait().await;
+        let silent = Arc::new(Silent::default());
+        let asked = ask(&silent, "one", &Lookups::default(), 100, Duration::from_millis(20)).join_all().await;
+        assert_eq!(asked.len(), 100, "each of them ends");
+        assert_eq!((silent.most.load(Ordering::SeqCst), silent.waiting.load(Ordering::SeqCst)), (16, 0));
     }
 
     #[tokio::test]
-    async fn lookups_of_all_sandboxes_have_one_bound_also_when_sandboxes_go() {
-        let (stuck, shared) = (Arc::new(Stuck::default()), Lookups::new(40));
-        for sandbox in 0..20 {
-            let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-            let bounds = bounds(&format!("tenant {sandbox}"), &shared);
-            let lookup = Lookup::new(stuck.clone(), tasks.clone(), stop.clone(), bounds);
-            for number in 0..20 {
-                let name = Host::parse(&format!("n{number}.s{sandbox}.com")).unwrap().name().unwrap().clone();
-                assert_eq!(lookup.addresses(&name).await, Err(ResolveError::Failed));
+    async fn lookups_of_all_sandboxes_have_one_bound_and_end_when_sandboxes_go() {
+        let (silent, shared) = (Arc::new(Silent::default()), Lookups::new(40));
+        let sandboxes = || (0..20).map(|n| ask(&silent, &format!("tenant {n}"), &shared, 20, Duration::from_secs(999)));
+        for _ in 0..2 {
+            let mut sandboxes: Vec<JoinSet<()>> = sandboxes().collect();
+            while silent.waiting.load(Ordering::SeqCst) < 40 {
+                tokio::task::yield_now().await;
             }
-            stop.cancel();
-            tasks.close();
-            tasks.wait().await;
+            for asking in &mut sandboxes {
+                asking.shutdown().await;
+            }
+            assert_eq!((silent.most.load(Ordering::SeqCst), silent.waiting.load(Ordering::SeqCst)), (40, 0));
         }
-        assert_eq!(stuck.asked.load(Ordering::SeqCst), 40);
     }
 }

@@ -139,7 +139,6 @@ pub fn serve(listeners: Listeners, config: Config) -> io::Result<Egress> {
     let Config { policy, limits, outside, events, original, holder, places, queues, long_queues, lookups } = config;
     let (policy, watched) = watch::channel(Arc::new(policy));
     let tasks = Tasks::new(&limits, holder.clone(), places, queues);
-    let (tracker, stop) = (tasks.tracker.clone(), tasks.stop.clone());
     let Limits { connect: patience, fresh, .. } = limits;
     let long_queues = (long_queues, holder.clone());
     let lookup_bounds = lookup::Bounds { at_once: LOOKUPS, holder, of_all: lookups, patience, fresh };
@@ -147,7 +146,7 @@ pub fn serve(listeners: Listeners, config: Config) -> io::Result<Egress> {
         limits,
         policy: watched,
         reporter: Reporter::new(events),
-        lookup: Lookup::new(outside.resolve, tracker, stop, lookup_bounds),
+        lookup: Lookup::new(outside.resolve, lookup_bounds),
         connect: outside.connect,
         long_queues,
         pool: Mutex::new(Pool::new(limits.names)),

@@ -12,7 +12,6 @@ use tokio::{
     runtime::{Builder, Runtime},
     sync::watch,
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Event, Limits, Outside, Policy, Resolve, ResolveError,
@@ -157,7 +156,7 @@ fn gateway(policy: Policy) -> Gateway {
         limits,
         policy,
         reporter: Reporter::new(Arc::new(|_: Event| ())),
-        lookup: Lookup::new(Arc::new(World), TaskTracker::new(), CancellationToken::new(), bounds),
+        lookup: Lookup::new(Arc::new(World), bounds),
         connect: Outside::system().connect,
         long_queues,
         pool: Mutex::new(Pool::new(16)),
