@@ -140,6 +140,20 @@ impl Net {
         }
     }
 
+    /// Its first address and its last one, as numbers.
+    pub(crate) fn range(self) -> (u128, u128) {
+        match self.base {
+            IpAddr::V4(v4) => {
+                let hosts = u32::MAX.checked_shr(self.len.into()).unwrap_or(0);
+                (v4.to_bits().into(), (v4.to_bits() | hosts).into())
+            }
+            IpAddr::V6(v6) => {
+                let hosts = u128::MAX.checked_shr(self.len.into()).unwrap_or(0);
+                (v6.to_bits(), v6.to_bits() | hosts)
+            }
+        }
+    }
+
     /// The network that the address lies in, without its host bits.
     pub(crate) fn around(address: IpAddr, len: u8) -> Net {
         let base = match address {

@@ -34,6 +34,8 @@ enum Mode {
         deny: Arc<Rules>,
         /// Stronger than what is denied. It opens nothing that is not public.
         allow: Arc<Rules>,
+        /// No address is left. So no name is looked up: its servers would hear of it, and whatever they answer is refused.
+        denies_all: bool,
     },
     /// All that the host itself can reach, its own loopback by [`crate::HOST_NAME`] included.
     Host,
@@ -63,7 +65,9 @@ impl Policy {
                 return Err(PolicyError::TooManyRules(deny.len() + allow.len()));
             }
             NetworkPolicy::PublicBut { deny, allow } => {
-                Mode::PublicBut { deny: rules_of(deny, parse_net)?, allow: rules_of(allow, parse_net)? }
+                let (deny, allow) = (rules_of(deny, parse_net)?, rules_of(allow, parse_net)?);
+                let denies_all = deny.cover_every_address() && allow.nets().next().is_none();
+                Mode::PublicBut { deny, allow, denies_all }
             }
         };
         Ok(Policy { mode, own: Arc::new(own.into_iter().collect()) })
@@ -132,6 +136,7 @@ impl Policy {
     fn decide_name(&self, name: &Name, port: Option<u16>) -> Decision {
         match &self.mode {
             Mode::Off => self.deny(Reason::Off),
+            Mode::PublicBut { denies_all: true, .. } => self.deny(Reason::Denied),
             Mode::Public | Mode::PublicBut { .. } => Decision::allow(self.mode(), Reason::Public),
             Mode::Host => Decision::allow(self.mode(), Reason::Host),
             Mode::Allow(rules) => match rules.of_name(name, port) {
@@ -160,7 +165,7 @@ impl Policy {
     }
 
     fn denied(&self, address: IpAddr) -> Option<Decision> {
-        let Mode::PublicBut { deny, allow } = &self.mode else { return None };
+        let Mode::PublicBut { deny, allow, .. } = &self.mode else { return None };
         let rule = deny.of_address(address, None)?;
         match allow.of_address(address, None) {
             Some(_) => None,
@@ -403,6 +408,27 @@ mod tests {
         }
         assert!(decide(&but, "9.9.9.9").allowed && !decide(&but, "1.1.1.1").allowed);
         assert!(!but.reaches_inside());
+    }
+
+    #[test]
+    fn a_name_is_refused_where_every_address_is_denied_and_nowhere_else() {
+        let (v4, v6) = (["0.0.0.0/1", "128.0.0.0/1"], ["::/2", "4000::/2", "8000::/1"]);
+        for (deny, allow, looked_up) in [
+            (&["0.0.0.0/0", "::/0"][..], &[][..], false),
+            (&["::/0", "0.0.0.0/0", "8.8.8.8"], &[], false),
+            (&[v4[1], v6[2], v6[0], v4[0], v6[1]], &[], false),
+            (&["0.0.0.0/0", "::/0"], &["8.8.8.8"], true),
+            (&["0.0.0.0/0"], &[], true),
+            (&["::/0"], &[], true),
+            (&["0.0.0.0/0", v6[0], v6[2]], &[], true),
+            (&[v4[0], "::/0"], &[], true),
+            (&[v4[0], "129.0.0.0/8", "::/0"], &[], true),
+            (&[], &[], true),
+        ] {
+            let decision = decide(&public_but(deny, allow), "example.com");
+            assert_eq!(decision.allowed, looked_up, "{deny:?} but {allow:?}");
+            assert!(looked_up || (decision.reason == Reason::Denied && decision.rule == "public"));
+        }
     }
 
     #[test]

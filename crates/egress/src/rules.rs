@@ -27,6 +27,15 @@ enum Family {
     V6,
 }
 
+impl Family {
+    fn last(self) -> u128 {
+        match self {
+            Family::V4 => u32::MAX.into(),
+            Family::V6 => u128::MAX,
+        }
+    }
+}
+
 /// Where in the list the rules stand that speak of one host, by their ports.
 #[derive(Debug)]
 struct Positions {
@@ -69,6 +78,25 @@ impl Rules {
 
     pub(crate) fn nets(&self) -> impl Iterator<Item = Net> {
         self.nets.keys().copied()
+    }
+
+    /// Whether no address of either family is outside of the networks, be it that many of them together cover all.
+    pub(crate) fn cover_every_address(&self) -> bool {
+        [Family::V4, Family::V6].into_iter().all(|family| self.cover_family(family))
+    }
+
+    fn cover_family(&self, of: Family) -> bool {
+        let mut ranges: Vec<_> = self.nets().filter(|net| family(net.base) == of).map(Net::range).collect();
+        ranges.sort_unstable();
+        // The first address that none of them has so far; `None`: they have all.
+        let mut open = Some(0);
+        for (first, last) in ranges {
+            match open {
+                Some(at) if first <= at => open = if last == of.last() { None } else { Some(at.max(last + 1)) },
+                _ => break,
+            }
+        }
+        open.is_none()
     }
 
     /// `port`: `None` for whatever port.
@@ -161,7 +189,36 @@ mod tests {
         }
     }
 
+    fn cover_every_address(texts: &[String]) -> bool {
+        Rules::new(texts.iter().map(|text| Rule::parse_net(text).unwrap()).collect()).cover_every_address()
+    }
+
     proptest! {
+        #[test]
+        fn a_space_in_any_pieces_is_covered_and_without_one_of_them_is_not(
+            cuts in vec(0..64_usize, 0..20), left_out in any::<prop::sample::Index>(), again in any::<prop::sample::Index>(),
+        ) {
+            let mut pieces = vec![Net::around(Ipv4Addr::UNSPECIFIED.into(), 0)];
+            pieces.push(Net::around(Ipv6Addr::UNSPECIFIED.into(), 0));
+            for cut in cuts {
+                let net = pieces.swap_remove(cut % pieces.len());
+                let (first, last) = net.range();
+                let middle = first + (last - first) / 2 + 1;
+                let middle = match net.base {
+                    IpAddr::V4(_) => IpAddr::from(Ipv4Addr::from_bits(u32::try_from(middle).unwrap())),
+                    IpAddr::V6(_) => IpAddr::from(Ipv6Addr::from_bits(middle)),
+                };
+                pieces.extend([Net { len: net.len + 1, ..net }, Net { base: middle, len: net.len + 1 }]);
+            }
+            let mut texts: Vec<String> = pieces.iter().map(|net| format!("{}/{}", net.base, net.len)).collect();
+            prop_assert!(cover_every_address(&texts));
+            texts.push(texts[again.index(texts.len())].clone());
+            prop_assert!(cover_every_address(&texts), "twice is as good as once");
+            let left_out = texts[left_out.index(texts.len())].clone();
+            texts.retain(|text| *text != left_out);
+            prop_assert!(!cover_every_address(&texts), "without {}", left_out);
+        }
+
         #[test]
         fn the_rule_that_is_found_is_the_first_of_the_list(
             texts in vec(rule(), 0..40), name in name(), address in address(), port in port(), block in 0..=128_u8,

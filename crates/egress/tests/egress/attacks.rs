@@ -214,6 +214,33 @@ async fn a_name_that_leads_inside_is_told_as_one_that_does_not_exist() {
     }
 }
 
+/// A name that is looked up is told to its servers: a way out for what a guest knows.
+#[tokio::test]
+async fn a_policy_that_denies_every_address_looks_no_name_up() {
+    let deny_all = ["0.0.0.0/1", "128.0.0.0/1", "::/0"];
+    let but = |deny: &[&str], allow: &[&str]| {
+        let owned = |rules: &[&str]| rules.iter().map(|rule| (*rule).to_owned()).collect();
+        NetworkPolicy::PublicBut { deny: owned(deny), allow: owned(allow) }
+    };
+    for (policy, looked_up) in [
+        (but(&deny_all, &[]), 0),
+        (but(&deny_all, &["8.8.8.8"]), 4),
+        (but(&deny_all[..2], &[]), 4),
+        (NetworkPolicy::Off, 0),
+    ] {
+        let stage = Stage::new(&policy);
+        stage.name("example.com", &[&[EXAMPLE]]);
+        assert_eq!(crate::dns::look_up(&stage, "example.com").await, None);
+        assert!(stage.tunnel("example.com:443").await.1.starts_with("HTTP/1.1 403 "));
+        let answer = ask(stage.http, b"GET http://example.com/ HTTP/1.1\r\nHost: example.com\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+        assert_eq!(ask(stage.socks, b"\x05\x01\0\x05\x01\0\x03\x0bexample.com\0\x50").await.as_bytes()[3], 2);
+        assert_eq!(stage.world.looked_up.lock().unwrap().len(), looked_up, "{policy:?}");
+        let reason = if policy == NetworkPolicy::Off { Reason::Off } else { Reason::Denied };
+        assert_eq!(stage.last_refusal().reason, reason);
+    }
+}
+
 #[tokio::test]
 async fn no_notation_of_an_inner_address_gets_through_any_proxy() {
     let stage = Stage::new(&NetworkPolicy::Public);
