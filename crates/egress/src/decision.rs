@@ -31,6 +31,8 @@ pub enum Reason {
     OtherHost(String),
     /// The first bytes are those of TLS or HTTP but cannot be read: another reader might find another host in them.
     Unreadable,
+    /// A TLS hello with another one in it, encrypted (ECH), which may name another host.
+    EncryptedHello,
     /// HTTP/2 without TLS names its hosts where they cannot be checked.
     ClearHttp2,
     TooManyConnections,
@@ -68,6 +70,9 @@ impl Reason {
             Reason::NoName => "Look the name up again, and connect to the new address.".into(),
             Reason::OtherHost(_) => "Connect to the host that is meant, or add it to the sandbox's allow-list.".into(),
             Reason::Unreadable => "Send a TLS or HTTP handshake that follows the standards.".into(),
+            Reason::EncryptedHello => {
+                "Turn Encrypted Client Hello (ECH) off in the client, or have the policy let it pass.".into()
+            }
             Reason::ClearHttp2 => "Use HTTP/1.1, or HTTP/2 over TLS.".into(),
             Reason::TooManyConnections => "Close connections that are no longer needed.".into(),
             Reason::NoPlace => {
@@ -92,6 +97,7 @@ impl fmt::Display for Reason {
             Reason::NoName => f.write_str("no name stands behind this address"),
             Reason::OtherHost(host) => write!(f, "the connection speaks for another host, {host}"),
             Reason::Unreadable => f.write_str("the host that the connection speaks for cannot be read"),
+            Reason::EncryptedHello => f.write_str("the connection may speak for another host, encrypted (ECH)"),
             Reason::ClearHttp2 => f.write_str("HTTP/2 without TLS cannot be checked"),
             Reason::TooManyConnections => f.write_str("the sandbox has too many connections"),
             Reason::NoPlace => f.write_str("all sandboxes together have too many connections"),

@@ -6,7 +6,7 @@
 //!   name passes: it can only mean the name that was connected. A server that answers with something else than TLS has not read it as a
 //!   hello, and may read a later one. Where the server asks for a second hello, that one is held to
 //!   the same. What is encrypted inside is not seen: a server that serves an allowed and a forbidden name under one server
-//!   name can still be asked for either.
+//!   name can still be asked for either. A hello with another one in it, encrypted (ECH), is refused where the policy says so.
 //! - HTTP/1: the Host field is held to the same. One request is sent, with `Connection: close`, since a second one on the
 //!   same connection could name anybody. Upgrades are taken out of it, so a WebSocket needs TLS here.
 //! - HTTP/2 without TLS is refused: its names stand in frames that are not read.
@@ -36,7 +36,7 @@ use crate::{
     },
     late_hello::HelloWatch,
     relay::{Activity, After, write},
-    tls::{self, Hello},
+    tls::{self, ClientHello, Hello},
 };
 
 pub(crate) const MOST: usize = 16 * 1024 + 1024;
@@ -48,8 +48,8 @@ const LONGEST_BEGIN: usize = 16;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum First {
     More,
-    /// The server name of a hello, and its length.
-    Tls(Option<Vec<u8>>, usize),
+    /// A hello, and its length.
+    Tls(ClientHello, usize),
     Http(Head, usize),
     ClearHttp2,
     Unreadable,
@@ -75,10 +75,10 @@ pub(crate) async fn open(
     match collect(gateway, &mut bytes, from).await? {
         First::Other => pass_watched(HelloWatch::default(), &bytes, to).await,
         First::OpenLine => rest_of_line(gateway, flow, &bytes, from, to, activity).await,
-        First::Tls(name, len) => {
+        First::Tls(hello, len) => {
             let watch = HelloWatch::behind(&bytes[..len]);
             let watch = watch.ok_or_else(|| refused(gateway, flow, Reason::Unreadable))?;
-            check_server_name(gateway, flow, name)?;
+            check_hello(gateway, flow, &hello)?;
             write(to, &bytes[..len]).await?;
             Ok(After::ServersAnswer(watch, bytes.split_off(len)))
         }
@@ -123,8 +123,8 @@ pub(crate) async fn follow_hello(
         held = rest;
         if tls::is_handshake(&held) {
             match tls::client_hello(&held) {
-                Hello::Whole(name, _) => {
-                    check_server_name(gateway, flow, name)?;
+                Hello::Whole(hello, _) => {
+                    check_hello(gateway, flow, &hello)?;
                     return write(to, &held).await;
                 }
                 Hello::More if held.len() <= MOST => {}
@@ -138,8 +138,14 @@ pub(crate) async fn follow_hello(
     }
 }
 
-pub(crate) fn check_server_name(gateway: &Gateway, flow: &Flow, name: Option<Vec<u8>>) -> io::Result<()> {
-    name.map_or(Ok(()), |name| check(gateway, flow, parse_name(&name)))
+pub(crate) fn check_hello(gateway: &Gateway, flow: &Flow, hello: &ClientHello) -> io::Result<()> {
+    if let Some(name) = &hello.server_name {
+        check(gateway, flow, parse_name(name))?;
+    }
+    if hello.has_encrypted {
+        gateway.check_encrypted_hello(flow).map_err(|_| denied())?;
+    }
+    Ok(())
 }
 
 /// Passes on a first line that goes on, and never the end of one that turns out to be a request to somebody.
@@ -231,7 +237,7 @@ pub(crate) fn read(bytes: &[u8]) -> First {
         return match tls::client_hello(bytes) {
             Hello::More => First::More,
             Hello::Malformed => First::Unreadable,
-            Hello::Whole(name, len) => First::Tls(name, len),
+            Hello::Whole(hello, len) => First::Tls(hello, len),
         };
     }
     // The header of a load balancer, before whatever it hides.

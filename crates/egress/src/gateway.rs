@@ -9,7 +9,10 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     pin::pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use cabana_sandbox::Holder;
@@ -55,6 +58,8 @@ pub(crate) struct Flow {
     policy: watch::Receiver<Arc<Policy>>,
     /// The host that its TLS or HTTP named, where it was looked at.
     speaks_for: Mutex<Option<Host>>,
+    /// Whether a TLS hello of it had another one in it, where it was looked at.
+    has_encrypted_hello: AtomicBool,
 }
 
 pub(crate) enum NotDialed {
@@ -93,7 +98,8 @@ impl Gateway {
         };
         self.reporter.report(how, &host.to_string(), port, &decision);
         let (address, stream) = self.connect(&addresses, port).await?;
-        Ok((Flow { how, host, port, address, policy: watched, speaks_for: Mutex::default() }, stream))
+        let (speaks_for, has_encrypted_hello) = (Mutex::default(), AtomicBool::new(false));
+        Ok((Flow { how, host, port, address, policy: watched, speaks_for, has_encrypted_hello }, stream))
     }
 
     /// May the name be told to the guest? `Ok` has at least one address that it may reach.
@@ -129,6 +135,16 @@ impl Gateway {
             return Err(self.refuse_flow(flow, Reason::OtherHost(spoken.to_string())));
         }
         *flow.speaks_for.lock().unwrap_or_else(PoisonError::into_inner) = Some(spoken);
+        Ok(())
+    }
+
+    /// The flow may speak for any host in an encrypted hello.
+    pub(crate) fn check_encrypted_hello(&self, flow: &Flow) -> Result<(), Decision> {
+        flow.has_encrypted_hello.store(true, Ordering::Relaxed);
+        let policy = self.policy.borrow().clone();
+        if policy.refuses_encrypted_hello() {
+            return Err(self.refuse_flow(flow, Reason::EncryptedHello));
+        }
         Ok(())
     }
 
@@ -196,10 +212,16 @@ impl Policy {
             Host::Name(name) => self.decide_resolved(name, flow.address, flow.port),
             Host::Address(address) => self.decide(&Host::Address(*address), flow.port),
         };
+        if !decision.allowed {
+            return decision;
+        }
         let spoken = flow.speaks_for.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match spoken {
-            Some(spoken) if decision.allowed && !self.allows_spoken(flow, &spoken) => {
+            Some(spoken) if !self.allows_spoken(flow, &spoken) => {
                 Decision::deny(self.mode(), Reason::OtherHost(spoken.to_string()))
+            }
+            _ if self.refuses_encrypted_hello() && flow.has_encrypted_hello.load(Ordering::Relaxed) => {
+                Decision::deny(self.mode(), Reason::EncryptedHello)
             }
             _ => decision,
         }

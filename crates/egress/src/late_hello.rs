@@ -14,10 +14,10 @@ use tokio::{
 
 use crate::{
     decision::Reason,
-    gate::{MOST, check_server_name, refused},
+    gate::{MOST, check_hello, refused},
     gateway::{Flow, Gateway},
     relay::Activity,
-    tls::{self, Hello},
+    tls::{self, ClientHello, Hello},
 };
 
 /// A hello that has begun, as it seems.
@@ -34,7 +34,7 @@ pub(crate) struct LateHello {
 
 /// What a hello turned out to be.
 pub(crate) enum Judged {
-    /// Its name is in order. What of it, and what behind it, is still to be sent; and what to look for there, where the server takes
+    /// It is in order. What of it, and what behind it, is still to be sent; and what to look for there, where the server takes
     /// it for something else.
     InOrder { hello: Vec<u8>, watch: HelloWatch, behind: Vec<u8> },
     /// It only looked like one.
@@ -60,8 +60,8 @@ impl LateHello {
             loop {
                 match (self.is_framed(), tls::client_hello(&self.bytes)) {
                     (Some(false), _) => return Ok(Found::NoHello),
-                    (_, Hello::Whole(name, len)) => {
-                        let found = HelloWatch::behind(&self.bytes[..len]).map(|watch| Found::Whole(name, len, watch));
+                    (_, Hello::Whole(hello, len)) => {
+                        let found = HelloWatch::behind(&self.bytes[..len]).map(|watch| Found::Whole(hello, len, watch));
                         return Ok(found.unwrap_or(Found::Unreadable));
                     }
                     (None, _) if self.bytes.len() <= MOST => {}
@@ -76,8 +76,8 @@ impl LateHello {
             }
         };
         match timeout(gateway.limits.handshake, whole).await.unwrap_or(Ok(Found::Unreadable))? {
-            Found::Whole(name, len, watch) => {
-                check_server_name(gateway, flow, name)?;
+            Found::Whole(hello, len, watch) => {
+                check_hello(gateway, flow, &hello)?;
                 let behind = self.bytes.split_off(len);
                 Ok(Judged::InOrder { hello: self.bytes.split_off(self.sent), watch, behind })
             }
@@ -92,7 +92,7 @@ impl LateHello {
 }
 
 enum Found {
-    Whole(Option<Vec<u8>>, usize, HelloWatch),
+    Whole(ClientHello, usize, HelloWatch),
     NoHello,
     Unreadable,
 }

@@ -26,7 +26,8 @@
 //!
 //! The server's own calls to addresses that a tenant named go through a [`Dialer`], which does the same without a sandbox.
 //!
-//! What it does not do: it looks into no encryption, so two names behind one TLS server name are one to it; it carries no UDP
+//! What it does not do: it looks into no encryption, so two names behind one TLS server name are one to it ([`EncryptedHello`]
+//! says what happens to a hello that hides another); it carries no UDP
 //! but DNS; it cannot know a network's own NAT64 prefix (give such addresses to [`Policy::new`] as the host's own, or list no
 //! name that has them).
 
@@ -70,7 +71,7 @@ pub use host::{Host, HostError, Name};
 pub use lookup::{HOST_NAME, Lookups};
 pub use outer::Outer;
 pub use outside::{Connect, Outside, Resolve, ResolveError};
-pub use policy::{Policy, PolicyError};
+pub use policy::{EncryptedHello, Policy, PolicyError};
 pub use queues::{LONG_QUEUES_BYTES, LongQueues, SHORTEST_QUEUES_BYTES};
 pub use resolver::NameSources;
 pub use rule::RuleError;

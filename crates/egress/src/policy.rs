@@ -21,8 +21,19 @@ const MAX_RULES: usize = 4096;
 #[derive(Clone, Debug)]
 pub struct Policy {
     mode: Mode,
+    encrypted_hello: EncryptedHello,
     /// The addresses of this host, public ones too: its services are not the guest's.
     own: Arc<HashSet<IpAddr>>,
+}
+
+/// What happens to a TLS hello with another one in it, encrypted (ECH), where names are listed. A server that can read it goes by
+/// the name inside, so a list that has one of its names opens all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EncryptedHello {
+    /// Browsers send some to every server, mostly with nothing in it.
+    #[default]
+    Pass,
+    Refuse,
 }
 
 #[derive(Clone, Debug)]
@@ -70,7 +81,11 @@ impl Policy {
                 Mode::PublicBut { deny, allow, denies_all }
             }
         };
-        Ok(Policy { mode, own: Arc::new(own.into_iter().collect()) })
+        Ok(Policy { mode, encrypted_hello: EncryptedHello::default(), own: Arc::new(own.into_iter().collect()) })
+    }
+
+    pub fn with_encrypted_hello(self, encrypted_hello: EncryptedHello) -> Policy {
+        Policy { encrypted_hello, ..self }
     }
 
     /// The same on a host with other addresses.
@@ -121,6 +136,10 @@ impl Policy {
     /// Only an allow-list tells one name from another, so only there is fronting worth looking for.
     pub(crate) fn tells_names_apart(&self) -> bool {
         matches!(self.mode, Mode::Allow(_))
+    }
+
+    pub(crate) fn refuses_encrypted_hello(&self) -> bool {
+        self.tells_names_apart() && self.encrypted_hello == EncryptedHello::Refuse
     }
 
     pub(crate) fn mode(&self) -> &'static str {

@@ -1,4 +1,4 @@
-//! The server name in a TLS ClientHello, read without a TLS library and without trust.
+//! What a TLS ClientHello says in clear, its server name above all, read without a TLS library and without trust.
 //!
 //! A hello may come in many records and many segments. What is no well-formed hello is [`Hello::Malformed`] and never "no
 //! name": a server that is more tolerant than this reader would find the name that this reader missed.
@@ -11,8 +11,18 @@ pub(crate) enum Hello {
     /// So far it can still become one.
     More,
     Malformed,
-    /// The server name as it stands there, if it has one, and how many bytes the hello takes.
-    Whole(Option<Vec<u8>>, usize),
+    /// And how many bytes it takes.
+    Whole(ClientHello, usize),
+}
+
+/// What a hello says in clear.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ClientHello {
+    /// As it stands there.
+    pub(crate) server_name: Option<Vec<u8>>,
+    /// Another hello is in it, encrypted (ECH), which may name another host; or it looks so: browsers send some random bytes in
+    /// its place.
+    pub(crate) has_encrypted: bool,
 }
 
 /// What a server says to a hello.
@@ -34,6 +44,7 @@ const HEARTBEAT: u8 = 24;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_HELLO: u8 = 2;
 const SERVER_NAME: u16 = 0;
+const ENCRYPTED_CLIENT_HELLO: u16 = 0xfe0d;
 const HOST_NAME: u8 = 0;
 const RECORD: usize = 16 * 1024;
 /// What encryption may add to a record.
@@ -252,10 +263,10 @@ fn whole(message: &[u8], end: usize) -> Option<Hello> {
         return Some(Hello::Malformed);
     }
     let body = body.get(..len)?;
-    Some(server_name(&mut Reader(body)).map_or(Hello::Malformed, |name| Hello::Whole(name, end)))
+    Some(read(&mut Reader(body)).map_or(Hello::Malformed, |hello| Hello::Whole(hello, end)))
 }
 
-fn server_name(hello: &mut Reader<'_>) -> Result<Option<Vec<u8>>, Malformed> {
+fn read(hello: &mut Reader<'_>) -> Result<ClientHello, Malformed> {
     hello.take(2 + 32)?; // version, random
     let session = hello.vector8()?;
     let ciphers = hello.vector16()?;
@@ -263,21 +274,22 @@ fn server_name(hello: &mut Reader<'_>) -> Result<Option<Vec<u8>>, Malformed> {
     if session.len() > 32 || ciphers.is_empty() || ciphers.len() % 2 != 0 || compressions.is_empty() {
         return Err(Malformed);
     }
+    let mut read = ClientHello { server_name: None, has_encrypted: false };
     if hello.0.is_empty() {
-        return Ok(None);
+        return Ok(read);
     }
     let mut extensions = Reader(hello.vector16()?);
     hello.end()?;
-    let mut name = None;
     while !extensions.0.is_empty() {
         let kind = extensions.number16()?;
         let body = extensions.vector16()?;
         // The first one or the last one? Servers differ, so two are malformed.
-        if kind == SERVER_NAME && name.replace(host_name(body)?).is_some() {
+        if kind == SERVER_NAME && read.server_name.replace(host_name(body)?).is_some() {
             return Err(Malformed);
         }
+        read.has_encrypted |= kind == ENCRYPTED_CLIENT_HELLO;
     }
-    Ok(name)
+    Ok(read)
 }
 
 fn host_name(extension: &[u8]) -> Result<Vec<u8>, Malformed> {
@@ -353,24 +365,46 @@ mod tests {
         message.chunks(size).flat_map(|part| [&[HANDSHAKE, 3, 1][..], &vector16(part)].concat()).collect()
     }
 
-    fn read(extensions: &[u8]) -> Hello {
+    fn hello_with(extensions: &[u8]) -> Hello {
         client_hello(&records(&message(extensions), RECORD))
+    }
+
+    /// In so many bytes.
+    fn whole(name: &[u8], len: usize) -> Hello {
+        Hello::Whole(ClientHello { server_name: Some(name.to_vec()), has_encrypted: false }, len)
     }
 
     #[test]
     fn the_name_is_found_among_other_extensions() {
-        let extensions = [extension(43, &[2, 3, 4]), sni(b"example.com"), extension(0xfe0d, &[0; 40])].concat();
-        assert!(matches!(read(&extensions), Hello::Whole(Some(name), _) if name == b"example.com"));
-        assert!(matches!(read(&extension(43, &[2, 3, 4])), Hello::Whole(None, _)));
+        let extensions = [extension(43, &[2, 3, 4]), sni(b"example.com"), extension(21, &[0; 40])].concat();
+        let len = records(&message(&extensions), RECORD).len();
+        assert_eq!(hello_with(&extensions), whole(b"example.com", len));
+        let nameless = hello_with(&extension(43, &[2, 3, 4]));
+        assert!(matches!(nameless, Hello::Whole(hello, _) if hello.server_name.is_none()));
+    }
+
+    #[test]
+    fn an_encrypted_hello_is_seen_wherever_it_stands_and_whatever_is_in_it() {
+        let has_encrypted = |extensions: &[Vec<u8>]| match hello_with(&extensions.concat()) {
+            Hello::Whole(hello, _) => hello.has_encrypted,
+            other => panic!("{other:?}"),
+        };
+        for inside in [&[][..], &[1], &[0; 300]] {
+            let encrypted = extension(0xfe0d, inside);
+            assert!(has_encrypted(std::slice::from_ref(&encrypted)));
+            assert!(has_encrypted(&[encrypted.clone(), sni(b"example.com")]));
+            assert!(has_encrypted(&[sni(b"example.com"), encrypted.clone(), encrypted, extension(43, &[2, 3, 4])]));
+        }
+        assert!(!has_encrypted(&[sni(b"example.com"), extension(43, &[0xfe, 0x0d, 0, 0])]));
     }
 
     #[test]
     fn two_names_of_either_kind_are_malformed() {
-        assert_eq!(read(&[sni(b"a.com"), sni(b"b.com")].concat()), Hello::Malformed);
+        assert_eq!(hello_with(&[sni(b"a.com"), sni(b"b.com")].concat()), Hello::Malformed);
         let pair = [&[HOST_NAME][..], &vector16(b"a.com"), &[HOST_NAME], &vector16(b"b.com")].concat();
-        assert_eq!(read(&extension(SERVER_NAME, &vector16(&pair))), Hello::Malformed);
-        assert_eq!(read(&sni(b"")), Hello::Malformed);
-        assert_eq!(read(&extension(SERVER_NAME, &[])), Hello::Malformed);
+        assert_eq!(hello_with(&extension(SERVER_NAME, &vector16(&pair))), Hello::Malformed);
+        assert_eq!(hello_with(&sni(b"")), Hello::Malformed);
+        assert_eq!(hello_with(&extension(SERVER_NAME, &[])), Hello::Malformed);
     }
 
     #[test]
@@ -396,7 +430,7 @@ mod tests {
         assert_eq!(client_hello(&records(&[&hello[..], &[1]].concat(), RECORD)), Hello::Malformed);
         let apart = [records(&hello, RECORD), records(&message(&sni(b"b.com")), RECORD)].concat();
         let first = records(&hello, RECORD).len();
-        assert_eq!(client_hello(&apart), Hello::Whole(Some(b"a.com".to_vec()), first));
+        assert_eq!(client_hello(&apart), whole(b"a.com", first));
     }
 
     fn server_hello(random: &[u8; 32]) -> Vec<u8> {
@@ -525,8 +559,7 @@ mod tests {
         #[test]
         fn a_hello_in_any_pieces_has_its_name_and_every_prefix_wants_more(size in 1_usize..300, cut in 0_usize..400) {
             let bytes = records(&message(&sni(b"www.example.com")), size);
-            let whole = Hello::Whole(Some(b"www.example.com".to_vec()), bytes.len());
-            prop_assert_eq!(client_hello(&bytes), whole);
+            prop_assert_eq!(client_hello(&bytes), whole(b"www.example.com", bytes.len()));
             let cut = cut.min(bytes.len() - 1);
             prop_assert_eq!(client_hello(&bytes[..cut]), Hello::More);
         }

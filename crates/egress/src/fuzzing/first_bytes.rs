@@ -4,7 +4,7 @@ use crate::{
     gate::{self, First},
     late_hello::HelloWatch,
     socks,
-    tls::{self, Hello},
+    tls::{self, ClientHello, Hello},
 };
 
 pub fn client_hello(bytes: &[u8]) {
@@ -12,8 +12,8 @@ pub fn client_hello(bytes: &[u8]) {
     late_hello(bytes);
     let hello = tls::client_hello(bytes);
     match &hello {
-        Hello::Whole(name, len) => {
-            assert_eq!(server_names(&bytes[..*len]), Some(name.iter().cloned().collect()), "another name");
+        Hello::Whole(hello, len) => {
+            check_hello(&bytes[..*len], hello);
             assert_eq!(tls::begins_hello(bytes), Some(true), "a late one passes unread");
         }
         Hello::More | Hello::Malformed => {}
@@ -58,8 +58,14 @@ fn hello_retry(bytes: &[u8]) {
     }
 }
 
-/// All server names of the hello, by a reader that goes by places and not by pieces.
-fn server_names(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
+fn check_hello(bytes: &[u8], hello: &ClientHello) {
+    let Some((names, kinds)) = extensions(bytes) else { panic!("it is no hello") };
+    assert_eq!(names, hello.server_name.iter().cloned().collect::<Vec<_>>(), "another name");
+    assert_eq!(kinds.contains(&0xfe0d), hello.has_encrypted);
+}
+
+/// All server names of the hello and the kinds of its extensions, by a reader that goes by places and not by pieces.
+fn extensions(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, Vec<usize>)> {
     let two = |bytes: &[u8], at: usize| Some(usize::from(*bytes.get(at)?) << 8 | usize::from(*bytes.get(at + 1)?));
     let (mut message, mut at) = (Vec::new(), 0);
     while let Some(length) = two(bytes, at + 3) {
@@ -71,13 +77,14 @@ fn server_names(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     at += 1 + usize::from(*message.get(at)?);
     at += 2 + two(&message, at)?;
     at += 1 + usize::from(*message.get(at)?);
-    let mut names = Vec::new();
+    let (mut names, mut kinds) = (Vec::new(), Vec::new());
     if at == end {
-        return Some(names);
+        return Some((names, kinds));
     }
     at += 2;
     while at < end {
         let (kind, length) = (two(&message, at)?, two(&message, at + 2)?);
+        kinds.push(kind);
         if kind == 0 {
             let list_end = at + 6 + two(&message, at + 4)?;
             let mut name = at + 6;
@@ -89,7 +96,7 @@ fn server_names(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
         }
         at += 4 + length;
     }
-    (at == end).then_some(names)
+    (at == end).then_some((names, kinds))
 }
 
 pub fn first_bytes(bytes: &[u8]) {
@@ -105,8 +112,8 @@ pub fn first_bytes(bytes: &[u8]) {
         assert!(!is_request(bytes), "a request passes unread");
         assert!(!matches!(bytes, [22, 3, _, _, _, 1, ..]), "a hello passes unread");
     }
-    if let First::Tls(name, len) = first {
-        assert_eq!(server_names(&bytes[..len]), Some(name.into_iter().collect()));
+    if let First::Tls(hello, len) = first {
+        check_hello(&bytes[..len], &hello);
     }
 }
 

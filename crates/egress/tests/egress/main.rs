@@ -3,6 +3,7 @@
 
 mod attacks;
 mod dns;
+mod encrypted_hello;
 mod hello_retry;
 mod kernel;
 mod late_hello;

@@ -309,15 +309,21 @@ fn is_whole(request: &[u8]) -> bool {
 
 /// A TLS ClientHello with or without a server name, in records of at most `size` bytes.
 pub(crate) fn client_hello(name: Option<&str>, size: usize) -> Vec<u8> {
-    hello(name, &[], size)
+    hello(name, None, size)
 }
 
 /// With these bytes where others have zeros.
 pub(crate) fn client_hello_with_padding(name: &str, padding: &[u8]) -> Vec<u8> {
-    hello(Some(name), padding, 9999)
+    hello(Some(name), Some((21, padding)), 9999)
 }
 
-fn hello(name: Option<&str>, padding: &[u8], size: usize) -> Vec<u8> {
+/// With another one in it that only its server can read (ECH), or with what browsers send in its place.
+pub(crate) fn client_hello_with_encrypted(name: Option<&str>, size: usize) -> Vec<u8> {
+    hello(name, Some((0xfe0d, &[9; 200])), size)
+}
+
+/// With one more extension: its kind and what is in it.
+fn hello(name: Option<&str>, extension: Option<(u16, &[u8])>, size: usize) -> Vec<u8> {
     let number16 = |number: usize| u16::try_from(number).unwrap().to_be_bytes();
     let mut extensions = vec![0, 43, 0, 3, 2, 3, 4];
     if let Some(name) = name {
@@ -328,10 +334,10 @@ fn hello(name: Option<&str>, padding: &[u8], size: usize) -> Vec<u8> {
         extensions.extend(number16(name.len()));
         extensions.extend(name.as_bytes());
     }
-    if !padding.is_empty() {
-        extensions.extend([0, 21]);
-        extensions.extend(number16(padding.len()));
-        extensions.extend(padding);
+    if let Some((kind, inside)) = extension {
+        extensions.extend(kind.to_be_bytes());
+        extensions.extend(number16(inside.len()));
+        extensions.extend(inside);
     }
     let mut body = vec![3, 3];
     body.extend([7; 32]);
