@@ -113,7 +113,8 @@ pub(crate) fn main(args: Args, data: PathBuf) -> ExitCode {
 }
 
 fn start(args: Args, data: PathBuf) -> Result<u8, Failure> {
-    let network = NetworkSettings { upstream: args.upstream_proxy.clone(), ca: args.ca.clone(), own: Vec::new() };
+    let network =
+        NetworkSettings { upstream: args.upstream_proxy.clone(), ca: args.ca.clone(), ..NetworkSettings::default() };
     let ask = Ask::new(args, &data)?;
     cabana_engine::enter_user_namespace()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

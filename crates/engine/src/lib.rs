@@ -83,7 +83,7 @@ pub use layers::{
     HiddenTool, HostBase, HostTree, ImageForm, LayerName, NoLayerName, Progress, Store, TemplateSource, Templates,
     Unnamed, hidden_tools,
 };
-pub use network::NetworkSettings;
+pub use network::{EncryptedHello, NetworkSettings};
 pub use rootless::enter_user_namespace;
 pub use snapshot::{Snapshot, Snapshots};
 pub use views::check_view;

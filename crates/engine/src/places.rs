@@ -30,7 +30,7 @@ pub(crate) static QUEUES: LazyLock<Places> = LazyLock::new(|| {
 pub(crate) static LONG_QUEUES: LazyLock<Places> =
     LazyLock::new(|| Places::new(tcp_memory().unwrap_or(0) / 8 / cabana_egress::LONG_QUEUES_BYTES));
 
-/// Names that are looked up for sandboxes: each holds a thread of those that all else that may block has, too.
+/// Names that are looked up for sandboxes: each has two sockets at most.
 pub(crate) static LOOKUPS: LazyLock<Lookups> = LazyLock::new(|| Lookups::new(1024));
 
 /// Sandboxes that live: each has ids of this machine, namespaces and a cgroup, beside its descriptors. No more than could have them if

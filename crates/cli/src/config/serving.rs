@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use cabana_engine::{Config, NetworkSettings};
+use cabana_engine::{Config, EncryptedHello, NetworkSettings};
 use cabana_model::{Quota, Reaper};
 use cabana_runtime::{Action, Lifecycle, MountRules, Retention, Settings};
 use cabana_sandbox::{Limits, NetworkPolicy};
@@ -20,13 +20,14 @@ use super::{
     named,
     resolve::{Origin, Resolved},
     table::{
-        ALLOW, ARCHIVE_AFTER, CA, CPUS, DELETE_AFTER, DEV_TLS, DIALECT, DISK, DURABILITY, E2B_SECURE, EXEC_TIMEOUT,
-        EXEC_TIMEOUT_MAX, GC_INTERVAL, HARD, HARD_ACTION, IDLE, IDLE_ACTION, IMAGES_MAP, INODES, INSECURE_HTTP, IO,
-        KEEP_CALLS, KEEP_LEDGER, KEEP_OUTPUTS, KEEP_SNAPSHOTS, KEEP_TEMPLATES, LISTEN, LOG_FORMAT, LOG_LEVEL, MAX_BODY,
-        MAX_CONNECTIONS, MAX_STREAMS, MEMORY, MIN_FREE, MODE, MOUNTS_ALLOW, OPEN_FILES, OUTPUT, OWN_ADDRESSES, PIDS,
-        PREVIEW_DOMAIN, QUOTA_CALLS_PER_SEC, QUOTA_CONCURRENT_CALLS, QUOTA_CPUS, QUOTA_DISK, QUOTA_LEDGER,
-        QUOTA_MEMORY, QUOTA_RUNNING, QUOTA_SANDBOXES, QUOTA_STORED, QUOTA_TASKS, REAP_BATCH, REAP_INTERVAL, SPARES,
-        Setting, TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY, WEBHOOKS_ALLOW,
+        ALLOW, ARCHIVE_AFTER, CA, CPUS, DELETE_AFTER, DEV_TLS, DIALECT, DISK, DURABILITY, E2B_SECURE, ENCRYPTED_HELLO,
+        EXEC_TIMEOUT, EXEC_TIMEOUT_MAX, GC_INTERVAL, HARD, HARD_ACTION, IDLE, IDLE_ACTION, IMAGES_MAP, INODES,
+        INSECURE_HTTP, IO, KEEP_CALLS, KEEP_LEDGER, KEEP_OUTPUTS, KEEP_SNAPSHOTS, KEEP_TEMPLATES, LISTEN, LOG_FORMAT,
+        LOG_LEVEL, MAX_BODY, MAX_CONNECTIONS, MAX_STREAMS, MEMORY, MIN_FREE, MODE, MOUNTS_ALLOW, OPEN_FILES, OUTPUT,
+        OWN_ADDRESSES, PIDS, PREVIEW_DOMAIN, QUOTA_CALLS_PER_SEC, QUOTA_CONCURRENT_CALLS, QUOTA_CPUS, QUOTA_DISK,
+        QUOTA_LEDGER, QUOTA_MEMORY, QUOTA_RUNNING, QUOTA_SANDBOXES, QUOTA_STORED, QUOTA_TASKS, REAP_BATCH,
+        REAP_INTERVAL, SPARES, Setting, TELEMETRY_ENDPOINT, TEMPLATE_MAX, TLS_CERT, TLS_KEY, UPSTREAM_PROXY,
+        WEBHOOKS_ALLOW,
     },
 };
 use crate::amounts::{duration, processors, size};
@@ -71,7 +72,10 @@ impl Serving {
         }
         let upstream = resolved.read(&UPSTREAM_PROXY, |text| Ok(text.to_owned()))?;
         let own = resolved.read(&OWN_ADDRESSES, addresses)?.unwrap_or_default();
-        let network = NetworkSettings { upstream, ca: resolved.read(&CA, path)?, own };
+        let encrypted_hello = set(resolved, &ENCRYPTED_HELLO, |text| {
+            Ok(if text == "refuse" { EncryptedHello::Refuse } else { EncryptedHello::Pass })
+        })?;
+        let network = NetworkSettings { upstream, ca: resolved.read(&CA, path)?, own, encrypted_hello };
         let full = resolved.read(&DURABILITY, |text| Ok(text == "full"))?.unwrap_or_default();
         Ok(Self {
             listen: set(resolved, &LISTEN, address)?,

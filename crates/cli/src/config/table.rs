@@ -82,6 +82,9 @@ settings! {
     OWN_ADDRESSES: "network" "own_addresses" "own-addresses" "CABANA_NETWORK_OWN_ADDRESSES" Kind::List, None,
         "Public addresses of this machine that none of its interfaces has, as those that a cloud translates to it: sandboxes reach them \
          no more than its others";
+    ENCRYPTED_HELLO: "network" "encrypted_hello" "encrypted-hello" "CABANA_NETWORK_ENCRYPTED_HELLO" Kind::Choice(&["pass", "refuse"]), Some("pass"),
+        "What happens under an allow-list to a TLS hello that hides the name of its site in an encrypted one (ECH). Browsers send what \
+         looks like one to every site: with `refuse` they reach none by its name";
     MOUNTS_ALLOW: "mounts" "allow" "mounts-allow" "CABANA_MOUNTS_ALLOW" Kind::List, None,
         "Which directories of this machine sandboxes may have mounted, with all that is below: PATH, or PATH:ro for read-only \
          alone. {tenant} in it stands for whoever asks. Not set: none";

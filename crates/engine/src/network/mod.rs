@@ -18,6 +18,7 @@ use std::{
     sync::Arc,
 };
 
+pub use cabana_egress::EncryptedHello;
 use cabana_egress::{Config, Egress, Event, Listeners, LongQueues, Policy};
 use cabana_sandbox::{Error, Holder, NetworkPolicy, Result, SandboxEvent, SandboxId};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -101,7 +102,8 @@ pub(crate) fn reaches_inside(ways: &Ways, wanted: &NetworkPolicy) -> Result<bool
 }
 
 fn with_own(ways: &Ways, policy: Policy) -> Policy {
-    policy.with_own(own_addresses().into_iter().chain(ways.own.iter().copied()))
+    let own = own_addresses().into_iter().chain(ways.own.iter().copied());
+    policy.with_own(own).with_encrypted_hello(ways.encrypted_hello)
 }
 
 fn parsed(wanted: &NetworkPolicy) -> Result<Policy> {

@@ -2,7 +2,7 @@
 
 use std::{fmt, fs, net::IpAddr, path::PathBuf, sync::Arc};
 
-use cabana_egress::{Authorities, Outside, Upstream};
+use cabana_egress::{Authorities, EncryptedHello, Outside, Upstream};
 
 use crate::{OpenError, layers::Trust};
 
@@ -20,6 +20,8 @@ pub struct NetworkSettings {
     pub ca: Option<PathBuf>,
     /// Addresses of this machine that none of its interfaces has: those that a provider translates to one.
     pub own: Vec<IpAddr>,
+    /// Under an allow-list.
+    pub encrypted_hello: EncryptedHello,
 }
 
 impl fmt::Debug for NetworkSettings {
@@ -30,6 +32,7 @@ impl fmt::Debug for NetworkSettings {
             .field("upstream", &upstream)
             .field("ca", &self.ca)
             .field("own", &self.own)
+            .field("encrypted_hello", &self.encrypted_hello)
             .finish()
     }
 }
@@ -39,6 +42,7 @@ pub(crate) struct Ways {
     pub(super) outside: Outside,
     pub(crate) trust: Option<Trust>,
     pub(super) own: Vec<IpAddr>,
+    pub(super) encrypted_hello: EncryptedHello,
 }
 
 impl Ways {
@@ -55,7 +59,8 @@ impl Ways {
             outside.connect =
                 Arc::new(Upstream::parse(url, &trusted, outside.connect.clone()).map_err(|why| bad(&why))?);
         }
-        Ok(Self { outside, trust: own.map(Trust::new), own: settings.own.clone() })
+        let encrypted_hello = settings.encrypted_hello;
+        Ok(Self { outside, trust: own.map(Trust::new), own: settings.own.clone(), encrypted_hello })
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use cabana_engine::Engine;
+use cabana_engine::{Config, EncryptedHello, Engine, NetworkSettings};
 use cabana_sandbox::{
     Base, Code, Error, ExecSpec, NetworkPolicy, Provider, Sandbox, SandboxEvent, SandboxId, SandboxPath, SandboxSpec,
     Wanted,
@@ -293,6 +293,42 @@ async fn in_host_mode_the_hosts_loopback_has_a_name_and_only_there() {
     sandbox.update(Wanted::Network(NetworkPolicy::Allow(rules))).await.unwrap();
     assert_eq!(fetch_host_name(&*sandbox, port).await, "served", "a list may name it, with its address");
     end(engine, sandbox).await;
+}
+
+/// Begins TLS with a hello that names the host, and one in it that says which site is meant where `encrypted`.
+async fn hello(sandbox: &dyn Sandbox, port: u16, encrypted: bool) -> String {
+    let code = format!(
+        "import os, socket
+def of(size, data): return len(data).to_bytes(size, 'big') + data
+name = of(2, of(2, b'\\0' + of(2, b'host.cabana.internal')))
+more = b'\\xfe\\x0d' + of(2, b'\\0' * 9) if {} else b''
+body = b'\\x03\\x03' + os.urandom(32) + b'\\0' + of(2, b'\\x13\\x01') + b'\\x01\\0' + of(2, b'\\0\\0' + name + more)
+s = socket.create_connection(('host.cabana.internal', {port}), 20)
+try:
+  s.sendall(b'\\x16\\x03\\x01' + of(2, b'\\x01' + of(3, body)))
+  print(s.makefile().read()[-6:])
+except OSError as e: print(e.errno)",
+        if encrypted { "True" } else { "False" }
+    );
+    crate::inside::python(sandbox, "user", &code).await.ok().trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_a_list_a_hello_with_an_encrypted_one_is_reset_where_the_operator_says_so() {
+    let port = server().port();
+    let listed = NetworkPolicy::Allow(vec!["host.cabana.internal".into(), format!("127.0.0.1:{port}")]);
+    let spec = SandboxSpec { network: listed, ..SandboxSpec::new(Base::Host) };
+    for (encrypted_hello, said) in
+        [(EncryptedHello::Pass, "served".to_owned()), (EncryptedHello::Refuse, libc::ECONNRESET.to_string())]
+    {
+        let network = NetworkSettings { encrypted_hello, ..NetworkSettings::default() };
+        let config = Config { network, ..stage::config(stage::shared_data()) };
+        let engine = Engine::open(config).await.unwrap();
+        let sandbox = engine.create(&SandboxId::random(), &spec).await.unwrap();
+        assert_eq!(hello(&*sandbox, port, false).await, "served", "the control");
+        assert_eq!(hello(&*sandbox, port, true).await, said, "{encrypted_hello:?}");
+        end(engine, sandbox).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -87,7 +87,7 @@ fn https_proxy(world: &World) {
 }
 
 fn settings(world: &World, upstream: &str) -> NetworkSettings {
-    NetworkSettings { upstream: Some(upstream.to_owned()), ca: Some(world.authority()), own: Vec::new() }
+    NetworkSettings { upstream: Some(upstream.to_owned()), ca: Some(world.authority()), ..NetworkSettings::default() }
 }
 
 #[test]
