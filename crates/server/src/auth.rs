@@ -10,6 +10,7 @@ use crate::{
     App,
     answers::{self, OfTenant},
     error::Refused,
+    failed_auth,
     listen::Peer,
 };
 
@@ -60,9 +61,9 @@ fn known(parts: &mut Parts, app: &App, caller: Caller) -> Result<Caller, Refused
 
 pub(crate) async fn admitted(parts: &Parts, app: &App, key: Option<&str>, needs: Role) -> Result<Caller, Refused> {
     let key = key.ok_or(Error::Unauthorized)?;
-    let caller = app.runtime.access().admit(Credential(key)).await?;
+    let caller = failed_auth::admit(parts, app, key).await?;
     if let Some(peer) = parts.extensions.get::<Peer>() {
-        peer.note_key(&caller.tenant);
+        peer.note_key(&caller.tenant)?;
     }
     caller.require(needs)?;
     match parts.headers.get("cabana-tenant") {
@@ -97,6 +98,14 @@ fn own_in_header(headers: &HeaderMap) -> Option<&str> {
 
 fn own_in_bearer(headers: &HeaderMap) -> Option<&str> {
     bearer(headers).filter(|key| Credential(key).has_form())
+}
+
+/// Whether the operator asks, for what is open to nobody else.
+pub(crate) async fn is_operator(parts: &Parts, app: &App) -> bool {
+    match key(&parts.headers) {
+        Some(key) => failed_auth::admit(parts, app, key).await.is_ok_and(|caller| caller.role == Role::Admin),
+        None => false,
+    }
 }
 
 /// A key of ours, where the same headers may be somebody else's: what is no key of ours is none of our business.

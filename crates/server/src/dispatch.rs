@@ -10,12 +10,16 @@ use axum::{
     response::Response,
 };
 
-use crate::{App, answers::Unanswered, e2b, hosts, ports};
+use crate::{App, answers::Unanswered, e2b, hosts, listen, ports};
 
-pub(crate) async fn dispatch(State(app): State<App>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn dispatch(State(app): State<App>, request: Request, next: Next) -> Response {
     if let Break(refused) = hosts::check(&request) {
         return refused;
     }
+    let mut request = match listen::refused_at_door(&app, request).await {
+        Continue(request) => request,
+        Break(refused) => return refused,
+    };
     let unanswered = Unanswered::note(&mut request);
     let response = answer(&app, request, next).await;
     unanswered.charge(&app, response)

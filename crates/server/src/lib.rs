@@ -7,6 +7,7 @@ mod dispatch;
 mod e2b;
 mod error;
 mod extract;
+mod failed_auth;
 mod health;
 mod hosts;
 mod linger;
@@ -52,6 +53,10 @@ pub struct Bounds {
     pub quiet: Duration,
     /// As long as nothing moves between a client and a port of a sandbox.
     pub idle: Duration,
+    /// As long as a client may stay that nothing has let in: no key, no token, no link, no port that is public.
+    pub stranger: Duration,
+    /// As long as a connection is used. What goes on in it by then goes on.
+    pub age: Duration,
 }
 
 impl Default for Bounds {
@@ -63,6 +68,8 @@ impl Default for Bounds {
             head: Duration::from_secs(15),
             quiet: Duration::from_secs(60),
             idle: Duration::from_secs(600),
+            stranger: Duration::from_secs(30),
+            age: Duration::from_secs(3600),
         }
     }
 }
@@ -150,6 +157,7 @@ pub(crate) struct Parts {
     /// Of what clients send and is read as a whole.
     pub(crate) bodies: MemoryLedger,
     pub(crate) parsers: Arc<parse::Parsers>,
+    pub(crate) failed_auth: failed_auth::FailedAuth,
     pub(crate) gzip: Arc<e2b::Gzip>,
     /// Of what comes out of ports in small chunks.
     pub(crate) port_pace: Arc<pace::TenantPace>,
@@ -173,6 +181,7 @@ pub fn router(runtime: Runtime, bounds: Arc<Live<Bounds>>, options: Options) -> 
         specs: Arc::default(),
         bodies: extract::memory_of_bodies(),
         parsers: Arc::default(),
+        failed_auth: failed_auth::FailedAuth::default(),
         gzip: Arc::default(),
         port_pace: Arc::default(),
         builds: Arc::default(),

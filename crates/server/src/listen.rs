@@ -10,11 +10,12 @@ mod tests;
 use std::{
     convert::Infallible,
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
+    ops::ControlFlow,
     path::Path,
     pin::pin,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -23,10 +24,11 @@ use std::{
 use axum::{
     Router,
     extract::FromRequestParts,
-    http::{StatusCode, header, request::Parts},
+    http::{Extensions, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use cabana_runtime::{Code, Live, Tenant};
+use cabana_sandbox::{Holder, Place, Places};
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -40,7 +42,6 @@ use rustls::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -52,7 +53,7 @@ use self::{
     progress::{AnswerBody, Progress},
     room::{Permit, Room},
 };
-use crate::{Bounds, error::Refused};
+use crate::{App, Bounds, auth, error::Refused};
 
 /// A certificate and its key. All clones are one: who is replaced is replaced for all.
 #[derive(Clone)]
@@ -137,15 +138,37 @@ impl Certified {
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     pub(crate) leaving: CancellationToken,
+    /// There was no room: it is here for a moment, for its health or as the operator.
+    pub(crate) is_at_door: bool,
     resets: Arc<AtomicBool>,
     known: Arc<KnownAddresses>,
-    _seat: Arc<Seat>,
+    progress: Progress,
+    seat: Arc<Seat>,
 }
 
 impl Peer {
-    /// It has shown a good key.
-    pub(crate) fn note_key(&self, tenant: &Tenant) {
+    /// It has shown a good key. `Err`: its tenant has as many connections as it may.
+    pub(crate) fn note_key(&self, tenant: &Tenant) -> Result<(), Refused> {
         self.known.note(self.address.ip(), tenant);
+        let is_own = self.address.ip().to_canonical().is_loopback(); // a proxy, it may be, and all are behind it
+        if !is_own && !self.is_at_door && !self.seat.is_for(tenant) {
+            let why = "the tenant has as many connections as it may while others have some";
+            return Err(Refused::new(Code::TooManyConnections, why));
+        }
+        self.progress.let_in();
+        Ok(())
+    }
+
+    /// Something else than a key has let it in: a token, a link, a signature, a port that is public.
+    pub(crate) fn let_in(extensions: &Extensions) {
+        if let Some(peer) = extensions.get::<Self>() {
+            peer.progress.let_in();
+        }
+    }
+
+    /// Of IPv6 the network that one client has.
+    pub(crate) fn network(&self) -> IpAddr {
+        known::network(self.address.ip())
     }
 
     /// When the connection ends, it is reset and not closed.
@@ -164,7 +187,39 @@ impl<S: Sync> FromRequestParts<S> for Leaving {
     }
 }
 
-struct Seat(#[expect(dead_code, reason = "held, and let go by dropping it")] Permit);
+struct Seat {
+    _permit: Permit,
+    of_tenants: Places,
+    taken: Mutex<Taken>,
+}
+
+/// Whose seat it is. A connection on which several tenants show keys is a proxy's, and no single tenant's.
+enum Taken {
+    ByNobody,
+    By(Tenant, #[expect(dead_code, reason = "held, and let go by dropping it")] Place),
+    ByMany,
+}
+
+impl Seat {
+    fn new(permit: Permit, of_tenants: Places) -> Self {
+        OPEN.fetch_add(1, Ordering::Relaxed);
+        Self { _permit: permit, of_tenants, taken: Mutex::new(Taken::ByNobody) }
+    }
+
+    fn is_for(&self, tenant: &Tenant) -> bool {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*taken {
+            Taken::ByMany => {}
+            Taken::By(known, _) if known == tenant => {}
+            Taken::By(..) => *taken = Taken::ByMany,
+            Taken::ByNobody => match self.of_tenants.take(&Holder::tenant(tenant.as_str())) {
+                Some(place) => *taken = Taken::By(tenant.clone(), place),
+                None => return false,
+            },
+        }
+        true
+    }
+}
 
 impl Drop for Seat {
     fn drop(&mut self) {
@@ -210,8 +265,8 @@ impl Listener {
         let known = Arc::<KnownAddresses>::default();
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let room = Room::new(seats(bounds.connections, descriptors), known.clone());
-        let doorstep = Arc::new(Semaphore::new(DOORSTEP));
-        let (full, leaving) = (Router::new().fallback(is_full), is_leaving());
+        let doorstep = Room::new(DOORSTEP, known.clone());
+        let leaving = is_leaving();
         let hall = Hall {
             tls: self.tls,
             bounds: bounds.clone(),
@@ -219,6 +274,7 @@ impl Listener {
             tasks: TaskTracker::new(),
             end: end.clone(),
             known,
+            of_tenants: Places::new(seats(bounds.connections, descriptors)),
         };
         while let Some(accepted) = end.run_until_cancelled(self.socket.accept()).await {
             let Ok((stream, address)) = accepted else {
@@ -227,21 +283,21 @@ impl Listener {
             };
             if let Some(permit) = room.take(address.ip()) {
                 hall.seat(stream, address, permit, &router, Stay::AsLongAsItAsks);
-            } else if let Ok(permit) = doorstep.clone().try_acquire_owned() {
-                hall.seat(stream, address, permit.into(), &full, Stay::Shortly); // not even that can be said to all
+            } else if let Some(permit) = doorstep.take(address.ip()) {
+                hall.seat(stream, address, permit, &router, Stay::Shortly); // not even that there is no room can be said to all
             }
         }
         // All that are seated hear that, too. One that has become something else than HTTP is seated as long as it goes on.
         let gone = room.empty();
         let turn_away = async {
             loop {
-                let (accepted, permit) = (self.socket.accept().await, doorstep.clone().try_acquire_owned());
-                match (accepted, permit) {
-                    (Ok((stream, address)), Ok(permit)) => {
-                        hall.seat(stream, address, permit.into(), &leaving, Stay::Shortly);
+                match self.socket.accept().await {
+                    Ok((stream, address)) => {
+                        if let Some(permit) = doorstep.take(address.ip()) {
+                            hall.seat(stream, address, permit, &leaving, Stay::Shortly);
+                        }
                     }
-                    (Ok(_), Err(_)) => {}
-                    (Err(_), _) => tokio::time::sleep(BREATH).await,
+                    Err(_) => tokio::time::sleep(BREATH).await,
                 }
             }
         };
@@ -282,6 +338,7 @@ struct Hall {
     tasks: TaskTracker,
     end: CancellationToken,
     known: Arc<KnownAddresses>,
+    of_tenants: Places,
 }
 
 impl Hall {
@@ -290,17 +347,20 @@ impl Hall {
         let quiet = u32::try_from(self.bounds.quiet.as_millis()).unwrap_or(u32::MAX);
         // A client that does not read for so long is let go. Nothing else ends its connection while it answers the kernel's probes.
         let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, quiet);
-        OPEN.fetch_add(1, Ordering::Relaxed);
         let (resets, progress) = (Arc::<AtomicBool>::default(), Progress::new(&self.bounds));
         let stream = Line::new(stream, resets.clone(), progress.clone());
         let (leaving, known) = (self.end.clone(), self.known.clone());
-        let peer = Peer { address, leaving, resets, known, _seat: Arc::new(Seat(permit)) };
+        let (is_at_door, seat) = (matches!(stay, Stay::Shortly), Seat::new(permit, self.of_tenants.clone()));
+        let progress_of_peer = progress.clone();
+        let peer =
+            Peer { address, leaving, is_at_door, resets, known, progress: progress_of_peer, seat: Arc::new(seat) };
         let client = Client {
             builder: self.builder.clone(),
             router: router.clone(),
             stay,
             progress,
             leaving: self.end.clone(),
+            age: self.bounds.age,
             peer,
         };
         let tls = self.tls.clone();
@@ -325,6 +385,7 @@ struct Client {
     stay: Stay,
     progress: Progress,
     leaving: CancellationToken,
+    age: Duration,
     peer: Peer,
 }
 
@@ -341,7 +402,9 @@ impl Client {
     }
 
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let Self { builder, router, stay, progress, leaving, peer } = self;
+        let Self { builder, router, stay, progress, leaving, age, peer } = self;
+        // Not all that came together have to come again together.
+        let age = age + age / 8 * u32::from(peer.address.port() % 8) / 8;
         let of_connection = progress.clone();
         let service = service_fn(move |mut request: Request<Incoming>| {
             let open = of_connection.begin();
@@ -360,11 +423,13 @@ impl Client {
             let _ = tokio::time::timeout(HANDSHAKE, connection).await;
             return;
         }
-        let (mut is_leaving, mut is_idle) = (false, false);
+        let (mut is_leaving, mut is_idle, mut is_old) = (false, false, false);
+        let mut old = pin!(tokio::time::sleep(age));
         loop {
             tokio::select! {
                 _ = connection.as_mut() => return,
                 () = leaving.cancelled(), if !is_leaving => is_leaving = true,
+                () = &mut old, if !is_old => is_old = true,
                 () = progress.idle() => {
                     if is_idle {
                         return; // it was told, and still takes nothing
@@ -399,9 +464,23 @@ fn seats(most: usize, descriptors: u64) -> usize {
     most.min(may_be)
 }
 
-/// To whoever comes when there is no room.
-async fn is_full(request: axum::extract::Request) -> Response {
-    turned_away(&request, Refused::new(Code::TooManyConnections, "the server has as many connections as it takes"))
+/// To whoever comes when there is no room, but for its health and the operator.
+pub(crate) async fn refused_at_door(
+    app: &App,
+    request: axum::extract::Request,
+) -> ControlFlow<Response, axum::extract::Request> {
+    let is_at_door = request.extensions().get::<Peer>().is_some_and(|peer| peer.is_at_door);
+    if !is_at_door || matches!(request.uri().path(), "/livez" | "/readyz") {
+        return ControlFlow::Continue(request);
+    }
+    let (parts, body) = request.into_parts();
+    let is_operator = auth::is_operator(&parts, app).await;
+    let request = axum::extract::Request::from_parts(parts, body);
+    if is_operator {
+        return ControlFlow::Continue(request);
+    }
+    let refused = Refused::new(Code::TooManyConnections, "the server has as many connections as it takes");
+    ControlFlow::Break(turned_away(&request, refused))
 }
 
 /// In the words of the front that was meant: at the door nothing else is known of it.

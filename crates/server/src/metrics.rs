@@ -38,6 +38,8 @@ async fn metrics(State(app): State<App>, Reader(caller): Reader) -> Response {
         let left = "Sandboxes, tasks and calls of the last server that are not taken up yet.";
         page.one("cabana_recovering", "gauge", left, runtime.recovering());
         page.one("cabana_http_connections", "gauge", "Connections of clients.", listen::open_connections());
+        let failed = "Keys that opened nothing.";
+        page.one("cabana_failed_auth_total", "counter", failed, app.failed_auth.total());
         let rows = runtime.metrics().ledger_rows();
         page.one("cabana_ledger_rows_total", "counter", "Rows written to ledgers.", rows);
         page.retention(runtime);

@@ -30,6 +30,7 @@ pub(crate) use self::{
 use crate::{
     App,
     error::{Answer, Refused, no_method},
+    listen::Peer,
 };
 
 pub(crate) fn routes() -> Router<App> {
@@ -70,7 +71,10 @@ fn location(address: String) -> Answer<String> {
 async fn through(app: &App, door: &Door, request: Request) -> Answer<Response> {
     let (parts, body) = request.into_parts();
     match admit::admit(app, door, &parts).await? {
-        Admitted::Here(visitor) => pass(app, visitor, door, Request::from_parts(parts, body)).await,
+        Admitted::Here(visitor) => {
+            Peer::let_in(&parts.extensions);
+            pass(app, visitor, door, Request::from_parts(parts, body)).await
+        }
         Admitted::First(response) => Ok(response),
     }
 }

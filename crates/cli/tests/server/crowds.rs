@@ -22,8 +22,12 @@ async fn opened(server: &Server, path: &str) -> TcpStream {
 }
 
 async fn asking(server: &Server, path: &str) -> TcpStream {
+    asking_with(server, &server.key, path).await
+}
+
+async fn asking_with(server: &Server, key: &str, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).await.unwrap();
-    let head = format!("GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n\r\n", server.key);
+    let head = format!("GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n");
     stream.write_all(head.as_bytes()).await.unwrap();
     stream
 }
@@ -124,25 +128,28 @@ async fn a_tenant_has_so_many_streams_and_takes_nobody_elses() {
     assert!(answer.text().await.unwrap().contains("event: exit"));
 }
 
+/// The operator hears how it is, and can do something about it.
 #[tokio::test]
 async fn a_server_without_room_says_so_and_has_room_again() {
     let server = Server::start_with(&["--max-connections", "8"]);
+    let user = server.key_for("default", "use").await;
     let task = server.begin("one", "sleep 600").await;
     let at = server.url.strip_prefix("http://").unwrap();
-    let asked = || async {
+    let asked = async |path: &str, key: &str| {
         let mut stream = TcpStream::connect(at).await.unwrap();
-        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+        let head = format!("GET {path} HTTP/1.1\r\nHost: x\r\nX-API-KEY: {key}\r\nConnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
         let mut answer = String::new();
         timeout(PATIENCE, stream.read_to_string(&mut answer)).await.expect("it is answered").unwrap();
         answer
     };
-    assert!(asked().await.starts_with("HTTP/1.1 200"));
+    assert!(asked("/v1/quotas", &user).await.starts_with("HTTP/1.1 200"));
     let (mut held, mut told) = (Vec::new(), 0);
     while told < 100 {
-        let answer = asked().await.to_ascii_lowercase();
+        let answer = asked("/v1/quotas", &user).await.to_ascii_lowercase();
         if answer.starts_with("http/1.1 200") {
             // One that was just left may have its seat still: whoever is refused now tries again.
-            let mut stream = asking(&server, &format!("/v1/tasks/{task}/stream")).await;
+            let mut stream = asking_with(&server, &user, &format!("/v1/tasks/{task}/stream")).await;
             let mut status = [0; 12];
             timeout(PATIENCE, stream.read_exact(&mut status)).await.expect("it is answered").unwrap();
             held.extend((&status == b"HTTP/1.1 200").then_some(stream));
@@ -153,8 +160,14 @@ async fn a_server_without_room_says_so_and_has_room_again() {
         assert!(answer.contains("\r\nretry-after: 1\r\n") && answer.contains("\r\nconnection: close\r\n"), "{answer}");
         told += 1;
     }
+    for (path, key) in [("/livez", ""), ("/readyz", ""), ("/v1/keys", &server.key), ("/metrics", &server.key)] {
+        assert!(asked(path, key).await.starts_with("HTTP/1.1 200"), "{path}");
+    }
+    for key in ["", "e2b_0000000000000000000000000000000000000000", &user] {
+        assert!(asked("/v1/quotas", key).await.starts_with("HTTP/1.1 503"), "{key}");
+    }
     drop(held);
-    until(|| async { asked().await.starts_with("HTTP/1.1 200").then_some(()) }).await;
+    until(async || asked("/v1/quotas", &user).await.starts_with("HTTP/1.1 200").then_some(())).await;
 }
 
 /// As long as they say nothing they keep their places, and need no key for them.
@@ -171,7 +184,7 @@ async fn strangers_leave_room_to_those_who_have_shown_a_key() {
     let mut held = Vec::new();
     let refused_stranger = || async {
         let mut stream = stranger().await;
-        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+        stream.write_all(b"GET /v1/quotas HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
         let mut answer = String::new();
         timeout(PATIENCE, stream.read_to_string(&mut answer)).await.expect("it is answered").unwrap();
         answer.starts_with("HTTP/1.1 503") && answer.contains("too_many_connections")

@@ -281,3 +281,27 @@ async fn network_of(server: &Server, key: &str, sandbox: &str) -> String {
     let sandbox = good(send(server, key, Method::GET, sandbox, None).await).await;
     sandbox["network"]["mode"].as_str().unwrap().to_owned()
 }
+
+/// Who works here goes on: a key that was good a moment ago is looked up no more.
+#[tokio::test]
+async fn very_many_keys_that_open_nothing_are_not_looked_up_and_harm_nobody_who_has_one() {
+    let server = Server::start();
+    let ours = server.key_for("ours", "use").await;
+    good(send(&server, &ours, Method::GET, "/v1/sandboxes", None).await).await;
+    let mut told = BTreeMap::<(u16, String), usize>::new();
+    for number in 0..1000 {
+        let made_up = format!("e2b_{number:040}");
+        *told.entry(refused(send(&server, &made_up, Method::GET, "/v1/sandboxes", None).await).await).or_default() += 1;
+        if number % 100 == 0 {
+            good(send(&server, &ours, Method::GET, "/v1/sandboxes", None).await).await;
+        }
+    }
+    assert!(told[&(401, "unauthorized".into())] >= 500, "{told:?}");
+    assert!(told[&(429, "rate_limited".into())] > 0, "{told:?}");
+    assert_eq!(told.len(), 2, "{told:?}");
+    let lines = server.said().into_iter().filter(|line| line.contains("keys that open nothing")).collect::<Vec<_>>();
+    assert!(!lines.is_empty() && lines.len() < 5, "{lines:?}");
+    assert!(lines.iter().all(|line| !line.contains("e2b_")), "{lines:?}");
+    let metrics = server.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
+    assert!(metrics.lines().any(|line| line == "cabana_failed_auth_total 1000"), "{metrics}");
+}

@@ -27,6 +27,7 @@ use super::{
 use crate::{
     App,
     answers::{self, OfTenant},
+    listen::Peer,
     long_answer,
 };
 
@@ -74,8 +75,11 @@ async fn answered(app: &App, named: Named, mut request: Request) -> Response {
         )
         .into_response();
     }
-    if admitted && let Err(error) = wake(app, &guest).await {
-        return Refused::from(error).into_response();
+    if admitted {
+        Peer::let_in(request.extensions());
+        if let Err(error) = wake(app, &guest).await {
+            return Refused::from(error).into_response();
+        }
     }
     match (&method, path.as_str()) {
         _ if is_health => StatusCode::NO_CONTENT.into_response(),

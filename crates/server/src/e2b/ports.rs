@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     App,
+    listen::Peer,
     ports::{Door, Way, authority, pass, shows_own},
 };
 
@@ -34,7 +35,10 @@ pub(super) async fn serve(app: &App, named: &Named, request: Request) -> Control
     let guest = Guest::known(app, &named.sandbox).await;
     let refused = match &guest {
         Some(guest) => match admit(app, guest, request.headers()).await {
-            Ok(visitor) => return ControlFlow::Break(enter(app, guest, visitor, named, request).await),
+            Ok(visitor) => {
+                Peer::let_in(request.extensions());
+                return ControlFlow::Break(enter(app, guest, visitor, named, request).await);
+            }
             Err(unreached) => unreached,
         },
         None => Unreached::gone(&named.sandbox),

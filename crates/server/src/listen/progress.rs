@@ -49,6 +49,8 @@ struct State {
     last: Instant,
     /// How long nothing may.
     limit: Duration,
+    /// By when something has to have let the client in, whatever goes on until then.
+    let_in_by: Option<Instant>,
     /// Those that a client has begun to take.
     answers: HashMap<u64, Weak<Mutex<Answer>>>,
     next_answer: u64,
@@ -62,7 +64,9 @@ impl Progress {
     /// The head of the first request has as long as that of any other.
     pub(super) fn new(bounds: &Bounds) -> Self {
         let (now, limit, answers) = (Instant::now(), bounds.head, HashMap::new());
-        let state = State { ours: 0, is_blocked: false, unblocked: now, last: now, limit, answers, next_answer: 0 };
+        let let_in_by = Some(now + bounds.stranger);
+        let (is_blocked, unblocked) = (false, now);
+        let state = State { ours: 0, is_blocked, unblocked, last: now, limit, let_in_by, answers, next_answer: 0 };
         Self(Arc::new(Shared { quiet: bounds.quiet, state: Mutex::new(state) }))
     }
 
@@ -76,6 +80,11 @@ impl Progress {
         let mut request = OpenRequest { progress: self.clone(), is_ours: false };
         request.waits_for_us();
         request
+    }
+
+    /// The client is no stranger any more.
+    pub(super) fn let_in(&self) {
+        self.state().let_in_by = None;
     }
 
     /// Whether the kernel takes no more for now.
@@ -95,7 +104,9 @@ impl Progress {
     /// It was told to end, and has so long for that.
     pub(super) fn last_chance(&self, limit: Duration) {
         let mut state = self.state();
-        (state.limit, state.last) = (limit, Instant::now());
+        let now = Instant::now();
+        (state.limit, state.last) = (limit, now);
+        state.let_in_by = state.let_in_by.map(|_| now + limit); // whatever goes on
     }
 
     /// Returns once it is idle, and gives up answers of which nothing is taken until then.
@@ -111,7 +122,10 @@ impl Progress {
 
     fn left(&self) -> Duration {
         let state = self.state();
-        if state.ours > 0 || state.is_blocked { state.limit } else { state.limit.saturating_sub(state.last.elapsed()) }
+        let is_used = state.ours > 0 || state.is_blocked;
+        let left = if is_used { state.limit } else { state.limit.saturating_sub(state.last.elapsed()) };
+        let let_in = |by: Instant| by.saturating_duration_since(Instant::now());
+        state.let_in_by.map_or(left, |by| left.min(let_in(by)))
     }
 
     /// How long it is until the next one may be.

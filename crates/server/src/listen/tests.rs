@@ -11,7 +11,7 @@ use std::{
 };
 
 use axum::{
-    Router,
+    Extension, Router,
     body::{Body, Bytes},
     http::{Request, StatusCode},
     response::{IntoResponse, Response},
@@ -35,7 +35,7 @@ use tokio_util::{
     task::TaskTracker,
 };
 
-use super::{Listener, seats};
+use super::{Listener, Peer, Places, Room, Seat, seats};
 use crate::{Bounds, answers};
 
 /// For what has to come, on a loaded machine too.
@@ -67,8 +67,13 @@ impl Drop for Counted {
 }
 
 impl Server {
-    /// `/endless` has no end, `/waiting` says nothing besides, `/long` is of one piece, and `/head` has a long head that is charged.
     async fn start(head: Duration, quiet: Duration) -> Self {
+        Self::with(Bounds { head, quiet, stranger: HOURS, ..Bounds::default() }).await
+    }
+
+    /// `/endless` has no end, `/waiting` says nothing besides, `/long` is of one piece, `/head` has a long head that is charged, and
+    /// `/key` is as if a key was shown.
+    async fn with(bounds: Bounds) -> Self {
         let (open, of_answers) = (Arc::<AtomicUsize>::default(), CancellationToken::new());
         let counter = open.clone();
         let endless = async move || {
@@ -95,11 +100,12 @@ impl Server {
             .route("/", get(async || "hello"))
             .route("/endless", get(endless))
             .route("/waiting", get(waiting))
+            .route("/key", get(async |Extension(peer): Extension<Peer>| peer.note_key(&tenant()).is_ok().to_string()))
             .route("/head", get(long_head))
             .route("/long", get(async || vec![7; LONG]));
         let listener = Listener::bind(([127, 0, 0, 1], 0).into(), None, false).await.unwrap();
         let (at, end, tasks) = (listener.address().unwrap(), of_answers, TaskTracker::new());
-        let (told, bounds) = (end.clone(), Bounds { head, quiet, ..Bounds::default() });
+        let told = end.clone();
         tasks.spawn(async move { listener.serve(router, &bounds, told.clone(), told).await });
         Self { at, open, heads, tasks, _end: end.drop_guard() }
     }
@@ -295,6 +301,76 @@ async fn heads_that_a_client_does_not_take_are_charged_until_it_does() {
     let mut head = Vec::new();
     timeout(PATIENCE, other.read_to_end(&mut head)).await.expect("it is answered").unwrap();
     assert!(head.starts_with(b"HTTP/1.1 200") && server.has_all_room());
+}
+
+/// However often it asks for what is open to everybody, and whether or not something of that goes on.
+#[tokio::test]
+async fn a_client_that_nothing_has_let_in_is_let_go_and_one_that_showed_a_key_is_not() {
+    let server = Server::with(Bounds { stranger: SHORT, ..Bounds::default() }).await;
+    let (mut keyed, still) = server.client().await;
+    ask(&mut keyed, "/key").await;
+    let (mut asks, ended) = server.client().await;
+    let asking = async {
+        while !ended.is_cancelled() {
+            let request = Request::get("http://x/").body(Body::empty()).unwrap();
+            let _ = asks.send_request(request).await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, asking).await.expect("it is let go");
+    for path in ["/waiting", "/endless"] {
+        let (mut waits, ended) = server.client().await;
+        let _waiting = ask(&mut waits, path).await;
+        is_over(&ended).await;
+    }
+    assert!(!still.is_cancelled());
+    assert_eq!(ask(&mut keyed, "/").await.status(), 200);
+}
+
+#[tokio::test]
+async fn a_connection_has_an_age_and_what_goes_on_in_it_by_then_goes_on() {
+    let server = Server::with(Bounds { age: SHORT, ..Bounds::default() }).await;
+    let (mut sender, ended) = server.client().await;
+    ask(&mut sender, "/key").await;
+    let mut endless = ask(&mut sender, "/endless").await.into_body();
+    let asking = async {
+        loop {
+            let request = Request::get("http://x/").body(Body::empty()).unwrap();
+            if sender.send_request(request).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, asking).await.expect("it is told that it takes nothing new");
+    for _ in 0..100 {
+        timeout(PATIENCE, endless.frame()).await.expect("there is more").unwrap().unwrap();
+    }
+    drop(endless);
+    is_over(&ended).await;
+}
+
+#[test]
+fn a_tenant_leaves_connections_to_another_and_none_of_them_has_those_of_a_proxy() {
+    let room = Room::new(100, Arc::default());
+    let (of_tenants, two) = (Places::new(16), Tenant::new("two").unwrap());
+    let seat = || Seat::new(room.take([127, 0, 0, 1].into()).unwrap(), of_tenants.clone());
+    let others = seat();
+    assert!(others.is_for(&two) && others.is_for(&two));
+    let mut held = Vec::new();
+    loop {
+        let seat = seat();
+        match seat.is_for(&tenant()) {
+            true => held.push(seat),
+            false => break,
+        }
+    }
+    assert_eq!(held.len(), 8, "half of them, while another tenant has some");
+    let more = seat();
+    assert!(more.is_for(&two), "another one finds room");
+    // One that several tenants use is none of theirs.
+    assert!(held[0].is_for(&two));
+    assert!(seat().is_for(&tenant()));
 }
 
 #[test]

@@ -33,6 +33,7 @@ use super::{
 };
 use crate::{
     App,
+    listen::Peer,
     rest::{files_content::sent, files_range},
 };
 
@@ -46,6 +47,7 @@ pub(super) async fn serve(app: &App, guest: &Guest, request: Request) -> Respons
         Ok(by) => by,
         Err(error) => return of_files(error).into_response(),
     };
+    Peer::let_in(request.extensions());
     if let Err(error) = wake(app, guest).await {
         return Refused::from(error).into_response();
     }

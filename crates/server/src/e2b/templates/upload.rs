@@ -17,6 +17,7 @@ use crate::{
     auth::User,
     extract::Path,
     linger::lingering,
+    listen::Peer,
     ports::{authority, is_secure},
     rest::files_content::{length_of, received},
 };
@@ -46,6 +47,7 @@ pub(super) async fn put(
     request: Request,
 ) -> Result<StatusCode, Refused> {
     let (caller, hash) = app.runtime.open_upload(&token).await?;
+    Peer::let_in(request.extensions());
     let length = length_of(request.headers());
     let body = lingering(request.into_body());
     if length.is_some_and(|length| length > MOST_UPLOADED) {
