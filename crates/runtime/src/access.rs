@@ -7,11 +7,11 @@ use std::{
 };
 
 use cabana_model::{KeyId, Role, Tenant, Time};
-use cabana_store::{Key, NewKey, Store};
+use cabana_store::{Entry, Key, NewKey, Store};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    Clock, Error, Result,
+    Clock, Error, Result, error,
     fault::{self, Point},
     key_life::{KeyLife, KeyLives},
 };
@@ -86,6 +86,11 @@ impl Caller {
         Self { key, tenant, role: Role::Use, subject: Subject::Anybody }
     }
 
+    /// A row of the ledger about what it does that is no call.
+    pub(crate) fn entry(&self, verb: &str, argv: Vec<String>, at: Time) -> Entry {
+        Entry::of_no_call(self.tenant.clone(), self.key, verb, argv, at)
+    }
+
     /// Whether it may see and use what belongs to this user, or to nobody in particular.
     pub(crate) fn reaches(&self, user: Option<&str>) -> bool {
         self.subject.only().zip(user).is_none_or(|(only, user)| only == user)
@@ -124,12 +129,14 @@ pub struct WantedKey {
     pub subject: Option<String>,
     pub any_subject: bool,
     pub expires: Option<Time>,
+    /// Who makes it, unless that is the server itself.
+    pub by: Option<Caller>,
 }
 
 impl WantedKey {
     /// For nobody in particular, and for as long as it is not revoked.
     pub fn new(tenant: Tenant, role: Role, name: impl Into<String>) -> Self {
-        Self { tenant, role, name: name.into(), subject: None, any_subject: false, expires: None }
+        Self { tenant, role, name: name.into(), subject: None, any_subject: false, expires: None, by: None }
     }
 }
 
@@ -256,23 +263,34 @@ impl Access {
         let digest = digest_of(text)
             .ok_or_else(|| Error::invalid("key", format!("must be {PREFIX} and {DIGITS} hexadecimal digits")))?;
         let created = self.clock.now();
-        let WantedKey { tenant, role, name, subject, any_subject, expires } = wanted;
+        let WantedKey { tenant, role, name, subject, any_subject, expires, by } = wanted;
         if expires.is_some_and(|end| end <= created) {
             return Err(Error::invalid("expires", "has passed already"));
         }
         if any_subject && subject.is_none() {
             return Err(Error::invalid("any_subject", "is for a key that has a subject"));
         }
-        let new = NewKey { id: KeyId::now(), tenant, role, name, subject, any_subject, digest, created, expires };
-        Ok(self.store.add_key(new).await?)
+        let id = KeyId::now();
+        let entry = by.map(|by| {
+            let subject = subject.iter().map(|subject| match any_subject {
+                true => format!("usually for {subject}"),
+                false => format!("for {subject}"),
+            });
+            let end = expires.map(|end| format!("until {end}"));
+            let said = [id.to_string(), tenant.to_string(), error::name(role).to_owned()];
+            by.entry("key.add", said.into_iter().chain(subject).chain(end).collect(), created)
+        });
+        let new = NewKey { id, tenant, role, name, subject, any_subject, digest, created, expires };
+        Ok(self.store.add_key(new, entry).await?)
     }
 
     pub async fn list(&self, tenant: Option<&Tenant>) -> Result<Vec<Key>> {
         Ok(self.store.keys(tenant).await?)
     }
 
-    pub async fn revoke(&self, id: KeyId) -> Result<Key> {
-        let key = self.store.revoke_key(id, self.clock.now()).await?.ok_or(Error::NoKey(id))?;
+    pub async fn revoke(&self, by: &Caller, id: KeyId) -> Result<Key> {
+        let entry = by.entry("key.revoke", vec![id.to_string()], self.clock.now());
+        let key = self.store.revoke_key(id, entry).await?.ok_or(Error::NoKey(id))?;
         self.known(|known| {
             known.revoked += 1;
             known.by_digest.retain(|_, known| known.id != id);

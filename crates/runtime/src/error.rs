@@ -225,7 +225,7 @@ fn in_use(exceeded: &Exceeded) -> String {
     }
 }
 
-fn name(role: Role) -> &'static str {
+pub(crate) fn name(role: Role) -> &'static str {
     match role {
         Role::Read => "read",
         Role::Use => "use",

@@ -91,7 +91,7 @@ impl Runtime {
 
     /// One below what is in use is refused, unless it is forced: then nothing more is admitted until enough has gone. `None`
     /// takes it away.
-    pub async fn set_quota(&self, owner: Owner, quota: Option<Quota>, force: bool) -> Result<Standing> {
+    pub async fn set_quota(&self, by: &Caller, owner: Owner, quota: Option<Quota>, force: bool) -> Result<Standing> {
         if let Some(resource) = quota.and_then(|quota| quota.too_large()) {
             return Err(Error::invalid("quota", format!("{} is too large", resource.as_str())));
         }
@@ -106,7 +106,12 @@ impl Runtime {
             Some(exceeded) if !force => Err(exceeded),
             _ => Ok(()),
         };
-        let written = self.0.store.set_quota(&owner, quota.filter(|quota| !quota.is_none()), enough).await;
+        let quota = quota.filter(|quota| !quota.is_none());
+        let whose = owner.key.map_or(owner.tenant.to_string(), |key| key.to_string());
+        let said = quota.map(|quota| serde_json::to_string(&quota).unwrap_or_default());
+        let verb = if quota.is_some() { "quota.set" } else { "quota.remove" };
+        let entry = by.entry(verb, [whose].into_iter().chain(said).collect(), self.0.clock.now());
+        let written = self.0.store.set_quota(&owner, quota, entry, enough).await;
         match written {
             Ok(Ok(())) => self.standing(owner).await,
             Ok(Err(exceeded)) => {

@@ -704,21 +704,18 @@ impl Runtime {
 
     /// A row of the ledger about what is no call of anybody's.
     pub(crate) fn entry_of_none(&self, tenant: &Tenant, key: KeyId, verb: &str, argv: Vec<String>) -> Entry {
-        Entry {
-            tenant: tenant.clone(),
-            key,
-            sandbox: None,
-            call: CallId::now(),
-            verb: verb.to_owned(),
-            argv,
-            input_digest: None,
-            output_digest: None,
-            outcome: "answered".to_owned(),
-            exit: None,
-            duration_ms: 0,
-            policy: None,
-            at: self.0.clock.now(),
-        }
+        Entry::of_no_call(tenant.clone(), key, verb, argv, self.0.clock.now())
+    }
+
+    /// What somebody did that is no call.
+    pub async fn note(&self, caller: &Caller, verb: &str, argv: Vec<String>) -> Result<()> {
+        Ok(self.0.store.note(caller.entry(verb, argv, self.0.clock.now())).await?)
+    }
+
+    /// Where nobody is known who did it. It is in the ledger of the operator.
+    pub async fn note_of_strangers(&self, verb: &str, argv: Vec<String>) -> Result<()> {
+        let entry = self.entry_of_none(&Tenant::default(), KeyId::from(Uuid::nil()), verb, argv);
+        Ok(self.0.store.note(entry).await?)
     }
 
     /// False when the runtime closes meanwhile.

@@ -52,7 +52,7 @@ impl Stage {
     }
 
     async fn set(&self, quota: Quota) -> Result<Standing> {
-        self.runtime.set_quota(self.owner(), Some(quota), false).await
+        self.runtime.set_quota(&self.caller, self.owner(), Some(quota), false).await
     }
 
     async fn used(&self) -> Amounts {
@@ -212,7 +212,7 @@ async fn a_key_has_a_quota_of_its_own_beside_its_tenants() {
     let other = caller(&stage.runtime).await;
     let of_key = Owner { key: Some(stage.caller.key), ..stage.owner() };
     let one = Quota { sandboxes: Some(1), concurrent_calls: Some(50), ..NONE };
-    stage.runtime.set_quota(of_key.clone(), Some(one), false).await.unwrap();
+    stage.runtime.set_quota(&stage.caller, of_key.clone(), Some(one), false).await.unwrap();
     stage.ensure("one").await.unwrap();
     let refused = exceeded(stage.ensure("two").await);
     assert_eq!((refused.limit, refused.used), (1, 1));
@@ -227,7 +227,7 @@ async fn a_key_has_a_quota_of_its_own_beside_its_tenants() {
     assert_eq!(exceeded(theirs("four").await).limit, 3);
     let standing = stage.runtime.standing(of_key.clone()).await.unwrap();
     assert_eq!((standing.used.sandboxes, standing.used.running), (1, 1));
-    stage.runtime.set_quota(of_key, None, false).await.unwrap();
+    stage.runtime.set_quota(&stage.caller, of_key, None, false).await.unwrap();
     assert_eq!(exceeded(stage.ensure("four").await).limit, 3);
 }
 
@@ -278,7 +278,7 @@ async fn a_quota_below_what_is_in_use_is_refused_unless_it_is_forced() {
         assert_eq!(stage.runtime.store().quotas().await.unwrap(), []);
     }
     let one = Quota { running: Some(1), ..NONE };
-    stage.runtime.set_quota(stage.owner(), Some(one), true).await.unwrap();
+    stage.runtime.set_quota(&stage.caller, stage.owner(), Some(one), true).await.unwrap();
     stage.ensure("one").await.unwrap(); // what runs goes on
     stage.become_(&sandbox, Shape::Stopped).await;
     assert_eq!(exceeded(stage.ensure("one").await).limit, 1);
@@ -297,7 +297,10 @@ async fn the_settings_hold_for_a_tenant_without_a_quota_and_fill_what_one_does_n
     let standing = stage.set(Quota { sandboxes: Some(2), ..NONE }).await.unwrap();
     assert_eq!(standing.limits, Quota { sandboxes: Some(2), ..usual });
     stage.ensure("two").await.unwrap();
-    assert!(matches!(stage.runtime.set_quota(stage.owner(), None, false).await, Err(Error::BelowUse(_))));
+    assert!(matches!(
+        stage.runtime.set_quota(&stage.caller, stage.owner(), None, false).await,
+        Err(Error::BelowUse(_))
+    ));
 }
 
 /// A call that takes until it may end.
@@ -371,7 +374,9 @@ async fn calls_a_second_are_bounded_by_the_clock_and_a_flood_leaves_no_rows() {
     assert_eq!(flood().await, 5);
     stage.clock.advance(SignedDuration::from_hours(-1));
     assert_eq!(flood().await, 0);
-    assert_eq!(stage.runtime.ledger(&stage.caller, 0, 1000).await.unwrap().0.len(), 12);
+    let rows = stage.runtime.ledger(&stage.caller, 0, 1000).await.unwrap().0;
+    assert_eq!(rows.iter().filter(|row| row.verb == "quota.set").count(), 1);
+    assert_eq!(rows.len(), 1 + 12);
     // And nobody else's are fewer.
     let issued = stage.runtime.access().issue(WantedKey::new(Tenant::new("them").unwrap(), Role::Use, "x")).await;
     let them = stage.runtime.access().admit(Credential(&issued.unwrap().text)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Keys that open nothing: how many of them are looked up, and what the log says of them.
+//! Keys that open nothing: how many of them are looked up, and what the log and the operator's ledger say of them.
 //!
 //! Each is a read of the store, which anybody can ask for. A key that was good a moment ago is known without one: so whoever works here
 //! goes on, whatever those try who share an address with them.
@@ -22,7 +22,7 @@ use crate::{App, error::Refused, listen::Peer};
 /// Of one network, in a second and at once.
 const EACH: (u64, u64) = (5, 50);
 /// Of this machine: it may be a proxy, behind which all are.
-const OF_PROXY: (u64, u64) = (50, 500);
+const OF_PROXY: (u64, u64) = (10, 100);
 /// So many networks are known at a time. Those that have not tried anything for long make room.
 const NETWORKS: usize = 4096;
 /// Between two lines about one network.
@@ -32,6 +32,8 @@ const EVERY: Duration = Duration::from_secs(60);
 pub(crate) struct FailedAuth {
     networks: Mutex<HashMap<IpAddr, Tries>>,
     total: AtomicU64,
+    /// When the ledger had a row about them, and how many there were by then.
+    recorded: Mutex<Option<(Time, u64)>>,
 }
 
 struct Tries {
@@ -48,16 +50,20 @@ impl FailedAuth {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// Before one is looked up that is not known. False: it is not.
+    /// Before one is looked up that is not known. False: it is not. One that is good costs nothing.
     fn may_try(&self, network: IpAddr, now: Time) -> bool {
-        let (each_second, at_once) = if network.is_loopback() { OF_PROXY } else { EACH };
-        self.of(network, now, |tries| tries.bucket.take_of_burst(each_second, at_once, now)).unwrap_or(false)
+        let has_one = |tries: &mut Tries| {
+            let mut bucket = tries.bucket;
+            take(&mut bucket, network, now)
+        };
+        self.of(network, now, has_one).unwrap_or(false)
     }
 
     /// It opened nothing, or was not even looked up. How many there were since the last line, where there is to be one.
     fn note(&self, network: IpAddr, now: Time) -> Option<u64> {
         self.total.fetch_add(1, Ordering::Relaxed);
         self.of(network, now, |tries| {
+            take(&mut tries.bucket, network, now);
             tries.untold += 1;
             let is_due = tries.told.is_none_or(|told| now.duration_since(told).unsigned_abs() >= EVERY);
             is_due.then(|| {
@@ -66,6 +72,17 @@ impl FailedAuth {
             })
         })
         .flatten()
+    }
+
+    /// How many there were since the last row of the ledger, where there is to be one.
+    fn unrecorded(&self, now: Time) -> Option<u64> {
+        let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        let (total, before) = (self.total(), recorded.map_or(0, |(_, total)| total));
+        let is_due = recorded.is_none_or(|(at, _)| now.duration_since(at).unsigned_abs() >= EVERY);
+        (is_due && total > before).then(|| {
+            *recorded = Some((now, total));
+            total - before
+        })
     }
 
     /// `None`: very many networks try all the time.
@@ -82,6 +99,11 @@ impl FailedAuth {
         tries.last = now;
         Some(act(tries))
     }
+}
+
+fn take(bucket: &mut Bucket, network: IpAddr, now: Time) -> bool {
+    let (each_second, at_once) = if network.is_loopback() { OF_PROXY } else { EACH };
+    bucket.take_of_burst(each_second, at_once, now)
 }
 
 /// Whose key it is.
@@ -103,6 +125,12 @@ pub(crate) async fn admit(parts: &Parts, app: &App, key: &str) -> Result<Caller,
     {
         tracing::warn!(%network, tries, "keys that open nothing were shown");
     }
+    if admitted.is_err()
+        && let Some(tries) = app.failed_auth.unrecorded(now)
+    {
+        let said = vec![format!("{tries} keys"), format!("the last from {network}")];
+        app.runtime.note_of_strangers("key.refused", said).await?;
+    }
     admitted
 }
 
@@ -116,7 +144,12 @@ mod tests {
 
     fn tries(failed: &FailedAuth, network: &str, now: Time) -> usize {
         let network = network.parse().unwrap();
-        (0..1000).take_while(|_| failed.may_try(network, now)).count()
+        let fails = |_: &i32| {
+            let may_try = failed.may_try(network, now);
+            failed.note(network, now);
+            may_try
+        };
+        (0..1000).take_while(fails).count()
     }
 
     #[test]
@@ -124,8 +157,10 @@ mod tests {
         let failed = FailedAuth::default();
         assert_eq!(tries(&failed, "192.0.2.1", at(0)), 50);
         assert_eq!(tries(&failed, "192.0.2.2", at(0)), 50);
-        assert_eq!(tries(&failed, "127.0.0.1", at(0)), 500, "all may be behind a proxy");
+        assert_eq!(tries(&failed, "127.0.0.1", at(0)), 100, "all may be behind a proxy");
         assert_eq!(tries(&failed, "192.0.2.1", at(2)), 10);
+        let good = "192.0.2.3".parse().unwrap();
+        assert!((0..1000).all(|_| failed.may_try(good, at(2))), "those that are good cost nothing");
     }
 
     #[test]
@@ -136,6 +171,20 @@ mod tests {
         assert_eq!(failed.note("192.0.2.2".parse().unwrap(), at(0)), Some(1));
         assert_eq!(failed.note(network, at(60)), Some(100));
         assert_eq!(failed.total(), 102);
+    }
+
+    #[test]
+    fn the_ledger_has_one_row_a_minute_for_all_networks_together() {
+        let failed = FailedAuth::default();
+        let note = |network: &str, now| {
+            failed.note(network.parse().unwrap(), now);
+            failed.unrecorded(now)
+        };
+        assert_eq!(note("192.0.2.1", at(0)), Some(1));
+        let more: Vec<_> = ["192.0.2.1", "192.0.2.2"].into_iter().filter_map(|network| note(network, at(1))).collect();
+        assert_eq!(more, [0; 0]);
+        assert_eq!(note("192.0.2.3", at(60)), Some(3));
+        assert_eq!(failed.unrecorded(at(600)), None, "nothing came since");
     }
 
     #[test]

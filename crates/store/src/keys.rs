@@ -4,7 +4,7 @@ use cabana_model::{KeyId, Role, Tenant, Time};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::{
-    Result, Store,
+    Entry, Result, Store,
     sql::{Col, get, maybe},
 };
 
@@ -38,7 +38,8 @@ pub struct Key {
 }
 
 impl Store {
-    pub async fn add_key(&self, key: NewKey) -> Result<Key> {
+    /// With its row of the ledger, if somebody makes it: both or neither.
+    pub async fn add_key(&self, key: NewKey, entry: Option<Entry>) -> Result<Key> {
         self.write(move |tx| {
             tx.execute(
                 "INSERT INTO keys (id, tenant, role, name, subject, any_subject, digest, created, expires)
@@ -55,6 +56,7 @@ impl Store {
                     key.expires.as_ref().map(Col),
                 ],
             )?;
+            entry.map_or(Ok(()), |entry| tx.append(entry))?;
             Ok(read(tx.reads(), "id = ?", &Col(&key.id))?)
         })
         .await
@@ -82,10 +84,13 @@ impl Store {
         self.glance(move |db| Ok(read(db, "id = ?", &Col(&id))?)).await
     }
 
-    /// The first time counts. `None`: there is no such key.
-    pub async fn revoke_key(&self, id: KeyId, at: Time) -> Result<Option<Key>> {
+    /// The first time counts, and has a row of the ledger. `None`: there is no such key.
+    pub async fn revoke_key(&self, id: KeyId, entry: Entry) -> Result<Option<Key>> {
         self.write(move |tx| {
-            tx.execute("UPDATE keys SET revoked = coalesce(revoked, ?) WHERE id = ?", params![Col(&at), Col(&id)])?;
+            let sql = "UPDATE keys SET revoked = ? WHERE id = ? AND revoked IS NULL";
+            if tx.execute(sql, params![Col(&entry.at), Col(&id)])? == 1 {
+                tx.append(entry)?;
+            }
             Ok(read(tx.reads(), "id = ?", &Col(&id))?)
         })
         .await

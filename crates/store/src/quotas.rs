@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
 use crate::{
-    Claim, Error, Record, Result, Store,
+    Claim, Entry, Error, Record, Result, Store,
     desk::Tx,
     sandboxes::claimed,
     sql::{Col, get},
@@ -107,11 +107,12 @@ impl Store {
         .await
     }
 
-    /// `None` takes it away. `admit` is asked inside the transaction; what it refuses is not written.
+    /// `None` takes it away. `admit` is asked inside the transaction; what it refuses is not written, nor is its row of the ledger.
     pub async fn set_quota<E: Send + 'static>(
         &self,
         owner: &Owner,
         quota: Option<Quota>,
+        entry: Entry,
         admit: impl FnOnce(Amounts) -> Result<(), E> + Send + 'static,
     ) -> Result<Result<(), E>> {
         let owner = owner.clone();
@@ -121,6 +122,7 @@ impl Store {
                 return Ok(Err(refused));
             }
             set(tx, &owner, quota)?;
+            tx.append(entry)?;
             Ok(Ok(()))
         })
         .await

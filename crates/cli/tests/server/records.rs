@@ -240,3 +240,44 @@ async fn reads_by_a_signed_url_leave_no_rows_of_their_own_where_half_of_the_ledg
     sdk.server.run();
     assert_eq!(counted(&sdk).await, (own, READS, true));
 }
+
+/// Who makes a key, takes one back, or says what a tenant may have, is in the ledger as who runs a command.
+#[tokio::test]
+async fn what_the_operator_does_has_a_row_each_and_keys_that_open_nothing_have_one_together() {
+    let server = Server::start();
+    let body = json!({ "role": "use", "tenant": "theirs", "subject": "ann" });
+    let made = good(server.post("/v1/keys", &body).send().await.unwrap()).await;
+    let (id, text) = (made["id"].as_str().unwrap().to_owned(), made["key"].as_str().unwrap().to_owned());
+    let send = async |method: Method, path: &str, body: Option<Value>| {
+        let request = server.request(method, path);
+        let request = match &body {
+            Some(body) => request.json(body),
+            None => request,
+        };
+        good(request.send().await.unwrap()).await
+    };
+    send(Method::PUT, "/v1/quotas/theirs", Some(json!({ "running": 3 }))).await;
+    send(Method::DELETE, "/v1/quotas/theirs", None).await;
+    send(Method::PUT, &format!("/v1/keys/{id}/quota"), Some(json!({ "running": 2 }))).await;
+    for _ in 0..2 {
+        send(Method::DELETE, &format!("/v1/keys/{id}"), None).await;
+    }
+    for _ in 0..3 {
+        let refused = server.request(Method::GET, "/v1/sandboxes").header("X-API-KEY", &text);
+        assert_eq!(refused.send().await.unwrap().status(), 401);
+    }
+    let ledger = server.get("/v1/ledger").await;
+    let rows = ledger["rows"].as_array().unwrap();
+    let said = |verb: &str| {
+        let of = rows.iter().filter(|row| row["verb"] == verb);
+        of.map(|row| row["argv"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(said("key.add"), [json!([id, "theirs", "use", "for ann"])]);
+    assert_eq!(said("key.revoke"), [json!([id])], "the second time changed nothing");
+    let set = said("quota.set");
+    assert_eq!((set[0][0].as_str(), set[1][0].as_str()), (Some("theirs"), Some(id.as_str())));
+    assert!(set[0][1].as_str().unwrap().contains("\"running\":3"), "{set:?}");
+    assert_eq!(said("quota.remove"), [json!(["theirs"])]);
+    assert_eq!(said("key.refused"), [json!(["1 keys", "the last from 127.0.0.1"])], "the next row comes in a minute");
+    assert!(!ledger.to_string().contains(&text), "no key is in it");
+}

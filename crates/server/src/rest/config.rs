@@ -35,11 +35,12 @@ struct ReloadedBody {
     (status = 200, body = ReloadedBody),
     (status = "default", body = ErrorBody),
 ))]
-async fn reload(State(app): State<App>, Admin(_caller): Admin) -> Answer<Json<ReloadedBody>> {
+async fn reload(State(app): State<App>, Admin(caller): Admin) -> Answer<Json<ReloadedBody>> {
     // Files are read, which may take a while.
     let reload = app.options.reload.clone();
     let reloaded = tokio::task::spawn_blocking(move || (reload.0)()).await;
     let reloaded = reloaded.map_err(|error| Refused::new(Code::Internal, error.to_string()))?;
     let reloaded = reloaded.map_err(|why| Refused::new(Code::BadRequest, why))?;
+    app.runtime.note(&caller, "config.reload", reloaded.changed.clone()).await?;
     Ok(Json(ReloadedBody { changed: reloaded.changed, needs_restart: reloaded.needs_restart }))
 }

@@ -98,7 +98,7 @@ async fn add(
     const LONGEST: usize = 200;
     let tenant = match body.tenant {
         Some(tenant) => Tenant::new(tenant).map_err(|error| Refused::invalid("tenant", error))?,
-        None => caller.tenant,
+        None => caller.tenant.clone(),
     };
     for (field, text) in [("name", Some(&body.name)), ("subject", body.subject.as_ref())] {
         if text.is_some_and(|text| text.len() > LONGEST || text.chars().any(char::is_control)) {
@@ -106,7 +106,7 @@ async fn add(
         }
     }
     let NewKeyBody { role, name, subject, any_subject, expires_at: expires, .. } = body;
-    let wanted = WantedKey { tenant, role, name, subject, any_subject, expires };
+    let wanted = WantedKey { tenant, role, name, subject, any_subject, expires, by: Some(caller) };
     let issued = app.runtime.access().issue(wanted).await?;
     Ok((StatusCode::CREATED, Json(IssuedBody { info: KeyBody::of(issued.key), key: issued.text })))
 }
@@ -140,7 +140,7 @@ async fn list(State(app): State<App>, Admin(_caller): Admin, Query(which): Query
     (status = 200, body = KeyBody),
     (status = "default", body = ErrorBody),
 ))]
-async fn revoke(State(app): State<App>, Admin(_caller): Admin, Path(key): Path<String>) -> Answer<Json<KeyBody>> {
+async fn revoke(State(app): State<App>, Admin(caller): Admin, Path(key): Path<String>) -> Answer<Json<KeyBody>> {
     let id: KeyId = key.parse().map_err(|error| Refused::invalid("key", error))?;
-    Ok(Json(KeyBody::of(app.runtime.access().revoke(id).await?)))
+    Ok(Json(KeyBody::of(app.runtime.access().revoke(&caller, id).await?)))
 }

@@ -1,7 +1,7 @@
 //! Quotas: how much a tenant and a key may have, and how much they have.
 
 use axum::{Json, extract::State};
-use cabana_runtime::{Amounts, BOUNDLESS, KeyId, Owner, Quota, Standing, Tenant};
+use cabana_runtime::{Amounts, BOUNDLESS, Caller, KeyId, Owner, Quota, Standing, Tenant};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -171,11 +171,11 @@ async fn owner_of(app: &App, key: &str) -> Answer<Owner> {
     Ok(app.runtime.owner_of(key).await?)
 }
 
-async fn set(app: &App, owner: Owner, quota: Option<Quota>, how: &How) -> Answer<Json<StandingBody>> {
+async fn set(app: &App, by: &Caller, owner: Owner, quota: Option<Quota>, how: &How) -> Answer<Json<StandingBody>> {
     if quota.is_some_and(|quota| quota.is_none()) {
         return Err(Refused::invalid("quota", "limits nothing: name what it limits, or DELETE it"));
     }
-    Ok(Json(StandingBody::of(app.runtime.set_quota(owner, quota, how.force).await?)))
+    Ok(Json(StandingBody::of(app.runtime.set_quota(by, owner, quota, how.force).await?)))
 }
 
 /// The quota of a tenant.
@@ -194,12 +194,12 @@ async fn of_tenant(State(app): State<App>, Admin(_): Admin, Path(name): Path<Str
 ))]
 async fn set_tenant(
     State(app): State<App>,
-    Admin(_): Admin,
+    Admin(caller): Admin,
     Path(name): Path<String>,
     Query(how): Query<How>,
     Body(body): Body<QuotaBody>,
 ) -> Answer<Json<StandingBody>> {
-    set(&app, tenant(&name)?, Some(body.into()), &how).await
+    set(&app, &caller, tenant(&name)?, Some(body.into()), &how).await
 }
 
 /// Takes the quota of a tenant away: it has what the server's settings give.
@@ -209,11 +209,11 @@ async fn set_tenant(
 ))]
 async fn unset_tenant(
     State(app): State<App>,
-    Admin(_): Admin,
+    Admin(caller): Admin,
     Path(name): Path<String>,
     Query(how): Query<How>,
 ) -> Answer<Json<StandingBody>> {
-    set(&app, tenant(&name)?, None, &how).await
+    set(&app, &caller, tenant(&name)?, None, &how).await
 }
 
 /// The quota of a key: what was made with it, and what it does.
@@ -232,12 +232,12 @@ async fn of_key(State(app): State<App>, Admin(_): Admin, Path(key): Path<String>
 ))]
 async fn set_key(
     State(app): State<App>,
-    Admin(_): Admin,
+    Admin(caller): Admin,
     Path(key): Path<String>,
     Query(how): Query<How>,
     Body(body): Body<QuotaBody>,
 ) -> Answer<Json<StandingBody>> {
-    set(&app, owner_of(&app, &key).await?, Some(body.into()), &how).await
+    set(&app, &caller, owner_of(&app, &key).await?, Some(body.into()), &how).await
 }
 
 /// Takes the quota of a key away.
@@ -247,9 +247,9 @@ async fn set_key(
 ))]
 async fn unset_key(
     State(app): State<App>,
-    Admin(_): Admin,
+    Admin(caller): Admin,
     Path(key): Path<String>,
     Query(how): Query<How>,
 ) -> Answer<Json<StandingBody>> {
-    set(&app, owner_of(&app, &key).await?, None, &how).await
+    set(&app, &caller, owner_of(&app, &key).await?, None, &how).await
 }

@@ -25,6 +25,27 @@ pub struct Entry {
     pub at: Time,
 }
 
+impl Entry {
+    /// Of what was done and is no call: it has a number all the same.
+    pub fn of_no_call(tenant: Tenant, key: KeyId, verb: &str, argv: Vec<String>, at: Time) -> Self {
+        Self {
+            tenant,
+            key,
+            sandbox: None,
+            call: CallId::now(),
+            verb: verb.to_owned(),
+            argv,
+            input_digest: None,
+            output_digest: None,
+            outcome: "answered".to_owned(),
+            exit: None,
+            duration_ms: 0,
+            policy: None,
+            at,
+        }
+    }
+}
+
 /// The tip of a chain. That of an empty one has number 0 and no hash.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {

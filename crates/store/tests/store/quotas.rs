@@ -5,7 +5,7 @@ use cabana_store::{
 };
 use futures_util::future::join_all;
 
-use crate::stage::{Stage, at, call, claim, done, entry, tenant};
+use crate::stage::{Stage, at, call, chain, claim, done, entry, tenant};
 
 fn sums(sandboxes: u128, disk_bytes: u128, stored_bytes: u128) -> Amounts {
     Amounts { sandboxes, disk_bytes, stored_bytes, ..Amounts::default() }
@@ -96,13 +96,14 @@ async fn a_quota_is_set_replaced_and_taken_away_and_one_that_is_refused_leaves_t
     let quota = |running| Quota { running: Some(running), ..Quota::NONE };
     let yes = |_| Ok::<_, &str>(());
     for (owner, running) in [(&own, 1), (&of_key, 2), (&own, 3)] {
-        stage.store.set_quota(owner, Some(quota(running)), yes).await.unwrap().unwrap();
+        stage.store.set_quota(owner, Some(quota(running)), entry(&call(&own.tenant)), yes).await.unwrap().unwrap();
     }
-    let refused = stage.store.set_quota(&own, Some(quota(4)), |_| Err("no")).await.unwrap();
+    let refused = stage.store.set_quota(&own, Some(quota(4)), entry(&call(&own.tenant)), |_| Err("no")).await.unwrap();
     assert_eq!(refused, Err("no"));
     let stage = stage.again().await;
     assert_eq!(stage.store.quotas().await.unwrap(), [(own.clone(), quota(3)), (of_key.clone(), quota(2))]);
-    stage.store.set_quota(&own, None, yes).await.unwrap().unwrap();
+    assert_eq!(chain(&stage.store, &own.tenant).await.len(), 3, "each has a row, and what was refused has none");
+    stage.store.set_quota(&own, None, entry(&call(&own.tenant)), yes).await.unwrap().unwrap();
     assert_eq!(stage.store.quotas().await.unwrap(), [(of_key, quota(2))]);
 }
 

@@ -62,7 +62,7 @@ async fn fill(store: &Store, half: u128) {
         created: at(1),
         expires: Some(at(1_000_000_000)),
     };
-    store.add_key(key).await.unwrap();
+    store.add_key(key, None).await.unwrap();
     store.secret("links", [7; 32]).await.unwrap();
     let scope = Scope::chat_of("app", "user", &format!("chat {half}")).unwrap();
     for (number, scope) in [(1, Some(scope)), (2, None)] {
