@@ -23,7 +23,7 @@ use cabana_store::{Durability, Store};
 use cabana_testkit::Fake;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use jiff::SignedDuration;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::JoinSet};
 
 struct Stage {
     dir: tempfile::TempDir,
@@ -357,11 +357,12 @@ async fn to_stop_all_is_to_stop_what_is_being_made_and_to_start_none_any_more() 
     })
     .await;
     let runtime = stage.runtime.clone();
-    let stopping = tokio::spawn(async move { runtime.stop_all("the end").await });
+    let mut stopping = JoinSet::new();
+    stopping.spawn(async move { runtime.stop_all("the end").await });
     until(|| async { (stage.state("runs").await == SandboxState::Stopped).then_some(()) }).await;
-    assert!(!stopping.is_finished(), "what is being made is waited for");
+    assert!(stopping.try_join_next().is_none(), "what is being made is waited for");
     drop(held);
-    stopping.await.unwrap().unwrap();
+    stopping.join_next().await.unwrap().unwrap().unwrap();
     for call in [making, waking] {
         call.answer().await.unwrap(); // it was there, for a moment
     }
