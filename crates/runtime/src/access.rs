@@ -267,6 +267,13 @@ impl Access {
         if expires.is_some_and(|end| end <= created) {
             return Err(Error::invalid("expires", "has passed already"));
         }
+        if subject.as_deref() == Some("") {
+            return Err(Error::invalid("subject", "is empty"));
+        }
+        if role == Role::Admin && subject.is_some() && !any_subject {
+            let why = "stands for one user alone, and a key with the role admin opens all: make it with any_subject";
+            return Err(Error::invalid("subject", why));
+        }
         if any_subject && subject.is_none() {
             return Err(Error::invalid("any_subject", "is for a key that has a subject"));
         }

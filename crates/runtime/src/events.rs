@@ -207,8 +207,10 @@ impl Events {
             for sandbox in std::iter::once(None).chain(happened.sandbox.clone().map(Some)) {
                 about.1 = sandbox;
                 let heard = channels.get(&about).map(|channel| channel.send(announcement.clone()).is_ok());
-                if heard == Some(false) {
-                    channels.remove(&about); // the last listener went
+                let is_last = about.1.is_some() && matches!(happened.event, Event::Deleted { .. });
+                if heard == Some(false) || is_last {
+                    // The last listener went; or the sandbox, and another one may have its id.
+                    channels.remove(&about);
                 }
             }
         });

@@ -68,7 +68,10 @@ impl Runtime {
     /// The caller's own: of its tenant, and of its key. The operator sees all that were set, too.
     pub async fn standings(&self, caller: &Caller) -> Result<Vec<Standing>> {
         let own = |key| Owner { tenant: caller.tenant.clone(), key };
-        let mut owners = vec![own(None), own(Some(caller.key))];
+        let mut owners = match caller.subject.only() {
+            Some(_) => vec![own(Some(caller.key))],
+            None => vec![own(None), own(Some(caller.key))],
+        };
         if caller.role == Role::Admin {
             for (owner, _) in self.0.store.quotas().await? {
                 if !owners.contains(&owner) {

@@ -94,7 +94,13 @@ impl Runtime {
 
     pub async fn call_row(&self, caller: &Caller, id: CallId) -> Result<CallRow> {
         let row = self.0.store.call(&caller.tenant, id).await?;
-        row.filter(|row| caller.reaches(row.user.as_deref())).ok_or(Error::NoCall(id))
+        // What is about no sandbox may be about anything of the tenant.
+        let is_about_all = |row: &CallRow| row.user.is_none() && row.sandbox.is_none();
+        let is_seen = |row: &CallRow| match caller.subject.only() {
+            Some(_) if is_about_all(row) => false,
+            _ => caller.reaches(row.user.as_deref()),
+        };
+        row.filter(is_seen).ok_or(Error::NoCall(id))
     }
 
     pub async fn call_list(&self, caller: &Caller, sandbox: Option<&SandboxId>, page: Page) -> Result<Vec<CallRow>> {

@@ -12,7 +12,7 @@ use std::{sync::Arc, time::Duration};
 
 use cabana_model::{CallId, Outcome, SandboxState, TaskId};
 use cabana_sandbox::State;
-use cabana_store::{By, CallRow, Done, Entry, Log, Record, SnapshotStep};
+use cabana_store::{By, CallRow, Done, Entry, Log, Page, Record, SnapshotStep};
 use futures_util::TryStreamExt;
 use tokio::{task::JoinHandle, time::timeout};
 use tracing::Instrument as _;
@@ -144,12 +144,13 @@ impl Runtime {
         let Ok(attached) = attached else { return };
         let is_made = attached.is_made;
         self.0.sandboxes.open_to_calls(&slot, attached);
-        let made_for = ensures.iter().find(|ensure| was_made_for(&record, &ensure.row));
-        let is_nobodys = match made_for {
-            Some(ensure) => !is_asked_for(&record, &ensure.row),
-            None => !is_made && record.scope.is_none(),
+        let is_nobodys = match ensures.iter().find(|ensure| ensure.row.made) {
+            Some(ensure) => self.is_untold(&record, &ensure.row).await,
+            // Claimed, and not even its call was written down.
+            None => Ok(!is_made && record.scope.is_none() && record.version == 1),
         };
-        log("what a sandbox owes", self.settle_left_sandbox(&slot, is_nobodys, once).await);
+        let settled = async { self.settle_left_sandbox(&slot, is_nobodys?, once).await };
+        log("what a sandbox owes", settled.await);
         drop(outstanding);
     }
 
@@ -257,16 +258,28 @@ impl Runtime {
         let is_there = |record: &&Record| !matches!(record.state, SandboxState::Deleting | SandboxState::Failed);
         let outcome = match sandbox.or(resting.as_ref()).filter(is_there) {
             Some(record) if is_asked_for(record, row) => {
-                let answer = Ensured { sandbox: record.id.clone(), created: was_made_for(record, row) };
+                let answer = Ensured { sandbox: record.id.clone(), created: row.made };
                 let answer = serde_json::to_vec(&answer).map(Into::into);
                 outcome_of(answer.map_err(|error| Error::invalid("answer", error.to_string())))
             }
             _ => Outcome::Unknown,
         };
-        if let Some(record) = resting.filter(|record| !is_asked_for(record, row) && was_made_for(record, row)) {
+        if let Some(record) = resting
+            && self.is_untold(&record, row).await?
+        {
             self.0.sandboxes.doom(&self.0.sandboxes.of_record(record), UNTOLD).await?;
         }
         self.settle_left(row, outcome, None, None).await
+    }
+
+    /// Whether nobody can know of the sandbox that was made for this call: no client was told, none can ask again, no scope leads to it,
+    /// and nobody has used it who saw it in a list.
+    async fn is_untold(&self, record: &Record, row: &CallRow) -> Result<bool> {
+        if !row.made || is_asked_for(record, row) {
+            return Ok(false);
+        }
+        let calls = self.0.store.calls(&record.tenant, None, Some(&record.id), Page::first(2)).await?;
+        Ok(calls.iter().all(|call| call.id == row.id))
     }
 
     async fn settle_left(
@@ -317,13 +330,6 @@ impl Runtime {
         said::recorded(&self.0.metrics, &row.tenant, &row.verb, &outcome, spent);
         Ok(())
     }
-}
-
-/// Whether the call is the one that the sandbox was made for. One that ran before it was stopped and woken since: that is more changes
-/// than a making has, and the end that a crash made of it.
-fn was_made_for(record: &Record, row: &CallRow) -> bool {
-    const MOST_OF_A_MAKING: u64 = 4;
-    record.version <= MOST_OF_A_MAKING && record.started.is_none_or(|started| started >= row.reserved)
 }
 
 /// Whether somebody can come to it who does not know its id.

@@ -390,7 +390,7 @@ impl Runtime {
             Err(error @ (Error::NoSandbox(_) | Error::Exceeded(_) | Error::LowDisk { .. })) if ask.key.is_some() => {
                 return match self.0.store.repeated(self.new_call(&ask, &about, id, None)).await? {
                     Some(Reserved::Running(first) | Reserved::Done(first, _)) => {
-                        let call = self.followed(&ask, first).await?;
+                        let Ok(call) = self.followed(&ask, first).await else { return Err(error) };
                         Ok((call, Some((work, self.following(&ask, &about, place, None)))))
                     }
                     _ => Err(error),
@@ -405,7 +405,7 @@ impl Runtime {
         let (call, tell) = RawCall::new(id, output);
         leaves.mark(); // its row, which only its outcome ends
         self.0.calls.add(call.clone());
-        let reserved = self.0.store.reserve(self.new_call(&ask, &about, id, slot.as_ref())).await;
+        let reserved = self.0.store.reserve(self.new_call(&ask, &about, id, found.as_ref())).await;
         if !matches!(reserved, Ok(Reserved::Running(_) | Reserved::Done(..) | Reserved::Conflict)) {
             pass.is_recorded(); // also where the store does not say
         }
@@ -456,6 +456,7 @@ impl Runtime {
 
     /// Waits as long as the first may take. One that has ended between the two looks has its outcome by now.
     async fn followed(&self, ask: &Ask, first: CallId) -> Result<RawCall> {
+        self.call_row(&ask.caller, first).await?; // of another user, it is none that can be followed
         self.0.left_calls.taken_up(&first).await?;
         if let Some(call) = self.0.calls.get(first) {
             return Ok(call);
@@ -470,7 +471,8 @@ impl Runtime {
         Following { runtime, tenant, removes: about.wants.removes, _pass: pass, _place: place }
     }
 
-    fn new_call(&self, ask: &Ask, about: &About, id: CallId, slot: Option<&Arc<Slot>>) -> NewCall {
+    fn new_call(&self, ask: &Ask, about: &About, id: CallId, found: Option<&(Arc<Slot>, bool)>) -> NewCall {
+        let slot = found.map(|(slot, _)| slot);
         NewCall {
             id,
             tenant: ask.caller.tenant.clone(),
@@ -478,8 +480,9 @@ impl Runtime {
             sandbox: slot.map(|slot| slot.record().id.clone()),
             user: match slot {
                 Some(slot) => slot.record().user.clone(),
-                None => ask.caller.subject.only().map(str::to_owned),
+                None => ask.caller.subject.user().map(str::to_owned),
             },
+            made: found.is_some_and(|(_, made)| *made),
             verb: about.verb,
             front: ask.front,
             digest: about.digest,

@@ -384,12 +384,14 @@ impl Sandboxes {
             }
         };
         let forked;
+        let mut of_snapshot = None;
         let wanted = match (wanted.snapshot, scope) {
             (None, _) => wanted,
             (Some(snapshot), scope) => match (self.store.snapshot(tenant, snapshot).await?, scope) {
                 (Some(found), _) if caller.reaches(found.user.as_deref()) => {
                     let sandbox = SandboxSpec { base: Base::Snapshot(found.physical), ..wanted.sandbox.clone() };
                     forked = Wanted { sandbox, ..wanted.clone() };
+                    of_snapshot = found.user;
                     &forked
                 }
                 // What a sandbox that is there began with may be gone by now.
@@ -422,10 +424,11 @@ impl Sandboxes {
             scope: scope.cloned(),
             spec: wanted.to_spec()?,
             key: caller.key,
-            user: match scope {
-                Some(scope) => scope.named_user(),
-                None => caller.subject.only().map(str::to_owned),
-            },
+            // What a user had in a snapshot is that user's, whoever begins a sandbox with it.
+            user: scope.and_then(Scope::named_user).or(of_snapshot).or_else(|| match scope {
+                Some(_) => None,
+                None => caller.subject.user().map(str::to_owned),
+            }),
             disk: wanted.sandbox.limits.disk,
             at: self.clock.now(),
         };

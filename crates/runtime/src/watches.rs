@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use cabana_model::{Code, SandboxId, Tenant};
@@ -12,11 +12,13 @@ use tokio::sync::{OnceCell, broadcast};
 
 use crate::{Error, Result, Runtime, acts::files::Rights, kernel_watches::KernelWatches};
 
-/// Directories that one tenant watches at a time, and all together: below what the kernel gives one user.
-const EACH: usize = 24;
-const ALL: usize = 96;
-/// The last places are for tenants who have few.
-const RESERVED: usize = 32;
+/// How many the kernel gives one user.
+const MAX_USER_INSTANCES: &str = "/proc/sys/fs/inotify/max_user_instances";
+/// Where the kernel does not say: what it has at first.
+const USUAL: usize = 128;
+/// However many it gives: each has two descriptors.
+const MOST: usize = 2048;
+/// Who has fewer finds a place among the last ones, too.
 const FEW: usize = 2;
 /// As many events as a slow reader may be behind before it is told that it missed some.
 const BEHIND: usize = 1024;
@@ -43,7 +45,32 @@ type Shared = Arc<OnceCell<broadcast::Sender<Told>>>;
 #[derive(Default)]
 pub(crate) struct Watches {
     watches: Mutex<HashMap<Watched, (Tenant, Shared)>>,
+    /// Read when the first is asked for.
+    places: OnceLock<Places>,
     kernel: Arc<KernelWatches>,
+}
+
+/// Directories that are watched at a time.
+#[derive(Clone, Copy)]
+struct Places {
+    all: usize,
+    /// By one tenant.
+    each: usize,
+    /// For tenants who have few.
+    reserved: usize,
+}
+
+impl Places {
+    /// The rest is for other services of the machine.
+    fn of(max_user_instances: usize) -> Self {
+        let all = (max_user_instances / 4 * 3).min(MOST);
+        Self { all, each: all / 4, reserved: all / 3 }
+    }
+
+    fn read() -> Self {
+        let text = std::fs::read_to_string(MAX_USER_INSTANCES).ok();
+        Self::of(text.and_then(|text| text.trim().parse().ok()).unwrap_or(USUAL))
+    }
 }
 
 impl Watches {
@@ -59,8 +86,9 @@ impl Watches {
                 return Ok(shared.clone());
             }
             let each = all.values().filter(|(of, _)| of == tenant).count();
-            let most = if each < FEW { ALL } else { ALL - RESERVED };
-            if each >= EACH || all.len() >= most {
+            let places = self.places.get_or_init(Places::read);
+            let most = if each < FEW { places.all } else { places.all - places.reserved };
+            if each >= places.each || all.len() >= most {
                 return Err(Error::TooManyWatches);
             }
             let shared = Shared::default();

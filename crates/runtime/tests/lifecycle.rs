@@ -326,6 +326,21 @@ async fn a_create_that_a_crash_interrupted_is_answered_with_its_sandbox_where_it
     }
 }
 
+/// Who saw it in a list may use it by then.
+#[tokio::test]
+async fn a_create_that_a_crash_interrupted_takes_nothing_from_who_uses_its_sandbox_already() {
+    let stage = Stage::new(Lifecycle::default()).await;
+    let _held = stage.fake.hold_begin().await;
+    let _making = stage.runtime.call(stage.make(None), Ensure).await.unwrap();
+    let record = stage.claimed(1).await.remove(0);
+    let at = |stage: &Stage| Ask { place: Place::Sandbox(record.id.clone()), ..stage.ask("none") };
+    let _using = stage.runtime.call(at(&stage), Ensure).await.unwrap();
+    stage.fake.make(&record.physical);
+    let stage = stage.killed().await;
+    stage.runtime.reap().await.unwrap();
+    stage.runtime.call(at(&stage), Ensure).await.unwrap().answer().await.unwrap();
+}
+
 /// Starting one is the same call as making one.
 #[tokio::test]
 async fn a_start_that_a_crash_interrupted_costs_no_sandbox() {
@@ -396,6 +411,26 @@ async fn to_stop_all_names_what_it_could_not_stop() {
     stage.fake.be_away(0);
     stage.runtime.stop_all("the end").await.unwrap();
     assert_eq!((stage.state("one").await, stage.fake.running()), (SandboxState::Stopped, 0));
+}
+
+/// Another user's may have its id then.
+#[tokio::test]
+async fn who_hears_of_one_sandbox_hears_of_none_that_has_its_id_later() {
+    let stage = Stage::new(Lifecycle::default()).await;
+    let chat = |app: &str, user: &str| Scope::chat_of(app, user, "7").unwrap();
+    let ask = |scope| Ask { place: Place::Scope(scope, None), ..stage.ask("none") };
+    let ensure = async |scope| stage.runtime.call(ask(scope), Ensure).await.unwrap().answer().await.unwrap().sandbox;
+    let first = ensure(chat("shop-alice", "smith")).await;
+    let mut listener = stage.runtime.events(&stage.caller, Some(&first)).await.unwrap();
+    let delete = Ask { place: Place::Sandbox(first.clone()), ..stage.ask("none") };
+    stage.runtime.call(delete, Become(Shape::Deleted)).await.unwrap().answer().await.unwrap();
+    assert_eq!(ensure(chat("shop", "alice-smith")).await, first, "the same id");
+    let mut heard = Vec::new();
+    while let Some(said) = listener.next().await {
+        let Heard::Event(happened) = said else { panic!("it missed some") };
+        heard.push(format!("{:?}", happened.event));
+    }
+    assert!(heard.last().is_some_and(|last| last.starts_with("Deleted")), "{heard:?}");
 }
 
 #[tokio::test]

@@ -110,6 +110,7 @@ impl Stage {
             key: self.caller.key,
             sandbox: None,
             user: None,
+            made: false,
             verb: "exec",
             front: "test",
             digest: [0; 32],

@@ -112,6 +112,7 @@ async fn one_that_was_taken_and_not_recorded_is_found_by_its_call() {
             key: stage.caller.key,
             sandbox: Some(stage.sandbox.clone()),
             user: None,
+            made: false,
             verb: "snapshot.take",
             front: "test",
             digest: digest.chain_update([0]).chain_update([0; 32]).finalize().into(),

@@ -22,7 +22,7 @@ use crate::{App, error::Refused, listen::Peer};
 /// Of one network, in a second and at once.
 const EACH: (u64, u64) = (5, 50);
 /// Of this machine: it may be a proxy, behind which all are.
-const OF_PROXY: (u64, u64) = (10, 100);
+const OF_PROXY: (u64, u64) = (20, 300);
 /// So many networks are known at a time. Those that have not tried anything for long make room.
 const NETWORKS: usize = 4096;
 /// Between two lines about one network.
@@ -59,11 +59,15 @@ impl FailedAuth {
         self.of(network, now, has_one).unwrap_or(false)
     }
 
-    /// It opened nothing, or was not even looked up. How many there were since the last line, where there is to be one.
+    /// One was looked up, and opened nothing.
+    fn pay(&self, network: IpAddr, now: Time) {
+        self.of(network, now, |tries| take(&mut tries.bucket, network, now));
+    }
+
+    /// It opened nothing, whether it was looked up or not. How many there were since the last line, where there is to be one.
     fn note(&self, network: IpAddr, now: Time) -> Option<u64> {
         self.total.fetch_add(1, Ordering::Relaxed);
         self.of(network, now, |tries| {
-            take(&mut tries.bucket, network, now);
             tries.untold += 1;
             let is_due = tries.told.is_none_or(|told| now.duration_since(told).unsigned_abs() >= EVERY);
             is_due.then(|| {
@@ -116,9 +120,15 @@ pub(crate) async fn admit(parts: &Parts, app: &App, key: &str) -> Result<Caller,
         return Ok(access.admit(credential).await?); // nobody comes from outside so
     };
     let now = app.runtime.clock().now();
-    let admitted = match credential.has_form() && !app.failed_auth.may_try(network, now) {
+    let has_form = credential.has_form();
+    let admitted = match has_form && !app.failed_auth.may_try(network, now) {
         true => Err(Refused::new(Code::RateLimited, "very many keys that open nothing came from this network")),
-        false => access.admit(credential).await.map_err(Refused::from),
+        false => access.admit(credential).await.map_err(|error| {
+            if has_form {
+                app.failed_auth.pay(network, now);
+            }
+            Refused::from(error)
+        }),
     };
     if admitted.is_err()
         && let Some(tries) = app.failed_auth.note(network, now)
@@ -146,7 +156,7 @@ mod tests {
         let network = network.parse().unwrap();
         let fails = |_: &i32| {
             let may_try = failed.may_try(network, now);
-            failed.note(network, now);
+            failed.pay(network, now);
             may_try
         };
         (0..1000).take_while(fails).count()
@@ -157,7 +167,7 @@ mod tests {
         let failed = FailedAuth::default();
         assert_eq!(tries(&failed, "192.0.2.1", at(0)), 50);
         assert_eq!(tries(&failed, "192.0.2.2", at(0)), 50);
-        assert_eq!(tries(&failed, "127.0.0.1", at(0)), 100, "all may be behind a proxy");
+        assert_eq!(tries(&failed, "127.0.0.1", at(0)), 300, "all may be behind a proxy");
         assert_eq!(tries(&failed, "192.0.2.1", at(2)), 10);
         let good = "192.0.2.3".parse().unwrap();
         assert!((0..1000).all(|_| failed.may_try(good, at(2))), "those that are good cost nothing");

@@ -13,7 +13,12 @@ use axum::{
 use cabana_runtime::{BUCKETS, Role, Runtime, Tenant, Verb};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{App, auth::Reader, error::ErrorBody, listen};
+use crate::{
+    App,
+    auth::Reader,
+    error::{Answer, ErrorBody},
+    listen,
+};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(metrics))
@@ -24,7 +29,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     (status = 200, content_type = "text/plain"),
     (status = "default", body = ErrorBody),
 ))]
-async fn metrics(State(app): State<App>, Reader(caller): Reader) -> Response {
+async fn metrics(State(app): State<App>, Reader(caller): Reader) -> Answer<Response> {
+    caller.require_all_users()?;
     let runtime = &app.runtime;
     let all = caller.role == Role::Admin;
     let mut page = Page::default();
@@ -58,7 +64,7 @@ async fn metrics(State(app): State<App>, Reader(caller): Reader) -> Response {
         let live = runtime.live_sandboxes(&caller.tenant);
         page.one("cabana_sandboxes_live", "gauge", "Sandboxes that run.", live);
     }
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], page.0).into_response()
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], page.0).into_response())
 }
 
 #[derive(Default)]

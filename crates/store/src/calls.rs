@@ -20,6 +20,8 @@ pub struct NewCall {
     pub sandbox: Option<SandboxId>,
     /// Whose it is, if it is one user's.
     pub user: Option<String>,
+    /// Whether the sandbox was made for it.
+    pub made: bool,
     pub verb: &'static str,
     pub front: &'static str,
     /// Of the request: the same key with another one is a mistake of the caller.
@@ -63,6 +65,7 @@ pub struct CallRow {
     pub key: KeyId,
     pub sandbox: Option<SandboxId>,
     pub user: Option<String>,
+    pub made: bool,
     /// Whether its client sent an Idempotency-Key, and can ask again what became of it.
     pub can_be_repeated: bool,
     pub verb: String,
@@ -149,7 +152,7 @@ impl Store {
         .await
     }
 
-    /// Newest first. `user`: without those of other users.
+    /// Newest first. `user`: without those of other users, and of nobody those that are about a sandbox.
     pub async fn calls(
         &self,
         tenant: &Tenant,
@@ -167,7 +170,7 @@ impl Store {
             let of = if sandbox.is_some() { "sandbox = ?2" } else { "?2 IS NULL" };
             let mut statement = db.prepare_cached(&format!(
                 "SELECT * FROM calls WHERE tenant = ?1 AND {of} AND id < coalesce(?3, x'ffffffffffffffffffffffffffffffffff')
-                 AND (?5 IS NULL OR user IS NULL OR user = ?5) ORDER BY id DESC LIMIT ?4"
+                 AND (?5 IS NULL OR user = ?5 OR (user IS NULL AND sandbox IS NOT NULL)) ORDER BY id DESC LIMIT ?4"
             ))?;
             let values = params![Col(tenant), sandbox.as_ref().map(Col), before.as_ref().map(Col), page.rows(), user];
             Ok(page::collect(statement.query_map(values, row)?)?)
@@ -216,14 +219,15 @@ fn earlier(db: &Connection, call: &NewCall, once: &[u8; 32]) -> Result<Option<Re
 
 fn insert(tx: &mut Tx<'_>, call: &NewCall) -> Result<usize> {
     tx.execute(
-        "INSERT INTO calls (tenant, id, key, sandbox, user, verb, front, digest, once, argv, reserved)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO calls (tenant, id, key, sandbox, user, made, verb, front, digest, once, argv, reserved)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         params![
             Col(&call.tenant),
             Col(&call.id),
             Col(&call.key),
             call.sandbox.as_ref().map(Col),
             call.user,
+            call.made,
             call.verb,
             call.front,
             call.digest,
@@ -276,6 +280,7 @@ fn row(row: &Row<'_>) -> rusqlite::Result<CallRow> {
         key: get(row, "key")?,
         sandbox: maybe(row, "sandbox")?,
         user: row.get("user")?,
+        made: row.get("made")?,
         can_be_repeated: row.get::<_, Option<[u8; 32]>>("once")?.is_some(),
         verb: row.get("verb")?,
         front: row.get("front")?,

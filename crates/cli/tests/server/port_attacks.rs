@@ -146,6 +146,7 @@ async fn no_key_comes_in_wherever_a_client_has_put_it() {
     let protocols = format!("chat, cabana.key.{}, v2", server.key);
     let request = at_path(&server, &sandbox, "echo").header("X-API-KEY", "theirs").header("X-API-KEY", &server.key);
     let request = request.header("Authorization", "Basic dTpw").header("Sec-WebSocket-Protocol", protocols);
+    let request = request.header("Authorization", format!("Bearer {}", server.key));
     let inside = good(request.send().await.unwrap()).await;
     assert!(!inside.to_string().contains(&server.key), "{inside}");
     assert_eq!(seen(&inside, "x-api-key"), ["theirs"]);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     e2b_stage::Asking,
-    stage::{Server, client, good, refused},
+    stage::{Server, client, good, refused, until},
     tenants::{body_for, fill, send},
 };
 
@@ -82,7 +82,7 @@ async fn no_route_leads_a_key_to_what_another_user_has() {
             assert_eq!(ids(&get(&server, &ann, &of_his).await), [""; 0], "{list}");
         }
     }
-    for of_all in ["/v1/ledger", "/v1/ledger/head", "/v1/usage", "/v1/events", "/v1/webhooks"] {
+    for of_all in ["/v1/ledger", "/v1/ledger/head", "/v1/usage", "/v1/events", "/v1/webhooks", "/metrics"] {
         let told = refused(send(&server, &bob, Method::GET, of_all, None).await).await;
         assert_eq!(told, (403, "forbidden".into()), "{of_all} tells of all users");
     }
@@ -190,4 +190,91 @@ async fn one_idempotency_key_of_two_users_is_two_calls() {
     good(send(&server, &bob, Method::DELETE, &at, None).await).await;
     assert_eq!(good(exec(&bob).await.unwrap()).await["stdout"], "secret\n", "the same answer as before");
     assert_eq!(refused(exec(&ann).await.unwrap()).await.0, 404);
+}
+
+/// Also while it runs, and though the other key means the same user.
+#[tokio::test]
+async fn one_idempotency_key_leads_to_no_call_of_another_users() {
+    let server = Server::start();
+    let (bob, ann) = (key_of(&server, "bob").await, key_of(&server, "ann").await);
+    let usually = key(&server, json!({ "role": "use", "subject": "ann", "any_subject": true })).await;
+    let bobs = good(post(&server, &bob, "/v1/sandboxes", &json!({})).await).await;
+    let at = format!("{}/v1/sandboxes/{}/exec", server.url, bobs["id"].as_str().unwrap());
+    let exec = |key: &str| {
+        let request = client().post(&at).bearer_auth(key).header("Idempotency-Key", "same");
+        request.json(&json!({ "command": "echo secret; until [ -e go ]; do sleep 0.05; done" })).send()
+    };
+    let asked = async {
+        let running = async || {
+            let calls = get(&server, &bob, "/v1/calls").await;
+            calls["calls"].as_array().unwrap().iter().any(|call| call["verb"] == "exec").then_some(())
+        };
+        until(running).await;
+        assert_eq!(refused(exec(&ann).await.unwrap()).await, (404, "sandbox_not_found".into()), "while it runs");
+        let go = json!({ "command": "touch go" });
+        good(client().post(&at).bearer_auth(&bob).json(&go).send().await.unwrap()).await;
+    };
+    let (first, ()) = tokio::join!(exec(&usually), asked);
+    assert_eq!(good(first.unwrap()).await["stdout"], "secret\n", "the control: this key may name anybody");
+    assert_eq!(refused(exec(&ann).await.unwrap()).await, (404, "sandbox_not_found".into()), "and after it");
+}
+
+/// Templates are for all users of the tenant: who makes them has what all of them begin with.
+#[tokio::test]
+async fn a_key_of_one_user_builds_nothing_and_sees_no_build() {
+    let server = Server::start();
+    let anns = Asking::with(&server, key_of(&server, "ann").await);
+    let platform = Asking::with(&server, server.key_for("default", "use").await);
+    let template = good(platform.send(Method::POST, "/v3/templates", &json!({ "name": "built" })).await).await;
+    let text = |name: &str| template[name].as_str().unwrap().to_owned();
+    let (of, build) = (text("templateID"), text("buildID"));
+    for (method, path, body) in [
+        (Method::POST, "/v3/templates".to_owned(), json!({ "name": "base" })),
+        (Method::POST, format!("/v2/templates/{of}/builds/{build}"), json!({ "fromImage": "e2bdev/base" })),
+        (Method::GET, format!("/templates/{of}/builds/{build}/status"), Value::Null),
+        (Method::GET, format!("/templates/{of}/files/{}", "0".repeat(64)), Value::Null),
+        (Method::POST, "/templates/tags".to_owned(), json!({ "target": "built:default", "tags": ["other"] })),
+        (Method::DELETE, format!("/templates/{of}"), Value::Null),
+    ] {
+        let answer = anns.send(method.clone(), &path, &body).await;
+        assert_eq!(answer.status(), 403, "{method} {path}: {}", answer.text().await.unwrap());
+    }
+    good(platform.get(&format!("/templates/{of}/builds/{build}/status")).await).await;
+}
+
+/// Whoever makes it.
+#[tokio::test]
+async fn what_begins_with_what_a_user_had_is_that_users() {
+    let server = Server::start();
+    let (bob, platform) = (key_of(&server, "bob").await, server.key_for("default", "use").await);
+    let usually = key(&server, json!({ "role": "use", "subject": "ann", "any_subject": true })).await;
+    let made = good(Asking::with(&server, usually.clone()).make("base").await).await;
+    let id = made["sandboxID"].as_str().unwrap().to_owned();
+    let bobs = Asking::with(&server, bob.clone());
+    assert_eq!(bobs.get(&format!("/sandboxes/{id}")).await.status(), 404, "she is who was meant");
+    let asking = Asking::with(&server, platform.clone());
+    let forks =
+        asking.send(Method::POST, &format!("/sandboxes/{id}/fork"), &json!({ "count": 1, "timeout": 60 })).await;
+    let forks = good(forks).await;
+    let fork = forks[0]["sandbox"]["sandboxID"].as_str().unwrap_or_else(|| panic!("{forks}")).to_owned();
+    assert_eq!(asking.get(&format!("/sandboxes/{fork}")).await.status(), 200, "the control");
+    assert_eq!(bobs.get(&format!("/sandboxes/{fork}")).await.status(), 404);
+    let snapshot = post(&server, &platform, &format!("/v1/sandboxes/{id}/snapshots"), &json!({})).await;
+    let from = json!({ "snapshot": good(snapshot).await["id"] });
+    let made = good(post(&server, &platform, "/v1/sandboxes", &from).await).await;
+    let at = format!("/v1/sandboxes/{}", made["id"].as_str().unwrap());
+    assert_eq!(refused(send(&server, &bob, Method::GET, &at, None).await).await.0, 404);
+    let purge = json!({ "app": "private", "chat": "of-ann" });
+    good(post(&server, &platform, "/v1/sandboxes:delete", &purge).await).await;
+    let seen = get(&server, &bob, "/v1/calls").await.to_string();
+    assert!(!seen.contains("of-ann"), "{seen}");
+}
+
+#[tokio::test]
+async fn a_subject_is_somebody_and_no_operator() {
+    let server = Server::start();
+    for about in [json!({ "role": "use", "subject": "" }), json!({ "role": "admin", "subject": "ann" })] {
+        let told = refused(server.post("/v1/keys", &about).send().await.unwrap()).await;
+        assert_eq!(told, (400, "bad_request".into()), "{about}");
+    }
 }

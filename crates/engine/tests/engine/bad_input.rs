@@ -191,6 +191,24 @@ async fn a_command_that_no_kernel_takes_is_refused_and_the_sandbox_lives() {
     inside.end().await;
 }
 
+/// Longer than a name may be, than a path, than an argument.
+#[tokio::test]
+async fn a_program_whose_name_is_too_long_is_no_fault_of_ours() {
+    let inside = Inside::new().await;
+    for length in [300, 5000, 200_000] {
+        for before in ["", "/", "./", "/usr/bin/"] {
+            let program = format!("{before}{}", "x".repeat(length));
+            let code = refused(inside.sandbox.exec(ExecSpec::argv([program], path("/")))).await;
+            assert!(
+                [Code::ProgramNotFound, Code::BadRequest].contains(&code),
+                "{length} bytes after {before:?}: {code}"
+            );
+        }
+    }
+    inside.user("true").await.ok();
+    inside.end().await;
+}
+
 #[tokio::test]
 async fn unknown_users_and_missing_directories_are_named() {
     let inside = Inside::new().await;

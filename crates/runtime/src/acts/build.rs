@@ -52,6 +52,7 @@ impl Act for Ask {
 
     /// The build has the call's own number.
     async fn run(self, cx: Cx) -> Result<Asked> {
+        cx.caller.require_all_users()?; // templates are for all users of the tenant
         cx.check_room()?;
         let Self { name, tags, about } = self;
         let (tenant, build, at) = (cx.caller.tenant.clone(), BuildId::from(cx.call.uuid()), cx.runtime.clock().now());
@@ -88,6 +89,7 @@ impl Act for Begin {
     }
 
     async fn run(self, cx: Cx) -> Result<bool> {
+        cx.caller.require_all_users()?; // templates are for all users of the tenant
         Ok(cx.runtime.store().begin_build(&cx.caller.tenant, self.build, cx.caller.key).await?)
     }
 }
@@ -115,6 +117,7 @@ impl Act for Upload {
     }
 
     async fn run(self, cx: Cx) -> Result<u64> {
+        cx.caller.require_all_users()?; // templates are for all users of the tenant
         cx.check_room()?;
         let kept = cx.runtime.keep_upload(&cx.caller.tenant, &self.hash, self.body);
         cx.cancel.clone().run_until_cancelled(kept).await.ok_or(Error::Cancelled)?
@@ -145,6 +148,7 @@ impl Act for Tag {
     }
 
     async fn run(self, cx: Cx) -> Result<()> {
+        cx.caller.require_all_users()?; // templates are for all users of the tenant
         let (store, tenant) = (cx.runtime.store(), &cx.caller.tenant);
         let build = store.build(tenant, self.build).await?.ok_or(Error::NoBuild(self.build))?;
         match store.tag_build(tenant, &build, self.tags, MOST_TAGS, cx.runtime.clock().now()).await? {
@@ -186,6 +190,7 @@ impl Act for Untag {
     }
 
     async fn run(self, cx: Cx) -> Result<usize> {
+        cx.caller.require_all_users()?; // templates are for all users of the tenant
         let untagged = cx.runtime.store().untag(&cx.caller.tenant, self.template, self.tags).await?;
         cx.note(|notes| notes.is_void = untagged == 0);
         Ok(untagged)
@@ -220,6 +225,7 @@ impl Act for Remove {
     }
 
     async fn run(self, cx: Cx) -> Result<()> {
+        cx.caller.require_all_users()?; // templates are for all users of the tenant
         let removed = cx.runtime.store().remove_own_template(&cx.caller.tenant, self.0).await?;
         let loose = removed.ok_or(Error::NoOwnTemplate(self.0))?;
         cx.runtime.remove_loose(&cx.caller.tenant, loose).await;

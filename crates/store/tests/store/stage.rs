@@ -60,6 +60,7 @@ pub(crate) fn call(tenant: &Tenant) -> NewCall {
         key: KeyId::now(),
         sandbox: None,
         user: None,
+        made: false,
         verb: "exec",
         front: "rest",
         digest: [1; 32],

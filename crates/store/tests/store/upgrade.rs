@@ -80,6 +80,7 @@ async fn fill(store: &Store, half: u128) {
         key: KeyId::from(id(half, 1)),
         sandbox: Some(sandbox(half, 1)),
         user: Some("user".into()),
+        made: true,
         once: Some([half as u8 * 16 + number as u8; 32]),
         at: at(4),
         ..call(&one)
@@ -226,6 +227,19 @@ async fn chats_with_hyphens_in_their_parts_are_found_after_the_upgrade() {
     for (number, chat) in chats.into_iter().enumerate() {
         store.claim(Claim { scope: Some(of(chat)), ..claim(&one, number as i64) }).await.unwrap();
     }
+    // What no scope says, the key says that made it; of what is gone nobody knows whose it was.
+    let anns = KeyId::now();
+    let (tenant, role, name, subject) = (one.clone(), Role::Use, "a name".into(), Some("ann".into()));
+    let (any_subject, digest, created, expires) = (false, [9; 32], at(1), None);
+    let key = NewKey { id: anns, tenant, role, name, subject, any_subject, digest, created, expires };
+    store.add_key(key, None).await.unwrap();
+    let made = Claim { key: anns, id: sandbox(0, 99), ..claim(&one, 99) };
+    store.claim(made.clone()).await.unwrap();
+    let gone = |key| cabana_store::NewCall { key, sandbox: Some(sandbox(0, 98)), ..call(&one) };
+    let (by_her, by_another) = (gone(anns), gone(KeyId::now()));
+    for call in [&by_her, &by_another] {
+        store.reserve(call.clone()).await.unwrap();
+    }
     store.close().await;
     let db = Connection::open(database(dir.path())).unwrap();
     for (app, user, chat) in &chats[..5] {
@@ -233,9 +247,14 @@ async fn chats_with_hyphens_in_their_parts_are_found_after_the_upgrade() {
         let sql = "UPDATE sandboxes SET value = ?2, scope = json_set(scope, '$.value', ?2) WHERE value = ?1";
         assert_eq!(db.execute(sql, [key, plain]).unwrap(), 1);
     }
-    for (table, column) in
-        [("sandboxes", "user"), ("calls", "user"), ("tasks", "user"), ("snapshots", "user"), ("keys", "any_subject")]
-    {
+    for (table, column) in [
+        ("sandboxes", "user"),
+        ("calls", "user"),
+        ("calls", "made"),
+        ("tasks", "user"),
+        ("snapshots", "user"),
+        ("keys", "any_subject"),
+    ] {
         db.execute_batch(&format!("ALTER TABLE {table} DROP COLUMN {column}")).unwrap();
     }
     db.pragma_update(None, "user_version", 11).unwrap();
@@ -245,6 +264,10 @@ async fn chats_with_hyphens_in_their_parts_are_found_after_the_upgrade() {
         let record = store.by_scope(&one, &of(chat)).await.unwrap();
         let record = record.unwrap_or_else(|| panic!("{chat:?} is not found"));
         assert_eq!((record.scope, record.user.as_deref()), (Some(of(chat)), Some(chat.1)));
+    }
+    assert_eq!(store.sandbox(&one, &made.id).await.unwrap().unwrap().user.as_deref(), Some("ann"));
+    for (call, user) in [(by_her, "ann"), (by_another, "")] {
+        assert_eq!(store.call(&one, call.id).await.unwrap().unwrap().user.as_deref(), Some(user));
     }
 }
 

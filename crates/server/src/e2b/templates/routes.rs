@@ -14,7 +14,7 @@ use cabana_e2b_wire::{
     control::{BuildStart, BuildStatusQuery, NewTemplate, NewTemplateAnswer, TemplateAlias},
 };
 use cabana_runtime::{
-    Build, BuildId, BuildState, Caller, Error,
+    Build, BuildId, BuildState, Caller, Error, Subject,
     acts::build::{Ask as AskBuild, Begin, Remove},
 };
 use tokio::sync::oneshot;
@@ -131,6 +131,8 @@ async fn begin(
     Path((template, build)): Path<(String, String)>,
     Body(asked): Body<BuildStart>,
 ) -> Result<StatusCode, Refused> {
+    caller.require_all_users()?;
+    let caller = Caller { subject: Subject::Anybody, ..caller }; // what is built is for all users, whoever this key means
     let found = found_build(&app, &caller, &template, &build).await?;
     steps::check(&asked.steps).map_err(Refused::bad)?;
     let words = [&asked.from_template, &asked.from_image, &asked.start_cmd, &asked.ready_cmd];
@@ -172,6 +174,7 @@ async fn status(
     Path((template, build)): Path<(String, String)>,
     query: Result<Query<BuildStatusQuery>, QueryRejection>,
 ) -> Result<Response, Refused> {
+    caller.require_all_users()?;
     let Query(asked) = query.map_err(|error| Refused::bad(error.body_text()))?;
     let (own, _) = owned(&app, &caller.tenant, &template).await?;
     let mut found = found_build(&app, &caller, &template, &build).await?;

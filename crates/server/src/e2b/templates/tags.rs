@@ -44,6 +44,7 @@ pub(super) async fn assign(
     User(caller): User,
     Body(asked): Body<AssignTags>,
 ) -> Result<(StatusCode, Json<AssignedTags>), Refused> {
+    caller.require_all_users()?;
     check(&asked.tags)?;
     let (own, named) = owned(&app, &caller.tenant, &asked.target).await?;
     let build = tagged(&app, &caller.tenant, &own, &named).await?;
@@ -57,6 +58,7 @@ pub(super) async fn remove(
     User(caller): User,
     Body(asked): Body<RemoveTags>,
 ) -> Result<StatusCode, Refused> {
+    caller.require_all_users()?;
     check(&asked.tags)?;
     let (own, _) = owned(&app, &caller.tenant, &asked.name).await?;
     let gone = app.runtime.call(nowhere(caller), Untag { template: own.id, tags: asked.tags.clone() }).await?;

@@ -30,6 +30,7 @@ pub(super) async fn link(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<(StatusCode, Json<FileUpload>), Refused> {
+    caller.require_all_users()?;
     owned(&app, &caller.tenant, &template).await?;
     let hash: Hash = hash.parse()?;
     let host = authority(&uri, &headers).ok_or_else(|| Refused::bad("the request names no host"))?;
