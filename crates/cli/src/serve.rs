@@ -155,7 +155,9 @@ async fn serve(source: Source, serving: Serving, show_key: bool, stop_all: bool)
         never = heap::keep_small() => match never {},
     }
     let stopped = match stop_all {
-        true => hurry.run_until_cancelled(stop(&runtime)).await.unwrap_or(Ok(())),
+        true => hurry.run_until_cancelled(stop(&runtime)).await.unwrap_or_else(|| {
+            Err(Failure::new(Code::Draining, "told to end at once before all sandboxes were stopped: some may run"))
+        }),
         false => Ok(()),
     };
     runtime.leave();

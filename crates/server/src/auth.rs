@@ -63,7 +63,7 @@ pub(crate) async fn admitted(parts: &Parts, app: &App, key: Option<&str>, needs:
     let key = key.ok_or(Error::Unauthorized)?;
     let caller = failed_auth::admit(parts, app, key).await?;
     if let Some(peer) = parts.extensions.get::<Peer>() {
-        peer.note_key(&caller.tenant)?;
+        peer.note_key(&caller.tenant, caller.role)?;
     }
     caller.require(needs)?;
     match parts.headers.get("cabana-tenant") {

@@ -1,7 +1,7 @@
 //! Keys that open nothing: how many of them are looked up, and what the log and the operator's ledger say of them.
 //!
-//! Each is a read of the store, which anybody can ask for. A key that was good a moment ago is known without one: so whoever works here
-//! goes on, whatever those try who share an address with them.
+//! Each is a read of the store, which anybody can ask for. A key that was good a moment ago is known without one, and another is looked up
+//! in its turn: so whoever works here goes on, whatever those try who share an address with them.
 
 use std::{
     collections::HashMap,
@@ -32,6 +32,8 @@ const EVERY: Duration = Duration::from_secs(60);
 pub(crate) struct FailedAuth {
     networks: Mutex<HashMap<IpAddr, Tries>>,
     total: AtomicU64,
+    /// Beyond its tries a network has one look-up at a time, with all others that are: a key that is good opens what it should.
+    turn: tokio::sync::Mutex<()>,
     /// When the ledger had a row about them, and how many there were by then.
     recorded: Mutex<Option<(Time, u64)>>,
 }
@@ -50,7 +52,7 @@ impl FailedAuth {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// Before one is looked up that is not known. False: it is not. One that is good costs nothing.
+    /// Before one is looked up that is not known. False: it has to wait for its turn. One that is good costs nothing.
     fn may_try(&self, network: IpAddr, now: Time) -> bool {
         let has_one = |tries: &mut Tries| {
             let mut bucket = tries.bucket;
@@ -121,15 +123,20 @@ pub(crate) async fn admit(parts: &Parts, app: &App, key: &str) -> Result<Caller,
     };
     let now = app.runtime.clock().now();
     let has_form = credential.has_form();
-    let admitted = match has_form && !app.failed_auth.may_try(network, now) {
-        true => Err(Refused::new(Code::RateLimited, "very many keys that open nothing came from this network")),
-        false => access.admit(credential).await.map_err(|error| {
+    let may_try = !has_form || app.failed_auth.may_try(network, now);
+    let admitted = {
+        let _turn = if may_try { None } else { Some(app.failed_auth.turn.lock().await) };
+        access.admit(credential).await
+    };
+    let admitted = admitted.map_err(|error| match may_try {
+        true => {
             if has_form {
                 app.failed_auth.pay(network, now);
             }
             Refused::from(error)
-        }),
-    };
+        }
+        false => Refused::new(Code::RateLimited, "very many keys that open nothing came from this network"),
+    });
     if admitted.is_err()
         && let Some(tries) = app.failed_auth.note(network, now)
     {
@@ -138,8 +145,12 @@ pub(crate) async fn admit(parts: &Parts, app: &App, key: &str) -> Result<Caller,
     if admitted.is_err()
         && let Some(tries) = app.failed_auth.unrecorded(now)
     {
-        let said = vec![format!("{tries} keys"), format!("the last from {network}")];
-        app.runtime.note_of_strangers("key.refused", said).await?;
+        let (runtime, said) = (app.runtime.clone(), vec![format!("{tries} keys"), format!("the last from {network}")]);
+        app.tasks.spawn(async move {
+            if let Err(error) = runtime.note_of_strangers("key.refused", said).await {
+                tracing::warn!(%error, tries, "keys that open nothing could not be recorded");
+            }
+        });
     }
     admitted
 }

@@ -27,7 +27,7 @@ use axum::{
     http::{Extensions, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
-use cabana_runtime::{Code, Live, Tenant};
+use cabana_runtime::{Code, Live, Role, Tenant};
 use cabana_sandbox::{Holder, Place, Places};
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::{
@@ -147,22 +147,35 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// It has shown a good key. `Err`: its tenant has as many connections as it may.
-    pub(crate) fn note_key(&self, tenant: &Tenant) -> Result<(), Refused> {
-        self.known.note(self.address.ip(), tenant);
+    /// It has shown a good key. `Err`: its tenant has as many connections as it may; the operator is never refused for that.
+    pub(crate) fn note_key(&self, tenant: &Tenant, role: Role) -> Result<(), Refused> {
         let is_own = self.address.ip().to_canonical().is_loopback(); // a proxy, it may be, and all are behind it
-        if !is_own && !self.is_at_door && !self.seat.is_for(tenant) {
+        let counts = !is_own && !self.is_at_door && role < Role::Admin;
+        if counts && !self.seat.is_for(tenant) {
             let why = "the tenant has as many connections as it may while others have some";
             return Err(Refused::new(Code::TooManyConnections, why));
         }
-        self.progress.let_in();
+        self.known.note(self.address.ip(), tenant);
+        self.stay();
         Ok(())
     }
 
-    /// Something else than a key has let it in: a token, a link, a signature, a port that is public.
+    fn stay(&self) {
+        self.progress.let_in();
+        self.seat.let_in();
+    }
+
+    /// Something else than a key has let it in: a token, a link, a signature.
     pub(crate) fn let_in(extensions: &Extensions) {
         if let Some(peer) = extensions.get::<Self>() {
-            peer.progress.let_in();
+            peer.stay();
+        }
+    }
+
+    /// What it asks for is open to everybody who knows where it is.
+    pub(crate) fn visit(extensions: &Extensions) {
+        if let Some(peer) = extensions.get::<Self>() {
+            peer.progress.visit();
         }
     }
 
@@ -188,36 +201,28 @@ impl<S: Sync> FromRequestParts<S> for Leaving {
 }
 
 struct Seat {
-    _permit: Permit,
+    permit: Mutex<Permit>,
     of_tenants: Places,
-    taken: Mutex<Taken>,
-}
-
-/// Whose seat it is. A connection on which several tenants show keys is a proxy's, and no single tenant's.
-enum Taken {
-    ByNobody,
-    By(Tenant, #[expect(dead_code, reason = "held, and let go by dropping it")] Place),
-    ByMany,
+    /// By the tenant whose key was shown first. Others may come by the same connection, as through a proxy.
+    of_tenant: Mutex<Option<Place>>,
 }
 
 impl Seat {
     fn new(permit: Permit, of_tenants: Places) -> Self {
         OPEN.fetch_add(1, Ordering::Relaxed);
-        Self { _permit: permit, of_tenants, taken: Mutex::new(Taken::ByNobody) }
+        Self { permit: Mutex::new(permit), of_tenants, of_tenant: Mutex::default() }
     }
 
     fn is_for(&self, tenant: &Tenant) -> bool {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*taken {
-            Taken::ByMany => {}
-            Taken::By(known, _) if known == tenant => {}
-            Taken::By(..) => *taken = Taken::ByMany,
-            Taken::ByNobody => match self.of_tenants.take(&Holder::tenant(tenant.as_str())) {
-                Some(place) => *taken = Taken::By(tenant.clone(), place),
-                None => return false,
-            },
+        let mut of_tenant = self.of_tenant.lock().unwrap_or_else(PoisonError::into_inner);
+        if of_tenant.is_none() {
+            *of_tenant = self.of_tenants.take(&Holder::tenant(tenant.as_str()));
         }
-        true
+        of_tenant.is_some()
+    }
+
+    fn let_in(&self) {
+        self.permit.lock().unwrap_or_else(PoisonError::into_inner).let_in();
     }
 }
 

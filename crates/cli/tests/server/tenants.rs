@@ -301,12 +301,10 @@ async fn very_many_keys_that_open_nothing_are_not_looked_up_and_harm_nobody_who_
     assert!(told[&(429, "rate_limited".into())] > 0, "{told:?}");
     assert_eq!(told.len(), 2, "{told:?}");
     let fresh = server.key_for("ours", "read").await;
-    let answer = send(&server, &fresh, Method::GET, "/v1/sandboxes", None).await.status().as_u16();
-    assert!([200, 429].contains(&answer), "one that was never used waits in line with those: {answer}");
+    good(send(&server, &fresh, Method::GET, "/v1/sandboxes", None).await).await; // though nobody has used it before
     let lines = server.said().into_iter().filter(|line| line.contains("keys that open nothing")).collect::<Vec<_>>();
     assert!(!lines.is_empty() && lines.len() < 10, "{lines:?}");
     assert!(lines.iter().all(|line| !line.contains("e2b_")), "{lines:?}");
     let metrics = server.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
-    let counted = format!("cabana_failed_auth_total {}", 1000 + u32::from(answer == 429));
-    assert!(metrics.lines().any(|line| line == counted), "{metrics}");
+    assert!(metrics.lines().any(|line| line == "cabana_failed_auth_total 1000"), "{metrics}");
 }

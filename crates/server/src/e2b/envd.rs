@@ -27,7 +27,6 @@ use super::{
 use crate::{
     App,
     answers::{self, OfTenant},
-    listen::Peer,
     long_answer,
 };
 
@@ -76,7 +75,7 @@ async fn answered(app: &App, named: Named, mut request: Request) -> Response {
         .into_response();
     }
     if admitted {
-        Peer::let_in(request.extensions());
+        guest.let_in(request.extensions());
         if let Err(error) = wake(app, &guest).await {
             return Refused::from(error).into_response();
         }

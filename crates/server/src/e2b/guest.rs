@@ -4,7 +4,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     extract::{Query, Request},
-    http::{HeaderMap, Method, Uri, header},
+    http::{Extensions, HeaderMap, Method, Uri, header},
 };
 use cabana_e2b_wire::{
     SandboxHost,
@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     App,
+    listen::Peer,
     ports::{Way, authority},
     specs::Spec,
 };
@@ -145,6 +146,14 @@ impl Guest {
     pub(super) fn admits(&self, headers: &HeaderMap) -> bool {
         let shown = headers.get(names::ACCESS_TOKEN).and_then(|value| value.to_str().ok());
         !self.kept.secure || shown.is_some_and(|shown| is_same(self.token.as_secret(), shown))
+    }
+
+    /// One who may come in. Where no token is asked for that is everybody.
+    pub(super) fn let_in(&self, extensions: &Extensions) {
+        match self.kept.secure {
+            true => Peer::let_in(extensions),
+            false => Peer::visit(extensions),
+        }
     }
 
     pub(super) fn ask(&self) -> Ask {

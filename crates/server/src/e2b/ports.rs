@@ -36,7 +36,10 @@ pub(super) async fn serve(app: &App, named: &Named, request: Request) -> Control
     let refused = match &guest {
         Some(guest) => match admit(app, guest, request.headers()).await {
             Ok(visitor) => {
-                Peer::let_in(request.extensions());
+                match visitor {
+                    Visitor::InPublic(_) => Peer::visit(request.extensions()),
+                    _ => Peer::let_in(request.extensions()),
+                }
                 return ControlFlow::Break(enter(app, guest, visitor, named, request).await);
             }
             Err(unreached) => unreached,

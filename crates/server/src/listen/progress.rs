@@ -35,6 +35,8 @@ pub(super) struct Progress(Arc<Shared>);
 struct Shared {
     /// As long as a client may take nothing.
     quiet: Duration,
+    /// As long as it may stay that nothing has let in.
+    stranger: Duration,
     state: Mutex<State>,
 }
 
@@ -51,6 +53,10 @@ struct State {
     limit: Duration,
     /// By when something has to have let the client in, whatever goes on until then.
     let_in_by: Option<Instant>,
+    /// A port or an agent is open to everybody, and has let the client in for what it asks of that.
+    is_visitor: bool,
+    /// Requests whose answers were not taken as a whole.
+    open: usize,
     /// Those that a client has begun to take.
     answers: HashMap<u64, Weak<Mutex<Answer>>>,
     next_answer: u64,
@@ -66,8 +72,11 @@ impl Progress {
         let (now, limit, answers) = (Instant::now(), bounds.head, HashMap::new());
         let let_in_by = Some(now + bounds.stranger);
         let (is_blocked, unblocked) = (false, now);
-        let state = State { ours: 0, is_blocked, unblocked, last: now, limit, let_in_by, answers, next_answer: 0 };
-        Self(Arc::new(Shared { quiet: bounds.quiet, state: Mutex::new(state) }))
+        let (is_visitor, ours, open, next_answer) = (false, 0, 0, 0);
+        let last = now;
+        let state =
+            State { ours, is_blocked, unblocked, last, limit, let_in_by, is_visitor, open, answers, next_answer };
+        Self(Arc::new(Shared { quiet: bounds.quiet, stranger: bounds.stranger, state: Mutex::new(state) }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -76,7 +85,10 @@ impl Progress {
 
     /// A request has come.
     pub(super) fn begin(&self) -> OpenRequest {
-        self.state().limit = self.0.quiet;
+        let mut state = self.state();
+        state.limit = self.0.quiet;
+        state.open += 1;
+        drop(state);
         let mut request = OpenRequest { progress: self.clone(), is_ours: false };
         request.waits_for_us();
         request
@@ -84,7 +96,16 @@ impl Progress {
 
     /// The client is no stranger any more.
     pub(super) fn let_in(&self) {
-        self.state().let_in_by = None;
+        let mut state = self.state();
+        (state.let_in_by, state.is_visitor) = (None, false);
+    }
+
+    /// It is none as long as what it asks for now goes on.
+    pub(super) fn visit(&self) {
+        let mut state = self.state();
+        if state.let_in_by.take().is_some() {
+            state.is_visitor = true;
+        }
     }
 
     /// Whether the kernel takes no more for now.
@@ -177,6 +198,12 @@ impl OpenRequest {
 impl Drop for OpenRequest {
     fn drop(&mut self) {
         self.waits_for_client();
+        let stranger = self.progress.0.stranger;
+        let mut state = self.progress.state();
+        state.open -= 1;
+        if state.is_visitor && state.open == 0 && state.let_in_by.is_none() {
+            state.let_in_by = Some(Instant::now() + stranger);
+        }
     }
 }
 

@@ -33,7 +33,6 @@ use super::{
 };
 use crate::{
     App,
-    listen::Peer,
     rest::{files_content::sent, files_range},
 };
 
@@ -47,7 +46,7 @@ pub(super) async fn serve(app: &App, guest: &Guest, request: Request) -> Respons
         Ok(by) => by,
         Err(error) => return of_files(error).into_response(),
     };
-    Peer::let_in(request.extensions());
+    guest.let_in(request.extensions());
     if let Err(error) = wake(app, guest).await {
         return Refused::from(error).into_response();
     }
