@@ -266,7 +266,13 @@ async fn what_the_operator_does_has_a_row_each_and_keys_that_open_nothing_have_o
         let refused = server.request(Method::GET, "/v1/sandboxes").header("X-API-KEY", &text);
         assert_eq!(refused.send().await.unwrap().status(), 401);
     }
-    let ledger = server.get("/v1/ledger").await;
+    // The row of those that were refused is written beside their answers.
+    let ledger = until(|| async {
+        let ledger = server.get("/v1/ledger").await;
+        let has_all = ledger["rows"].as_array().unwrap().iter().any(|row| row["verb"] == "key.refused");
+        has_all.then_some(ledger)
+    })
+    .await;
     let rows = ledger["rows"].as_array().unwrap();
     let said = |verb: &str| {
         let of = rows.iter().filter(|row| row["verb"] == verb);
